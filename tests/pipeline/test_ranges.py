@@ -4,7 +4,6 @@ other days untouched.
 
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
@@ -40,14 +39,6 @@ def week(grown: Any, branch: Callable[..., Any]) -> Any:
     return project
 
 
-def read_write_times(project: Any) -> dict[str, int]:
-    folder = Path(project.settings.frames)
-    return {
-        str(p.relative_to(folder).with_suffix("")): p.stat().st_mtime_ns
-        for p in folder.rglob("*.parquet")
-    }
-
-
 def test_week_takes_one_collection_run_and_one_feedback_run(
     week: Any,
 ) -> None:
@@ -55,15 +46,6 @@ def test_week_takes_one_collection_run_and_one_feedback_run(
     assert sorted(run.job_name for run in runs) == ["collection", "feedback"]
     for stage in (*GENERATE, *FEEDBACK):
         assert week.files.days(stage) == [week.day(i) for i in range(3 + N_DAYS)]
-
-
-def test_every_day_of_the_range_counts_as_made(week: Any) -> None:
-    import dagster as dg
-
-    for stage in (*GENERATE, *FEEDBACK):
-        assert week.instance.get_materialized_partitions(dg.AssetKey(stage)) == {
-            week.day(3 + i) for i in range(N_DAYS)
-        }
 
 
 def test_days_without_votes_are_empty_and_reported_as_insufficient(week: Any) -> None:
@@ -131,42 +113,3 @@ def test_vote_revised_on_a_later_day_stays_in_its_own_day(
     assert changed["vote_id"] in set(project.files.read_frame("votes", first)["vote_id"])
     project.materialise(["votes", "reflection_log"], first)
     pd.testing.assert_frame_equal(project.files.read_frame("reflection_log", first), together)
-
-
-def test_a_range_rewrites_its_own_days_only(week: Any) -> None:
-    before = read_write_times(week)
-    week.run("feedback", week.day(5), week.day(8))
-    after = read_write_times(week)
-    assert {name for name in after if after[name] != before[name]} == {
-        f"{s}/{week.day(i)}" for s in FEEDBACK for i in range(5, 9)
-    }
-
-
-def test_days_whose_prompts_were_never_made_are_empty_in_a_range(week: Any) -> None:
-    first, last = week.day(40), week.day(47)
-    config = {"ops": {"prompts": SMALL["ops"]["prompts"]}}
-    week.materialise(["prompts"], week.day(40), week.day(42), config=config)
-    week.materialise(["prompts"], week.day(45), week.day(47), config=config)
-    week.materialise(["completions", "comparisons"], first, last)
-    assert {
-        i for i in range(40, 48) if week.files.read_frame("completions", week.day(i)).empty
-    } == {43, 44}
-    assert {
-        i for i in range(40, 48) if week.files.read_frame("comparisons", week.day(i)).empty
-    } == {43, 44}
-
-
-def test_missing_file_in_a_range_is_named_and_can_be_remade(
-    week: Any,
-) -> None:
-    lost = Path(week.files.path("votes", week.day(6)))
-    lost.unlink()
-    before = read_write_times(week)
-    result = week.materialise(["reflection_log"], week.day(5), week.day(7), ok=False)
-    message = week.errors(result)
-    assert "MissingPartition" in message
-    assert week.day(6) in message
-    assert "Materialise votes for those days again" in message
-    assert read_write_times(week) == before
-    week.materialise(["votes"], week.day(6))
-    week.materialise(["reflection_log"], week.day(5), week.day(7))

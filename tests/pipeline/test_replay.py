@@ -8,18 +8,14 @@ import sys
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import dagster as dg
 import pytest
 
-from driver.replay import ReplayDriver, ReplayStopped
-from driver.replay_report import format_day, format_decisions, write_timeline
+from driver.replay import ReplayDriver
+from driver.replay_report import format_day, format_decisions
 from driver.runner import Runner
-from rlhf_pipeline.drift.confirmation import DAY_STREAM
-from rlhf_pipeline.drift.stream import level_of, scan
-from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.votes import judged_comparison_ids
 from rlhf_pipeline.votes.counting import counting
 from sensors.replay_steps import Replay, ReplayWait, describe_unpredicted, end_of_day
@@ -139,16 +135,6 @@ def seqs(project: Any, d: int) -> int:
     return int(project.store.votes.last_imported_seq(project.day(d)))
 
 
-def test_every_day_is_reported_once_and_in_order(history: Any) -> None:
-    for stage in FEEDBACK:
-        assert history.files.days(stage) == [history.day(d) for d in range(4)]
-    feedback = [step for step in runs_by_step(history) if step.endswith("feedback")]
-    assert sorted(feedback) == [f"{history.day(d)}:{seqs(history, d)}:feedback" for d in range(4)]
-    assert set(runs_by_step(history).values()) == {1}
-    runs = [run for run in reversed(history.instance.get_runs()) if run.job_name == "feedback"]
-    assert [run.tags["dagster/partition"] for run in runs] == [history.day(d) for d in range(4)]
-
-
 def test_a_prediction_is_of_a_model_that_saw_no_vote_on_the_comparison(history: Any) -> None:
     data_seq = {v.label: v.data_seq for v in history.registry.list_versions("reward_model")}
     predictions = history.store.predictions.for_days([history.day(d) for d in range(4)])
@@ -234,34 +220,6 @@ def test_change_of_taste_is_found_on_its_day_and_only_refits(history: Any) -> No
     )
 
 
-def test_detectors_read_the_days_in_order_and_no_vote_twice_or_never(history: Any) -> None:
-    """Comparisons of day 1 have votes of day 2 too: read ahead, they would hide all votes before
-    them.
-    """
-    label = "demo.reward_model@1"
-    whole = history.store.detectors.errors_after(None)
-    window = history.champions.reference_window(label)
-    again = scan(whole, model_version=label, reference=level_of(window))
-    assert again.states == history.store.detectors.states(label)
-    assert {e.event_id for e in again.events} == {
-        e.event_id
-        for e in history.store.events.for_model(label)
-        if e.kind == "drift" and e.stream != DAY_STREAM
-    }
-    read = whole[whole["reward_model"] == label]
-    assert set(read["day"]) == {history.day(d) for d in (1, 2)}
-
-
-def test_votes_without_a_time_are_in_no_replayed_day_and_no_stream(history: Any) -> None:
-    undated = counting(
-        history.store.votes.log(comparison_ids=[f"undated-{i:04}" for i in range(6)])
-    )
-    assert undated["voted_at"].isna().all()
-    replayed = history.files.read_days("votes", history.files.days("votes"))
-    assert not set(undated["vote_id"]) & set(replayed["vote_id"])
-    assert history.store.predictions.for_comparisons(undated["comparison_id"].tolist()).empty
-
-
 def test_a_day_is_one_line_with_accuracy_beside_the_ceiling(history: Any) -> None:
     first = format_day(history.settings, history.day(0), 1.0)
     turned = format_day(history.settings, history.day(2), 2.5)
@@ -273,36 +231,6 @@ def test_a_day_is_one_line_with_accuracy_beside_the_ceiling(history: Any) -> Non
         "fire (succeeded)" in line for line in format_decisions(history.store, history.day(2))
     )
     assert list(format_decisions(history.store, history.day(0))) == []
-
-
-def test_all_replayed_days_are_one_picture(history: Any, branch: Callable[..., Any]) -> None:
-    project = branch(history)
-    path = write_timeline(project.settings, project.store)
-    assert path is not None
-    assert Path(path).read_bytes().startswith(b"\x89PNG")
-    assert Path(path).parent == project.settings.exports
-
-
-def test_a_repeated_request_finds_its_step_done(history: Any, branch: Callable[..., Any]) -> None:
-    project = branch(history)
-    project.instance = history.instance  # a branch has no runs of its own
-    before, runs = made(project), len(history.instance.get_runs())
-    project.store.replays.request([project.day(d) for d in range(4)])
-    assert replay(project) == [project.day(d) for d in range(4)]
-    assert made(project) == before
-    assert len(history.instance.get_runs()) == runs
-
-
-def test_a_lost_history_of_runs_costs_time_and_changes_no_prediction(
-    history: Any, branch: Callable[..., Any]
-) -> None:
-    project = branch(history, refit_after_pairs=NEVER)
-    before = project.store.predictions.for_days([project.day(d) for d in range(4)])
-    project.store.replays.request([project.day(2)])
-    assert replay(project) == [project.day(2)]
-    after = project.store.predictions.for_days([project.day(d) for d in range(4)])
-    assert after.equals(before)
-    assert made(project)["decisions"] == made(history)["decisions"]
 
 
 def test_late_votes_remake_their_day_and_leave_its_predictions(
@@ -354,42 +282,6 @@ def test_the_sensor_reports_comparisons_that_came_too_late(
     project.instance.create_run_for_job(project.defs.resolve_job_def("feedback"), tags=tags)
     waits = project.tick("replay").skip_message
     assert f"10 comparisons of {project.day(1)} were imported after later days were learnt" in waits
-
-
-def test_days_that_came_too_late_are_summed_up_in_one_sentence() -> None:
-    assert list(describe_unpredicted({"2016-02-03": 1_200, "2016-01-31": 34, "2016-02-01": 0})) == [
-        "1,234 comparisons of 2016-01-31–2016-02-03 were imported after later days were learnt; "
-        "they stay outside the drift streams"
-    ]
-    assert list(describe_unpredicted({"2016-02-03": 0})) == []
-
-
-def test_two_imports_over_the_same_days_leak_no_later_votes(
-    make_project: Callable[..., Any],
-) -> None:
-    """The second import's votes of a day have higher seqs than the first one's of the next day,
-    which is still to be predicted.
-    """
-    project = make_project(completion_backend="template", min_new_pairs=N, refit_after_pairs=N)
-    for name in ("one", "two"):
-        cast = []
-        for d in range(2):
-            frame = imported.comparisons(N, name=f"{name}{d}")
-            imported.publish(project.store, frame)
-            cast += imported.votes(frame, project.day(d), seed=d)
-        imported.import_votes(project.store, cast)
-    drive = drive_of(project)
-    assert len(list(drive.run_days())) == 2
-    assert drive.left_out == {}
-    data_seq = {v.label: v.data_seq for v in project.registry.list_versions("reward_model")}
-    assert data_seq
-    predictions = project.store.predictions.for_days([project.day(d) for d in range(2)])
-    votes = counting(project.store.votes.log([project.day(d) for d in range(2)]))
-    for day, label in (
-        predictions[["day", "reward_model"]].drop_duplicates().itertuples(index=False)
-    ):
-        assert votes.loc[votes["seq"] <= data_seq[label], "day"].max() < day
-    assert len(predictions) == 2 * N  # all of the second day
 
 
 @pytest.fixture(scope="module")
@@ -455,21 +347,6 @@ def dead_pid() -> int:
     return process.pid
 
 
-def test_failed_feedback_stops_the_replay_until_the_next_call(
-    make_project: Callable[..., Any], unbroken: dict[str, Any]
-) -> None:
-    project = make_project(completion_backend="template", min_new_pairs=NEVER)
-    small_import(project, 2)
-    with pytest.raises(
-        PipelineError, match=rf"feedback of {project.day(1)} failed: .*`rlhf replay` to go on"
-    ):
-        replay(project, failing=2)
-    assert project.store.replays.pending_days() == [project.day(1)]
-    assert project.files.days("drift_report") == [project.day(0)]
-    assert replay(project) == [project.day(1)]
-    assert made(project) == unbroken
-
-
 def test_the_sensor_gives_up_after_three_attempts_with_instructions(
     make_project: Callable[..., Any],
 ) -> None:
@@ -510,20 +387,6 @@ def test_sensor_and_terminal_do_not_take_one_step_twice(make_project: Callable[.
     assert timedelta(seconds=10) < SUBMISSION_LEASE
 
 
-def test_the_sensor_alone_gives_the_same_result(
-    make_project: Callable[..., Any], unbroken: dict[str, Any]
-) -> None:
-    project = make_project(completion_backend="template", min_new_pairs=NEVER)
-    small_import(project, 2)
-    asked = []
-    while requests := project.tick("replay").run_requests:
-        assert len(requests) == 1
-        asked.append(requests[0].partition_key)
-        project.run_request(requests[0], "replay")
-    assert asked == [project.day(d) for d in range(2)]
-    assert made(project) == unbroken
-
-
 def test_other_sensors_wait_for_the_replay_and_skip_its_days(
     make_project: Callable[..., Any],
 ) -> None:
@@ -554,40 +417,6 @@ def test_other_sensors_wait_for_the_replay_and_skip_its_days(
     assert len(project.tick("learning").run_requests) == 1
 
 
-def test_too_little_to_learn_from_stops_no_replay(make_project: Callable[..., Any]) -> None:
-    project = make_project(completion_backend="template", min_new_pairs=10)
-    frame = imported.comparisons(12, name="d0").assign(split="test")
-    imported.publish(project.store, frame)
-    imported.import_votes(project.store, imported.votes(frame, project.day(0)))
-    small_import(project, 1, n=2, first=1)
-    assert replay(project) == [project.day(0), project.day(1)]
-    failed = project.instance.get_runs(dg.RunsFilter(statuses=[dg.DagsterRunStatus.FAILURE]))
-    assert {run.job_name for run in failed} == {"learning"}
-    assert len(runs_by_step(project)) == len(failed) + 2
-
-
-def test_model_serves_uncalibrated_until_calibration_pairs_exist(
-    make_project: Callable[..., Any],
-) -> None:
-    project = make_project(completion_backend="template", min_new_pairs=40, refit_after_pairs=NEVER)
-    cast = []
-    for d in range(3):
-        frame = imported.comparisons(40, name=f"d{d}")
-        splits = frame["split"].replace({"calib": "train"}) if d == 0 else frame["split"]
-        frame = frame.assign(split=splits)
-        imported.publish(project.store, frame)
-        cast += imported.votes(frame, project.day(d), seed=d)
-    imported.import_votes(project.store, cast)
-    assert len(replay(project)) == 3
-    first, *later = project.store.calibrations.log()
-    assert (first.method, first.candidates, first.n_fit) == ("none", {}, 0)
-    assert later[0].candidates
-    assert (
-        len(project.files.read_frame("reflection_log", project.day(1)).dropna(subset=["is_error"]))
-        > 0
-    )
-
-
 def test_an_unfinished_import_is_waited_for(make_project: Callable[..., Any]) -> None:
     project = make_project(completion_backend="template", min_new_pairs=NEVER)
     number = project.store.imports.start("votes", "votes.csv", {})
@@ -595,64 +424,3 @@ def test_an_unfinished_import_is_waited_for(make_project: Callable[..., Any]) ->
     assert "The import of votes.csv" in project.tick("replay").skip_message
     project.store.imports.finish(number, {})
     assert len(project.tick("replay").run_requests) == 1
-
-
-def test_days_of_a_killed_import_wait_also_after_another_file_came_in(
-    make_project: Callable[..., Any],
-) -> None:
-    project = make_project(completion_backend="template", min_new_pairs=NEVER)
-    store, killed = project.store, {"sha256": "ab"}
-    frame = imported.comparisons(12, name="d1")
-    imported.publish(store, frame)
-    whole = imported.votes(frame, project.day(1))
-    store.imports.mark_casting(store.imports.start("votes", "killed.csv", killed), [project.day(1)])
-    imported.import_votes(store, whole[:5])
-    other = store.imports.start("votes", "other.csv", {"sha256": "cd"})
-    small_import(project, 1)
-    small_import(project, 1, first=2)
-    store.imports.finish(other, {})
-    with pytest.raises(
-        ReplayStopped,
-        match=r"killed\.csv since .* was killed before its end.* Import the same file again",
-    ) as stopped:
-        replay(project)
-    assert f"{project.day(1)} waits" in str(stopped.value)
-    assert "`rlhf replay --unfinished`" in project.tick("replay").skip_message
-    # what is before the killed import's days does not wait
-    assert project.files.days("votes") == [project.day(0)]
-    assert store.replays.pending_days() == [project.day(1), project.day(2)]
-    again = store.imports.start("votes", "killed.csv", killed)
-    store.votes.cast_many(whole)
-    store.imports.finish(again, {})
-    assert replay(project) == [project.day(1), project.day(2)]
-    assert len(project.files.read_frame("votes", project.day(1))) == len(whole)
-
-
-def test_unfinished_option_replays_days_of_a_failed_import(
-    make_project: Callable[..., Any],
-) -> None:
-    project = make_project(completion_backend="template", min_new_pairs=NEVER)
-    failed = project.store.imports.start("votes", "votes.csv", {"sha256": "ab"})
-    project.store.imports.mark_casting(failed, [project.day(0)])
-    small_import(project, 1)
-    project.store.imports.fail(failed, {"error": "StoreError: the disk is full"})
-    assert (
-        "failed before its end (StoreError: the disk is full)"
-        in project.tick("replay").skip_message
-    )
-    project.store.imports.accept_unfinished()
-    assert replay(project) == [project.day(0)]
-
-
-def test_a_day_before_the_first_partition_is_named_with_its_cure(
-    make_project: Callable[..., Any],
-) -> None:
-    project = make_project(completion_backend="template", min_new_pairs=NEVER)
-    frame = imported.comparisons(2, name="old")
-    imported.publish(project.store, frame)
-    imported.import_votes(project.store, imported.votes(frame, "2016-01-31"))
-    with pytest.raises(
-        ReplayStopped,
-        match=r"2016-01-31 waits .* partitions begin with .* Reload the code location",
-    ):
-        replay(project)

@@ -1,23 +1,17 @@
 """`rlhf run` and `rlhf loop`: jobs of a project in this process, without a daemon."""
 
 from collections.abc import Callable
-from datetime import UTC, date, datetime, timedelta
-from io import StringIO
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
 import pytest
-from rich.console import Console
 
 from driver.loop import RETRY_AFTER, Loop
-from driver.run import JobOrder, retrain, run_job
+from driver.run import JobOrder, retrain
 from driver.runner import Runner
 from driver.stage_config import parse_stage_config
-from jobs.feedback import close_yesterday_schedule
-from rlhf_pipeline.alerts.rounds import TICK
-from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
-from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.telemetry.tracing import flush_spans
 from sensors.runs import find_run
 from tests.collector import check_trace, collecting
@@ -46,14 +40,6 @@ def runner_of(project: Any, hour: int = 12) -> Runner:
 
 def jobs_run(project: Any) -> list[str]:
     return sorted(run.job_name for run in project.instance.get_runs())
-
-
-def test_finished_run_belongs_to_the_code_location_of_the_timeline(project: Any) -> None:
-    runner_of(project).run("collection", TODAY, partition_key=TODAY)
-    origin = project.instance.get_runs()[0].remote_job_origin
-    assert origin is not None
-    assert origin.repository_origin.code_location_origin.location_name == "rlhf_pipeline"
-    assert origin.job_name == "collection"
 
 
 def test_a_run_in_this_process_leaves_a_trace(make_project: Callable[..., Any]) -> None:
@@ -107,42 +93,6 @@ def test_impossible_days_are_refused(order: JobOrder, message: str) -> None:
         order.days()
 
 
-def test_section_of_a_stage_is_set_by_its_path() -> None:
-    changes = ["reward_model.fine_tuning.steps=2", "reward_model.kind=transformer"]
-    assert parse_stage_config(changes) == {
-        "reward_model": {"kind": "transformer", "fine_tuning": {"steps": 2}}
-    }
-
-
-def test_stage_of_another_job_is_refused(project: Any) -> None:
-    order = JobOrder("feedback", stage_config={"prompts": {"n": 5}})
-    with pytest.raises(ConfigurationError, match=r"feedback has no stage prompts.*votes"):
-        run_job(project.settings, project.instance, order, Console(file=StringIO()))
-    assert jobs_run(project) == []
-
-
-def test_first_day_has_no_day_before_it_to_close() -> None:
-    settings = Settings(start_day=date(2026, 3, 1))
-    schedule = close_yesterday_schedule(settings, LoopSettings(), dg.DefaultScheduleStatus.STOPPED)
-    requests = [
-        schedule(
-            dg.build_schedule_context(scheduled_execution_time=datetime(2026, 3, n, 12, tzinfo=UTC))
-        )
-        for n in (1, 2)
-    ]
-    assert isinstance(requests[0], dg.SkipReason)
-    assert requests[1].partition_key == "2026-03-01"
-
-
-def test_feedback_of_several_days_runs_each(project: Any) -> None:
-    days = [project.day(index) for index in range(3)]
-    output = StringIO()
-    order = JobOrder("feedback", first_day=days[0], last_day=days[2])
-    run_job(project.settings, project.instance, order, Console(file=output, width=120))
-    assert project.files.days("drift_report") == days
-    assert "feedback of 2026-01-02 (2 of 3)" in output.getvalue()
-
-
 def test_retraining_by_hand_is_a_decision_with_its_reason(project: Any) -> None:
     runner = runner_of(project)
     with pytest.raises(PipelineError, match="Collect votes on more prompts"):
@@ -180,16 +130,6 @@ def test_failed_launch_in_dagster_is_a_failed_decision(project: Any) -> None:
     assert decision.reasons == ("by hand: no reason given",)
 
 
-def test_stage_that_fails_before_its_result_is_a_failed_run_in_mlflow(project: Any) -> None:
-    runner = runner_of(project)
-    runner.stage_config = {"prompts": {"doubtful": True}}
-    with pytest.raises(PipelineError, match="doubtful"):
-        runner.run("collection", TODAY, partition_key=TODAY)
-    (run,) = project.registry.latest_runs(1, stage="prompts")
-    assert run.status == "FAILED"
-    assert run.tags["dagster.partition"] == TODAY
-
-
 def test_loop_runs_what_is_due_once(project: Any) -> None:
     loop = Loop(runner_of(project))
     while loop.run_due():
@@ -201,24 +141,6 @@ def test_loop_runs_what_is_due_once(project: Any) -> None:
     another = Loop(runner_of(project))
     another.resume()
     assert another.run_due() == 0, "a new process starts nothing twice"
-
-
-def test_loop_collects_before_the_hour_of_its_schedule(project: Any) -> None:
-    loop = Loop(runner_of(project, hour=0))
-    loop.run_due()
-    assert jobs_run(project) == ["collection"]
-
-
-def test_loop_reports_invalid_settings_as_an_alert(project: Any) -> None:
-    runner = runner_of(project)
-    file = runner.settings.home / "rlhf.yaml"
-    file.write_text("loop: {gate: {min_win_rte: 1}}\n")
-    runner.settings = runner.settings.model_copy(update={"config": file})
-    loop = Loop(runner)
-    assert loop.run_due() == 0
-    assert "min_win_rte" in loop.invalid_settings
-    assert jobs_run(project) == []
-    assert project.store.metric_points.latest([TICK])
 
 
 def test_loop_without_drift_monitoring_decides_nothing(project: Any) -> None:
@@ -244,21 +166,3 @@ def test_loop_continues_after_a_failure_and_retries_later(project: Any) -> None:
     runner.clock, runner.stage_config = lambda: later, SMALL
     assert loop.run_due() == 1
     assert TODAY in project.files.days("comparisons")
-
-
-def test_ctrl_c_while_resources_are_made_interrupts_the_command(project: Any) -> None:
-    @dg.resource
-    def pressed(_: dg.InitResourceContext) -> None:
-        raise dg.DagsterExecutionInterruptedError
-
-    @dg.op(required_resource_keys={"pressed"})
-    def wait() -> None: ...
-
-    @dg.job(resource_defs={"pressed": pressed})
-    def stopped() -> None:
-        wait()
-
-    definitions = dg.Definitions(jobs=[stopped])
-    runner = Runner(project.settings, definitions, project.instance, project.store)
-    with pytest.raises(KeyboardInterrupt):
-        runner.run("stopped", TODAY)

@@ -3,7 +3,6 @@ and nothing of it for who judges blind.
 """
 
 import json
-import re
 import time
 import uuid
 from collections.abc import Iterator
@@ -12,9 +11,7 @@ from datetime import timedelta
 
 import httpx
 import pandas as pd
-import pytest
 
-from rlhf_pipeline.calibration import calibration_figures
 from rlhf_pipeline.calibration.log import calibration_log
 from rlhf_pipeline.frames import PREDICTIONS, check_frame
 from rlhf_pipeline.metrics.vote_sums import count_new_votes
@@ -28,7 +25,6 @@ from rlhf_pipeline.records import (
     ReliabilityBin,
 )
 from rlhf_pipeline.web.app import create_app
-from rlhf_pipeline.web.calibration import probe_counter
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import NOON, UNCACHED, Web, comparisons
 from tests.web.databases import on_sqlite
@@ -224,28 +220,6 @@ def test_every_bin_lists_exactly_the_votes_that_it_counts(web: Web):
     ]
 
 
-def test_votes_without_a_predicted_side_count_half_and_say_so(web: Web):
-    """An isotonic calibrator makes p exactly 0.5 of some pairs that scores tell apart."""
-    frame = comparisons(6)
-    made = predictions(frame, [0.6, 0.6, 0.6, 0.52, 0.52, 0.9])
-    made["p_calibrated"] = [0.5, 0.5, 0.5, 0.52, 0.52, 0.9]
-    web.store.comparisons.publish(frame, made, published_at=NOON)
-    vote(web, list(frame["comparison_id"]), "bbaaba")
-    engineer = web.client("engineer")
-    probe = get_counted(engineer, "/calibrations/probe")
-    rows = listed(engineer, bin=0.525)
-    assert [row["wrong"] for row in rows] == [True, None, None, None, False]
-    share = sum(0.5 if row["wrong"] is None else not row["wrong"] for row in rows) / len(rows)
-    assert probe["bins"][0]["accuracy"] == pytest.approx(share)
-    assert probe["accuracy"]["value"] == pytest.approx(3 / 6), "three votes for the higher score"
-    with pages(web) as seen:
-        browser = seen.browser(web.add("engineer"))
-        page = get_counted_page(browser, f"{seen.url}/calibration/pairs", bin=0.525).text
-        tags = re.findall(r'<span class="tag \w*">([^<]*)</span>', page)
-        even = "no side predicted: counts half"
-        assert tags == ["predicted wrong", even, even, even, "predicted right"]
-
-
 def test_votes_undone_ties_and_machines_are_in_no_bin(web: Web):
     ids = publish(web, [0.9, 0.9, 0.9, 0.9])
     vote(web, ids[:3], "aba")
@@ -293,17 +267,6 @@ def test_predictions_are_told_apart_by_model_and_by_calibrator(web: Web):
     assert len(listed(engineer, bin=0.825, reward_model=MODEL, calibrator="platt@2")) == 2
 
 
-def test_a_prediction_replayed_after_its_vote_counts_once_it_is_there(web: Web):
-    """It moves no vote: only the chain says that something happened."""
-    frame = comparisons(2)
-    web.store.comparisons.publish(frame, published_at=NOON)
-    vote(web, list(frame["comparison_id"]), "ab")
-    engineer = web.client("engineer")
-    assert get_counted(engineer, "/calibrations/probe")["reward_model"] is None
-    assert web.store.predictions.replay(predictions(frame, [0.9, 0.8]), data_seq=0).n_written == 2
-    assert get_counted(engineer, "/calibrations/probe")["n_votes"] == 2
-
-
 def test_a_bin_without_votes_is_named(web: Web):
     vote(web, publish(web, [0.9]), "a")
     engineer = web.client("engineer")
@@ -313,17 +276,6 @@ def test_a_bin_without_votes_is_named(web: Web):
     assert "0.90-0.95" in answer.json()["detail"]
     for wrong in ({}, {"bin": 0.3}, {"bin": "nan"}, {"bin": 0.9, "cursor": "x"}):
         assert engineer.get("/calibrations/probe/pairs", params=wrong).status_code == 422, wrong
-
-
-def test_of_many_votes_the_newest_are_counted_and_it_is_said(
-    web: Web, monkeypatch: pytest.MonkeyPatch
-):
-    vote(web, publish(web, [0.91, 0.81, 0.71, 0.61]), "abab")
-    monkeypatch.setattr(probe_counter, "NEWEST", 2)
-    engineer = web.client("engineer")
-    probe = get_counted(engineer, "/calibrations/probe")
-    assert (probe["n_votes"], probe["newest_only"]) == (2, True)
-    assert {row["seq"] for value in (0.625, 0.725) for row in listed(engineer, bin=value)} == {3, 4}
 
 
 # --- who may see it
@@ -361,27 +313,6 @@ def test_who_judges_blind_sees_no_prediction_of_a_comparison(web: Web):
         nobody = seen.browser(web.add("annotator"))
         assert nobody.get(f"{seen.url}/calibration").status_code == 403
         assert "/calibration" not in nobody.get(f"{seen.url}/me").text
-
-
-def test_a_token_is_told_no_more_than_it_may_read(web: Web):
-    vote(web, publish(web, [0.9]), "a")
-    get_counted(web.client("engineer"), "/calibrations/probe")
-    (row,) = listed(web.client("engineer", scopes=["predictions.make"]), bin=0.925)
-    assert row["p_calibrated"] == 0.9
-    hidden = (
-        "prompt",
-        "completion_a",
-        "completion_b",
-        "choice",
-        "strength",
-        "annotator_id",
-        "wrong",
-    )
-    assert {name: row[name] for name in hidden} == dict.fromkeys(hidden)
-    (row,) = listed(
-        web.client("engineer", scopes=["predictions.make", "comparisons.read"]), bin=0.925
-    )
-    assert (row["prompt"], row["choice"]) == ("prompt c0", None)
 
 
 # --- the log
@@ -520,123 +451,6 @@ def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_vote
         )
 
 
-def test_earlier_calibrators_keep_the_filters(web: Web):
-    for n in range(21):
-        web.store.calibrations.add(report(n), {"temperature": 1.5})
-    with pages(web) as seen:
-        browser = seen.browser(web.add("engineer"))
-        asked = {"group": "page", "since": "2026-01-02"}
-        page = get_counted_page(browser, f"{seen.url}/calibration", **asked).text
-        earlier = page[: page.index("Earlier calibrators")].rsplit('href="', 1)[1]
-        assert earlier.startswith("/calibration?group=page&amp;since=2026-01-02&amp;cursor=")
-        assert page.index("<h2>Calibrators</h2>") < page.index('href="/calibration.csv"')
-        address = earlier.partition('"')[0].replace("&amp;", "&")
-        later = browser.get(f"{seen.url}{address}").text
-        assert '<input type="date" name="since" value="2026-01-02">' in later
-        assert "Earlier calibrators" not in later
-
-
-def test_every_model_of_the_log_can_be_chosen(web: Web):
-    for n in range(21):
-        web.store.calibrations.add(report(n, model=f"demo.reward_model@{n}"), {})
-    with pages(web) as seen:
-        browser = seen.browser(web.add("engineer"))
-        page = get_counted_page(browser, f"{seen.url}/calibration").text
-        offered = re.findall(r'<option value="demo.reward_model@(\d+)"', page)
-        assert offered == [str(n) for n in reversed(range(21))]
-
-
-def test_page_and_api_show_the_accuracy_that_mlflow_has(web: Web):
-    made = report(calibrator_version=1)
-    web.store.calibrations.add(made, {})
-    figures = calibration_figures(made)
-    engineer = web.client("engineer")
-    (item,) = engineer.get("/calibrations").json()["items"]
-    detail = engineer.get(f"/calibrations/{MODEL}/1").json()
-    for shown in (item, detail):
-        found = shown["accuracy"]
-        assert found["value"] == figures["accuracy"] == 0.7
-        assert (found["low"], found["high"]) == (figures["accuracy_low"], figures["accuracy_high"])
-    with pages(web) as seen:
-        page = get_counted_page(seen.browser(web.add("engineer")), f"{seen.url}/calibration").text
-        assert "70.0" in page
-
-
-def test_charts_and_table_show_the_same_errors(web: Web):
-    web.store.calibrations.add(report(0, ece=0.1), {"temperature": 1.5})
-    reader = web.client("engineer")
-    (entry,) = get_counted(reader, "/calibrations")["items"]
-    (panel,) = reader.get("/charts/calibration/calibrators").json()["panels"]
-    before, after = panel["series"]
-    assert before["y"] == [entry["ece_debiased_raw"]["value"]] == [0.05]
-    assert after["y"] == [entry["ece_debiased_calibrated"]["value"]]
-    assert after["links"] == ["/calibration?model=demo.reward_model%401&version=1"]
-    shares, _ = reader.get("/charts/calibration/before_after").json()["panels"]
-    assert "ECE before 5.0% (0.0% to 10.0%)" in shares["notes"][0]
-    with pages(web) as seen:
-        page = words(seen.browser(web.add("engineer")).get(f"{seen.url}/calibration"))
-    assert "5.0%<br> <small>0.0 to 10.0</small>" in page
-    assert "when the calibrator was fitted; days and group do not apply." in page
-    assert "All calibrators; the filters above do not apply." in page
-
-
-def test_curves_errors_and_votes_are_those_of_the_chosen_group(web: Web):
-    for category, p, choices in (
-        ("coding", [0.9] * 20, "a" * 15 + "b" * 5),
-        ("poetry", [0.7] * 12, "a" * 12),
-        ("safety", [0.6] * 3, "aab"),
-    ):
-        vote(web, publish(web, p, prefix=category, category=category), choices)
-    reader = web.client("engineer")
-    path = "/charts/calibration"
-    whole = get_counted(reader, f"{path}/later_votes")
-    assert sum(whole["panels"][1]["series"][1]["y"]) == 35
-    coding = get_counted(reader, f"{path}/later_votes", category="coding")
-    before, after = coding["panels"][0]["series"]
-    assert (before["n"], after["n"], after["y"]) == ([20], [20], [0.75])
-    assert before["links"] == []
-    assert after["links"] == ["/calibration/pairs?category=coding&bin=0.925"]
-    assert len(listed(reader, bin=0.925, category="coding")) == 20
-    assert get_counted(reader, "/calibrations/probe", category="coding")["n_votes"] == 20
-    no_votes = reader.get("/calibrations/probe/pairs", params={"bin": 0.925, "category": "poetry"})
-    assert no_votes.status_code in (404, 503)
-    by_category, by_source = get_counted(reader, f"{path}/later_groups")["panels"]
-    assert [tick["label"] for tick in by_category["y"]["ticks"]] == ["coding", "poetry"]
-    assert by_category["series"][1]["n"] == [20, 12]
-    assert by_category["series"][1]["links"][0] == "/calibration?category=coding"
-    assert by_source["series"][1]["n"] == [35]
-    withheld = get_counted(reader, f"{path}/later_votes", category="safety")
-    assert (withheld["panels"], withheld["notes"]) == (
-        [],
-        ["Withheld: fewer than 10 judged comparisons."],
-    )
-    assert get_counted(reader, "/calibrations/probe", category="safety")["is_withheld"]
-    nobody = get_counted(reader, f"{path}/later_votes", source="elsewhere")
-    assert nobody["notes"] == ["No vote for a side has such a prediction yet."]
-    with pages(web) as seen:
-        browser = seen.browser(web.add("engineer"))
-        page = words(get_counted_page(browser, f"{seen.url}/calibration", category="coding"))
-        assert "20 votes on 20 comparisons of coding" in page
-        assert '<option value="coding" selected>' in page
-        page = words(get_counted_page(browser, f"{seen.url}/calibration", category="safety"))
-        assert "withheld: fewer than 10 judged comparisons" in page
-
-
-def test_a_category_that_too_few_of_the_chosen_annotators_judged_has_no_figures(web: Web):
-    many, few = (
-        publish(web, [0.9] * 12, prefix=name, category=name) for name in ("coding", "poetry")
-    )
-    for person in ("ann", "bob", "eve"):
-        vote(web, many, "a" * 12, person=person)
-    vote(web, few, "a" * 12, person="ann")
-    web.store.vote_sums.tag(dict.fromkeys(("ann", "bob", "eve"), "experts"), actor="test")
-    count_new_votes(web.store)
-    by_group = get_counted(web.client("engineer"), "/calibrations/probe", group="experts")[
-        "by_group"
-    ]
-    assert [one["group"] for one in by_group if one["by"] == "category"] == ["coding"]
-
-
 def test_diagram_and_votes_are_those_of_the_chosen_annotators_and_days(web: Web):
     ids = publish(web, [0.9] * 24)
     for person in ("ann", "bob", "eve"):
@@ -675,21 +489,6 @@ def test_diagram_and_votes_are_those_of_the_chosen_annotators_and_days(web: Web)
         assert f'name="until" value="{NOON.date()}"' in page
 
 
-def test_a_chart_without_its_calibrator_says_why(web: Web):
-    reader = web.client("engineer")
-    path = "/charts/calibration"
-    for figure in ("before_after", "groups"):
-        empty = reader.get(f"{path}/{figure}").json()
-        assert (empty["panels"], empty["notes"][0][:17]) == ([], "No calibrator yet")
-    web.store.calibrations.import_reports([report(0, calibrator_version=1)], actor="test")
-    for figure in ("later_votes", "later_groups"):
-        imported = reader.get(f"{path}/{figure}", params={"model": MODEL, "version": 1}).json()
-        assert "imported without its calibrator" in imported["notes"][0]
-    assert len(reader.get(f"{path}/before_after").json()["panels"]) == 2
-    assert reader.get(f"{path}/groups", params={"version": 1}).status_code == 422
-    assert reader.get(f"{path}/groups", params={"model": MODEL, "version": 2}).status_code == 404
-
-
 def head(dimension: str) -> DimensionCalibration:
     measured = report()
     return DimensionCalibration(
@@ -705,37 +504,6 @@ def head(dimension: str) -> DimensionCalibration:
         params={},
         n_fit=40,
     )
-
-
-def test_heads_of_dimensions_have_errors_and_the_chosen_one_its_curves(web: Web):
-    calibrations = web.store.calibrations
-    calibrations.add(report(0), {"temperature": 1.5})
-    reader = web.client("engineer")
-    path = "/charts/calibration"
-    empty = reader.get(f"{path}/dimensions").json()
-    assert (empty["panels"], empty["notes"][0][:28]) == ([], "No test vote judges a dimens")
-    with pages(web) as seen:
-        browser = seen.browser(web.add("engineer"))
-        page = words(browser.get(f"{seen.url}/calibration"))
-        assert "no vote on these pairs judges a dimension" in page
-        assert 'name="dimension"' not in page
-        heads = (head("helpful"), head("style"))
-        calibrations.add(report(1, by_dimension=heads), {"temperature": 1.5})
-        (panel,) = reader.get(f"{path}/dimensions").json()["panels"]
-        link = "/calibration?model=demo.reward_model%401&version=2"
-        assert panel["series"][1]["links"] == [
-            f"{link}#test-split",
-            f"{link}&dimension=helpful#test-split",
-            f"{link}&dimension=style#test-split",
-        ]
-        one = reader.get(f"{path}/before_after", params={"dimension": "style"}).json()
-        assert one["panels"][0]["title"] == "Dimension style, 50 pairs"
-        page = words(browser.get(f"{seen.url}{link}&dimension=style"))
-        assert '<option value="style" selected>style</option>' in page
-        assert "/api/v1/charts/calibration/dimensions" in page
-        assert "platt, 40 pairs to fit" in page
-    kept = reader.get("/calibrations/demo.reward_model@1/2").json()["by_dimension"]
-    assert [each["group"] for each in kept] == ["helpful", "style"]
 
 
 def words(answer: httpx.Response) -> str:
