@@ -44,8 +44,10 @@ T = TypeVar("T")
 
 BUSY_TIMEOUT_S = 30.0
 MAX_ROWS = 500  # of one write transaction, so that nobody waits long for the lock
-POLL_S = 0.002  # between two attempts to begin: SQLite's own waiting sleeps up to 100 ms
-PAUSE_S = 0.01  # between two transactions of a series, for writers that wait
+# between two attempts to begin: SQLite's own waiting sleeps up to 100 ms
+POLL_S = 0.002
+# the same of a series of transactions, and its pause between two of them: other writers go first
+SERIES_POLL_S = 0.01
 LOCK_KEY = 727_463  # of writers, on Postgres: any fixed number
 MAX_PARAMETERS = 10_000  # values of one IN list: below SQLite's 32,766 and Postgres's 65,535
 
@@ -99,8 +101,9 @@ class Database:
             else self.engine.execution_options(isolation_level="REPEATABLE READ")
         )
         self._write_lock = threading.Lock()  # of the threads of this process
+        self._poll_s = threading.local()
         if self.is_sqlite:
-            _begin_immediately(self.engine, busy_timeout_s)
+            self._begin_immediately()
 
     @property
     def where(self) -> str:
@@ -199,13 +202,40 @@ class Database:
         self.engine.dispose()
 
     def with_backoff(self, batches: Iterable[T]) -> Iterator[T]:
-        """The same batches, one transaction each; in the pause between two of them waiting writers
-        go first. Without it a page's vote would wait for a whole import.
+        """The same batches, one transaction each; between two of them waiting writers go first.
+        Without it a page's vote would wait for a whole import.
         """
-        for n, batch in enumerate(batches):
-            if n:
-                time.sleep(PAUSE_S)
-            yield batch
+        self._poll_s.value = SERIES_POLL_S
+        try:
+            for n, batch in enumerate(batches):
+                if n:
+                    time.sleep(SERIES_POLL_S)
+                yield batch
+        finally:
+            self._poll_s.value = POLL_S
+
+    def _begin_immediately(self) -> None:
+        """Begin SQLite's write transactions with the lock, as soon as it is free."""
+
+        @event.listens_for(self.engine, "begin")
+        def begin(connection: Connection) -> None:
+            if not connection.get_execution_options().get("writes", False):
+                connection.exec_driver_sql("BEGIN")
+                return
+            driver: Any = connection.connection.driver_connection
+            deadline = time.monotonic() + self.busy_timeout_s
+            driver.execute("PRAGMA busy_timeout=0")
+            try:
+                while not driver.in_transaction:
+                    try:
+                        driver.execute("BEGIN IMMEDIATE")
+                    except sqlite3.OperationalError as refused:
+                        is_busy = refused.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
+                        if not is_busy or time.monotonic() > deadline:
+                            raise OperationalError("BEGIN IMMEDIATE", None, refused) from refused
+                        time.sleep(getattr(self._poll_s, "value", POLL_S))
+            finally:
+                driver.execute(f"PRAGMA busy_timeout={int(self.busy_timeout_s * 1000)}")
 
 
 def _parse(url: str) -> URL:
@@ -312,27 +342,3 @@ def read_only_engine(path: Path, busy_timeout_s: float = BUSY_TIMEOUT_S) -> Engi
         )
 
     return create_engine("sqlite://", creator=connect, poolclass=NullPool)
-
-
-def _begin_immediately(engine: Engine, busy_timeout_s: float) -> None:
-    """Begin SQLite's write transactions with the lock, as soon as it is free."""
-
-    @event.listens_for(engine, "begin")
-    def begin(connection: Connection) -> None:
-        if not connection.get_execution_options().get("writes", False):
-            connection.exec_driver_sql("BEGIN")
-            return
-        driver: Any = connection.connection.driver_connection
-        deadline = time.monotonic() + busy_timeout_s
-        driver.execute("PRAGMA busy_timeout=0")
-        try:
-            while not driver.in_transaction:
-                try:
-                    driver.execute("BEGIN IMMEDIATE")
-                except sqlite3.OperationalError as refused:
-                    is_busy = refused.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
-                    if not is_busy or time.monotonic() > deadline:
-                        raise OperationalError("BEGIN IMMEDIATE", None, refused) from refused
-                    time.sleep(POLL_S)
-        finally:
-            driver.execute(f"PRAGMA busy_timeout={int(busy_timeout_s * 1000)}")
