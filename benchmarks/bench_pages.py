@@ -59,7 +59,7 @@ P95_MS, HOME_P95_MS = 300.0, 200.0
 HOME = ("home", "page /, the state of the project")
 PAGES_OF_THE_LOOP = (
     *(f"/evolution/training?model=bench.{kind}@19" for kind in ("policy", "reward_model")),
-    *("/preferences", "/evolution", "/compare", "/compare?a=19&b=20", "/compare?a=3&b=17"),
+    *("/preferences", "/evolution", "/compare", "/compare?a=19&b=20"),
     *("/decisions", "/decisions/5", "/drift", "/drift-events", "/clusters", "/production"),
     *("/alerts", "/runs", "/settings", "/users", "/rules", "/guidelines", "/progress"),
 )

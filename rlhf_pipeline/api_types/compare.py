@@ -7,9 +7,7 @@ from rlhf_pipeline.records import DimensionComparison, Interval
 
 
 class ComparedPrompt(Answer):
-    """Completions of one prompt by both versions. Scores are logits of the reward model; null where
-    the two versions were not judged by one evaluation.
-    """
+    """Completions of one prompt by both versions. Scores are logits of the reward model."""
 
     prompt_id: str
     prompt: str
@@ -17,9 +15,9 @@ class ComparedPrompt(Answer):
     sample_index: int
     completion_a: str
     completion_b: str
-    score_a: float | None
-    score_b: float | None
-    difference: float | None = Field(description="`score_b` minus `score_a`.")
+    score_a: float
+    score_b: float
+    difference: float = Field(description="`score_b` minus `score_a`.")
     p_b: float | None = Field(description="Calibrated probability that a person prefers b.")
     right_a: bool | None = Field(description="Null if the prompt has no checkable answer.")
     right_b: bool | None
@@ -30,15 +28,14 @@ class ComparedVersions(Page[ComparedPrompt]):
 
     a: str = Field(description="Policy version as name@version.")
     b: str
-    reward_model: str | None = Field(description="What scored; null without scores.")
+    reward_model: str = Field(description="What scored.")
     evaluation_set: int | None
-    win_rate: Interval | None = Field(
-        description="Of b against a over all prompts, as the evaluation measured it; null without "
-        "scores."
+    win_rate: Interval = Field(
+        description="Of b against a over all prompts, as the evaluation measured it."
     )
     dimensions: tuple[DimensionComparison, ...] = Field(
         description="Of b against a over all prompts, as heads of the reward model estimate it; "
-        "empty without scores, and where votes judge no dimensions of the rubric."
+        "empty where votes judge no dimensions of the rubric."
     )
     categories: tuple[str, ...]
     n_rows: int = Field(description="Prompts, times samples of each, that match the filters.")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rlhf_pipeline.api_types.compare import ComparedPrompt, ComparedVersions
-from rlhf_pipeline.records import Evaluation, EvaluationSamples, JudgedSample
+from rlhf_pipeline.records import EvaluationSamples, JudgedSample
 from rlhf_pipeline.web.evolution.queries import list_versions, name_of
 from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
@@ -23,14 +23,6 @@ class CompareFilter:
     category: str | None = None
     q: str | None = None
     order: Order = "disagreement"
-
-
-@dataclass(frozen=True)
-class _Compared:
-    evaluation: Evaluation | None  # of both versions, if one judged both
-    evaluation_set: int | None
-    is_turned: bool  # a is the candidate
-    rows: Sequence[ComparedPrompt]
 
 
 def list_pairs(site: Site) -> list[Pair]:
@@ -62,28 +54,26 @@ def compare(
     """Raises Problem 404 for versions without completions of the same prompts, 422 for one
     version twice.
     """
-    found = _find_rows(site, a, b, list_pairs(site))
-    rows = sorted((row for row in found.rows if _matches(row, chosen)), key=_make_key(chosen.order))
+    found, is_turned = _find_samples(site, a, b)
+    every = [_build_row(row, is_turned) for row in found.rows]
+    rows = sorted((row for row in every if _matches(row, chosen)), key=_make_key(chosen.order))
     start = _read_place(cursor)
     shown = rows[start : start + limit]
     evaluation = found.evaluation
-    rate = None if evaluation is None else evaluation.win_rate
-    by_dimension = () if evaluation is None else evaluation.by_dimension
+    rate, dimensions = evaluation.win_rate, evaluation.by_dimension
     return ComparedVersions(
         items=tuple(shown),
         next=make_cursor(start + limit) if start + limit < len(rows) else None,
         a=_label(site, a),
         b=_label(site, b),
-        reward_model=None if evaluation is None else evaluation.reward_model,
-        evaluation_set=found.evaluation_set,
-        win_rate=rate.complement() if rate is not None and found.is_turned else rate,
-        dimensions=tuple(each.complement() for each in by_dimension)
-        if found.is_turned
-        else by_dimension,
-        categories=tuple(sorted({row.category for row in found.rows})),
+        reward_model=evaluation.reward_model,
+        evaluation_set=evaluation.evaluation_set,
+        win_rate=rate.complement() if is_turned else rate,
+        dimensions=tuple(each.complement() for each in dimensions) if is_turned else dimensions,
+        categories=tuple(sorted({row.category for row in every})),
         n_rows=len(rows),
-        n_better_a=sum((row.difference or 0) < 0 for row in rows),
-        n_better_b=sum((row.difference or 0) > 0 for row in rows),
+        n_better_a=sum(row.difference < 0 for row in rows),
+        n_better_b=sum(row.difference > 0 for row in rows),
         n_same=sum(row.completion_a == row.completion_b for row in rows),
     )
 
@@ -105,7 +95,8 @@ def describe_pairs(pairs: Iterable[Pair]) -> str:
     return f"Evaluated together: versions {'; '.join(named[:MAX_NAMED])}{rest}."
 
 
-def _find_rows(site: Site, a: int, b: int, pairs: Sequence[Pair]) -> _Compared:
+def _find_samples(site: Site, a: int, b: int) -> tuple[EvaluationSamples, bool]:
+    """The completions of both, and whether a is the candidate."""
     if a == b:
         raise Problem(
             422,
@@ -113,63 +104,17 @@ def _find_rows(site: Site, a: int, b: int, pairs: Sequence[Pair]) -> _Compared:
             kind="invalid",
             errors=[("query.b", "is the version of a")],
         )
-    if (b, a) in pairs or (a, b) in pairs:
-        is_turned = (b, a) not in pairs
-        samples = _read(site, (a, b) if is_turned else (b, a))
-        rows = [_build_row(each, is_turned) for each in samples.rows]
-        evaluation = samples.evaluation
-        return _Compared(evaluation, evaluation.evaluation_set, is_turned, rows)
-    joined = _join_evaluations(site, a, b, pairs)
-    if joined is None:
-        raise Problem(
-            404,
-            f"There are no completions of the same prompts by versions {a} and {b}. "
-            f"{describe_pairs(pairs)}",
-            kind="not_found",
-        )
-    return joined
-
-
-def _join_evaluations(site: Site, a: int, b: int, pairs: Sequence[Pair]) -> _Compared | None:
-    """Texts of two evaluations on the same prompts. Their scores are left out: each evaluation fits
-    its own judge.
-    """
-    sources = [_find_source(version, pairs) for version in (a, b)]
-    if sources[0] is None or sources[1] is None:
-        return None
-    first, second = (_read(site, source) for source in sources if source is not None)
-    texts_b = {
-        (row.prompt_id, row.sample_index): _side(row, b == sources[1][0]) for row in second.rows
-    }
-    rows = []
-    for row in first.rows:
-        key = (row.prompt_id, row.sample_index)
-        if key in texts_b:
-            _, text_a, right_a = _side(row, a == sources[0][0])
-            _, text_b, right_b = texts_b[key]
-            rows.append(
-                ComparedPrompt(
-                    prompt_id=row.prompt_id,
-                    prompt=row.prompt,
-                    category=row.category,
-                    sample_index=row.sample_index,
-                    completion_a=text_a,
-                    completion_b=text_b,
-                    score_a=None,
-                    score_b=None,
-                    difference=None,
-                    p_b=None,
-                    right_a=right_a,
-                    right_b=right_b,
-                )
-            )
-    return _Compared(None, first.evaluation.evaluation_set, False, rows) if rows else None
-
-
-def _find_source(version: int, pairs: Sequence[Pair]) -> Pair | None:
-    """Its own evaluation, else the newest one that it was the champion of."""
-    own = sorted((pair for pair in pairs if version in pair), key=lambda pair: pair[0] != version)
-    return own[0] if own else None
+    pairs = list_pairs(site)
+    if (b, a) in pairs:
+        return _read(site, (b, a)), False
+    if (a, b) in pairs:
+        return _read(site, (a, b)), True
+    raise Problem(
+        404,
+        f"There are no completions of the same prompts by versions {a} and {b}. "
+        f"{describe_pairs(pairs)}",
+        kind="not_found",
+    )
 
 
 def _read(site: Site, pair: Pair) -> EvaluationSamples:
@@ -215,10 +160,10 @@ def _matches(row: ComparedPrompt, chosen: CompareFilter) -> bool:
 
 
 def _make_key(order: Order) -> Callable[[ComparedPrompt], tuple[bool, float, str, int]]:
-    """Largest difference first; equal texts last, which is all that is known without scores."""
+    """Largest difference first; equal texts last."""
 
     def key(row: ComparedPrompt) -> tuple[bool, float, str, int]:
-        gap = row.difference or 0.0
+        gap = row.difference
         rank = {"disagreement": -abs(gap), "a": gap, "b": -gap}[order]
         return row.completion_a == row.completion_b, rank, row.prompt_id, row.sample_index
 
