@@ -9,15 +9,14 @@ import dagster as dg
 from rich.console import Console
 
 from driver.recovery import fail_dead_runs
-from driver.replay_report import format_day, format_decisions, format_header, write_timeline
+from driver.replay_report import format_day, format_decisions, format_header
 from driver.runner import Runner, StageRun, open_runner
 from driver.terminal import make_progress_bars, show_progress
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.terminal import escape_markup
-from sensors.replay_steps import Replay, ReplayWait, describe_unpredicted
-from sensors.runs import LEFT_OUT_TAG
+from sensors.replay_steps import Replay, ReplayWait
 
 POLL_SECONDS = 1.0
 LEARNING_STAGES = ("reward_model", "calibration")
@@ -29,14 +28,12 @@ class ReplayStopped(PipelineError):
 
 @dataclass
 class ReplayDriver:
-    """Replays the days that wait; `seconds` and `left_out` are filled on the way."""
+    """Replays the days that wait; `seconds` are filled on the way."""
 
     runner: Runner
     on_wait: Callable[[str], None]
     pause: Callable[[float], None] = sleep
     seconds: dict[str, float] = field(default_factory=dict)
-    # by day, comparisons that no model could predict as on that day
-    left_out: dict[str, int] = field(default_factory=dict)
 
     def run_days(self) -> Iterator[str]:
         """Each day once its replay is over, whichever process took its last step.
@@ -69,8 +66,6 @@ class ReplayDriver:
                 self._run_step(replay, step, left[0])
 
     def _run_step(self, replay: Replay, step: dg.RunRequest, day: str) -> None:
-        if LEFT_OUT_TAG in step.tags:
-            self.left_out[day] = int(step.tags[LEFT_OUT_TAG])
         try:
             self.runner.run_request(step, "replay", day)
         except PipelineError:
@@ -105,7 +100,3 @@ def run_replay(settings: Settings, instance: dg.DagsterInstance, console: Consol
             write(format_day(settings, day, replay.seconds[day]))
             bars.update(task, completed=done)
     console.print(f"{days} replayed in {monotonic() - started:.0f} s.")
-    for sentence in describe_unpredicted(replay.left_out):
-        console.print(f"[yellow]{sentence}.[/]")
-    if path := write_timeline(settings, runner.store):
-        console.print(f"Errors of all days in vote order, with every signal: {path}")

@@ -1,23 +1,16 @@
-"""Prints replayed days, one line each, and draws the errors of all of them as one timeline."""
+"""Prints replayed days, one line each."""
 
 from collections.abc import Iterator
-
-import pandas as pd
 
 from driver.demo_report import COLOURS, accuracy_of, format_short, overall_verdict
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.drift.stream import stream_warnings
-from rlhf_pipeline.files import write_atomically
-from rlhf_pipeline.reports.draw import draw_png
-from rlhf_pipeline.reports.drift import chart_timeline
 from rlhf_pipeline.retraining.messages import describe_action
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
-from rlhf_pipeline.votes.counting import counting, standing
+from rlhf_pipeline.votes.counting import counting
 from sensors.replay_steps import end_of_day
 
-TIMELINE_FILE = "replay_timeline.png"
 WIDTHS = {
     "day": 10,
     "votes": 6,
@@ -76,39 +69,3 @@ def _format_row(*cells: str) -> str:
         for c, (name, w) in zip(cells, WIDTHS.items(), strict=True)
     )
     return "  ".join(padded).rstrip()
-
-
-def write_timeline(settings: Settings, store: Store) -> str | None:
-    """Draw the errors of all replayed days; the path of the picture, or None where no prediction
-    met a vote.
-    """
-    days, files = store.replays.finished_days(), Artefacts(settings.frames)
-    rows = files.read_days("reflection_log", days)
-    stands = rows["vote_id"].isin(standing(files.read_days("votes", days))["vote_id"])
-    judged = rows[rows["is_error"].notna() & rows["day"].isin(days) & stands].sort_values("seq")
-    if judged.empty:
-        return None
-    errors = pd.DataFrame(
-        {
-            "seq": judged["seq"].astype("int64"),
-            "day": judged["day"],
-            "error": judged["is_error"].astype(float),
-        }
-    )
-    models = {int(seq): label for label, seq in judged.groupby("reward_model")["seq"].min().items()}
-    chart = chart_timeline(
-        errors,
-        [event for label in models.values() for event in store.events.for_model(label)],
-        [
-            warning
-            for label in models.values()
-            for warning in stream_warnings(store.detectors.states(label))
-        ],
-        models=models,
-        noise_ceiling=noise_ceiling_or_repeats(files.read_days("votes", days)),
-        window=300,
-        title=f"Errors of {settings.project} over {len(days)} replayed days, in vote order",
-    )
-    path = settings.exports / TIMELINE_FILE
-    write_atomically(path, draw_png(chart))
-    return str(path)

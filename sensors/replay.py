@@ -6,7 +6,7 @@ from jobs.feedback import feedback, learning
 from jobs.loop import read_loop
 from jobs.retraining import recalibration
 from rlhf_pipeline.config import Settings
-from sensors.replay_steps import Replay, describe_unpredicted_of
+from sensors.replay_steps import Replay
 from sensors.runs import store_of
 
 
@@ -24,8 +24,6 @@ def replay_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Sens
             return loop
         step = Replay(settings, context.instance, store).advance()
         if isinstance(step, dg.RunRequest):
-            for sentence in describe_unpredicted_of(step.partition_key or "", step.tags):
-                context.log.warning(sentence)
             return dg.SensorResult(run_requests=[step])
         return dg.SkipReason(step.reason if step else "no imported day waits for its replay")
 

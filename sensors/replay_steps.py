@@ -10,7 +10,7 @@ take the same steps, either continues where the other stopped, and a step that s
 repeated.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, time
 from functools import partial
@@ -33,7 +33,6 @@ from rlhf_pipeline.store import Store, UnfinishedImport
 from rlhf_pipeline.store.imports import KILLED
 from sensors.runs import (
     ENDED_STATUSES,
-    LEFT_OUT_TAG,
     RANGE_PROJECT_TAG,
     STEP_TAG,
     SUBMISSION_LEASE,
@@ -159,22 +158,8 @@ class Replay:
         }
         # The votes sensor finds the run by these tags and requests none of its votes again.
         tags = {UP_TO_SEQ_TAG: str(seq), RANGE_PROJECT_TAG: self.settings.project}
-        step = self._request_step(
+        return self._request_step(
             ReplayStep(day, seq, "feedback", feedback.name, config, tags=tags, partition=day)
-        )
-        if isinstance(step, dg.RunRequest) and (n := self._count_unpredicted(day)):
-            return step.with_replaced_attrs(tags={**step.tags, LEFT_OUT_TAG: str(n)})
-        return step
-
-    def _count_unpredicted(self, day: str) -> int:
-        """Comparisons of the day that its feedback cannot predict, because the champion has learnt
-        from votes of later days.
-        """
-        champion = self._champion()
-        return (
-            self.store.predictions.count_left_out(day, data_seq=champion.data_seq)
-            if champion and champion.data_seq
-            else 0
         )
 
     def _learning_step(self, day: str, seq: int) -> dg.RunRequest | ReplayWait | None:
@@ -299,14 +284,7 @@ class Replay:
         if running := [
             run for run, state in zip(runs, states, strict=True) if state not in ENDED_STATUSES
         ]:
-            return ReplayWait(
-                "; ".join(
-                    [
-                        f"{day}: {job} goes on in run {running[0].run_id[:8]}",
-                        *describe_unpredicted_of(day, running[0].tags),
-                    ]
-                )
-            )
+            return ReplayWait(f"{day}: {job} goes on in run {running[0].run_id[:8]}")
         if runs and step.may_lack_data and self._lacks_data(runs[0].run_id):
             return None
         if self.max_attempts is not None and len(runs) >= self.max_attempts:
@@ -348,21 +326,6 @@ class Replay:
 
     def _step_tag(self, day: str, seq: int, name: str) -> str:
         return f"replay:{self.settings.project}:{day}:{seq}:{name}"
-
-
-def describe_unpredicted(days: Mapping[str, int]) -> Iterator[str]:
-    """A sentence about the comparisons of replayed days that no model could predict, if any."""
-    if left := {day: n for day, n in days.items() if n}:
-        span = min(left) if len(left) == 1 else f"{min(left)}–{max(left)}"
-        yield (
-            f"{sum(left.values()):,} comparisons of {span} were imported after later days were "
-            "learnt; they stay outside the drift streams"
-        )
-
-
-def describe_unpredicted_of(day: str, tags: Mapping[str, str]) -> Iterator[str]:
-    """`describe_unpredicted` of one day, from the tags of its feedback run."""
-    return describe_unpredicted({day: int(tags.get(LEFT_OUT_TAG, 0))})
 
 
 def _describe_import(half: UnfinishedImport) -> str:

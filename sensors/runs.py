@@ -24,7 +24,6 @@ RANGE_START_TAG = "dagster/asset_partition_range_start"
 RANGE_END_TAG = "dagster/asset_partition_range_end"
 UP_TO_SEQ_TAG = "rlhf/up_to_seq"  # last vote of a feedback of several days, or of a replay
 RANGE_PROJECT_TAG = "rlhf/range_of_project"  # beside it, the project's name
-LEFT_OUT_TAG = "rlhf/left_out"  # how many comparisons of its day a feedback does not predict
 STEP_TAG = "rlhf/replay"  # replay:<project>:<day>:<seq>:<step>, on every run of a replay
 # a second daemon leaves alone what the first one is submitting
 SUBMISSION_LEASE = timedelta(seconds=60)
