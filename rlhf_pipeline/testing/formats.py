@@ -1,9 +1,6 @@
-"""Checks a file format: data survives a round trip unchanged, in bounded memory."""
+"""Checks a file format: data survives a round trip unchanged."""
 
-import gc
 import io
-import weakref
-from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any
 
@@ -66,7 +63,6 @@ def check_format(kind: type[Format]) -> None:
     _check_round_trips(form)
     _check_empty_files(form)
     _check_refusals(form)
-    _check_memory(form)
 
 
 def build_frame(*rows: tuple[Any, ...]) -> pd.DataFrame:
@@ -131,21 +127,3 @@ def _check_refusals(form: Format) -> None:
         lambda: read_bytes(form, content[: len(content) // 2 - 3]),
         f"{form.name}: reads half a file; it must raise FrameError.",
     )
-
-
-def _check_memory(form: Format) -> None:
-    alive: list[weakref.ref[pd.DataFrame]] = []
-
-    def batches() -> Iterator[pd.DataFrame]:
-        for i in range(3):
-            gc.collect(1)  # the previous frame is in a young generation
-            # the writer may still reference the frame it just wrote
-            n_alive = sum(ref() is not None for ref in alive)
-            assert n_alive <= 1, f"{form.name}: write holds {n_alive} frames; it may hold one."
-            batch = build_frame(build_row(str(i)))
-            alive.append(weakref.ref(batch))
-            yield batch
-            del batch
-
-    form.write(batches(), SCHEMA, io.BytesIO())
-    assert len(alive) == 3, f"{form.name}: write reads {len(alive)} of 3 frames."
