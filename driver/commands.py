@@ -37,10 +37,10 @@ def demo(days: int) -> None:
             # use does not need
             from driver.demo import run_demo
 
-            history = run_demo(settings, days, instance, console)
+            run_demo(settings, days, instance, console)
         from driver.demo_report import print_summary
 
-        print_summary(settings, history, console)
+        print_summary(settings, console)
         console.print(
             f"\n{days} days in {monotonic() - started:.0f} s. Where to look next:\n"
             "  make dev           the same runs, plots, checks and models in Dagster and MLflow\n"

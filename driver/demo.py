@@ -150,7 +150,7 @@ def next_days(state: DemoState, n_days: int) -> list[str]:
 
 def run_demo(
     settings: Settings, n_days: int, instance: dg.DagsterInstance, console: Console
-) -> list[StageRun]:
+) -> None:
     """Run the next `n_days` of the history, from where the last call ended or was ended."""
     days = next_days(DemoState.read(settings.demo_state), n_days)
     console.print(
@@ -172,4 +172,3 @@ def run_demo(
                 f"{SCENARIOS[settings.scenario].taste_on(index).name}"
             )
             demo.run_day(day)
-    return runner.history

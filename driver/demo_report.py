@@ -1,4 +1,4 @@
-"""Prints what the demo did: what each stage made, each day beside the simulated truth, the gate."""
+"""Prints what the demo did: each day beside the simulated truth, calibrations, decisions, gates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,8 +10,7 @@ from rich.console import Console
 from rich.table import Table
 
 from driver.demo import DemoState
-from driver.runner import StageRun
-from rlhf_pipeline.artefacts import STAGES, Artefacts
+from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.intervals import interval_of_mean
 from rlhf_pipeline.records import CalibrationReport, GateDecision, Interval, TriggerDecision
@@ -40,7 +39,7 @@ class DayRow:
     utility: Interval
 
 
-def print_summary(settings: Settings, history: Sequence[StageRun], console: Console) -> None:
+def print_summary(settings: Settings, console: Console) -> None:
     """The tables at the end of a call, over all days of the demo."""
     store = Store.of_home(settings)
     rows = collect_day_rows(settings, Artefacts(settings.frames))
@@ -48,7 +47,6 @@ def print_summary(settings: Settings, history: Sequence[StageRun], console: Cons
     changed = next((r.day for before, r in pairwise(rows) if before.taste != r.taste), None)
     latest = f"{settings.project}.policy@{promotions[-1].version}" if len(promotions) > 1 else None
     console.print()
-    print_stages(history, console)
     print_calibrations(store.calibrations.log(), console)
     print_days(rows, console)
     print_decisions(store.decisions.all(), store.gates.all(), console)
@@ -103,20 +101,6 @@ def _measure_utility(prompts: pd.DataFrame, completions: pd.DataFrame, taste: Ta
         utility(asked["text"].tolist(), references, made["text"].tolist(), taste),
         groups=made["prompt_id"].tolist(),
     )
-
-
-def print_stages(history: Sequence[StageRun], console: Console) -> None:
-    table = Table(title="What was made")
-    for name, width in (("stage", 17), ("runs", 4), ("seconds", 7)):
-        table.add_column(name, min_width=width, justify="left" if name == "stage" else "right")
-    table.add_column("the last one")
-    for name in STAGES:
-        mine = [run for run in history if run.stage == name]
-        if mine:
-            table.add_row(
-                name, str(len(mine)), f"{sum(run.seconds for run in mine):.1f}", mine[-1].headline
-            )
-    console.print(table)
 
 
 def print_days(rows: Sequence[DayRow], console: Console) -> None:
