@@ -237,13 +237,6 @@ METRICS: dict[str, Metric] = {
             ("check",),
             is_count_of_day=True,
         ),
-        Metric(
-            "schedules.missed",
-            "ticks",
-            "Ticks of the day that a schedule missed.",
-            ("schedule",),
-            is_count_of_day=True,
-        ),
         Metric("sensors.lag_seconds", "seconds", "Time since a sensor last ticked.", ("sensor",)),
         Metric("freshness.hours", "hours", "Time since an asset was materialised.", ("asset",)),
         Metric("daemon.silent_seconds", "seconds", "Time since the Dagster daemon last reported."),

@@ -24,7 +24,6 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.telemetry.logs import SecretFilter
 from sensors.run_facts import (
     RunMemory,
-    count_missed,
     find_stopped_schedules,
     measure_freshness,
     measure_sensors,
@@ -67,7 +66,6 @@ def _advance(
     lags = measure_sensors(context.instance, now) if _is_daemon(context) else []
     points = [
         *memory.points(now),
-        *count_missed(schedules, now),
         *measure_freshness(context.instance, now),
         *lags,
         *measure_project(store, settings.project, now),

@@ -4,7 +4,7 @@ Runs are read once, in the order of their last change, and their outcome is kept
 cursor: a tick without new runs costs one query.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
@@ -217,12 +217,6 @@ def measure_freshness(instance: dg.DagsterInstance, now: datetime) -> list[Metri
             asset = record.asset_entry.asset_key.to_user_string()
             points.append(_point("freshness.hours", hours, now, {"asset": asset}))
     return points
-
-
-def count_missed(readings: Sequence[Reading], now: datetime) -> list[MetricPoint]:
-    """Today's missed ticks: at most one, since every schedule is due once a day."""
-    missed = [r for r in readings if r.name == "schedules.overdue" and r.value]
-    return [_point("schedules.missed", 1.0, now, r.labels) for r in missed]
 
 
 def _count(counts: dict[str, int], name: str) -> None:
