@@ -5,7 +5,7 @@ the language; the topic is the cosine of two embeddings by the encoder that the 
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, Literal, NamedTuple
 from unicodedata import normalize
@@ -77,8 +77,6 @@ UNSPACED = (
     r"[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uac00-\ud7af"
     r"\U00020000-\U0003ffff]"
 )
-# cached similarities to the topic, so that no text is embedded twice
-MAX_CACHED_SIMILARITIES = 20_000
 
 
 class RuleViolation(NamedTuple):
@@ -154,37 +152,15 @@ class Constraints:
         self._must_not = {term: _compile_term(term) for term in params.must_not}
         self._embed = embed if params.topic else None
         self._topic = embed([params.topic])[0] if params.topic and embed is not None else None
-        self._similarities: dict[str, float] = {}
 
     def find_violation(self, text: str) -> RuleViolation | None:
         """The first rule that `text` breaks, cheap rules first; None if it keeps all."""
-        return self._find_cheap_violation(text) or self._check_topic(text)
-
-    def cache_similarities(self, texts: Iterable[str]) -> None:
-        """Embed texts for later `find_violation` calls in one batch, several times faster than
-        singly; does nothing without a topic.
-        """
-        if self._embed is None:
-            return
-        new = [
-            text
-            for text in dict.fromkeys(texts)
-            if text not in self._similarities and self._find_cheap_violation(text) is None
-        ]
-        if not new:
-            return
-        for text, vector in zip(new, self._embed(new), strict=True):
-            # An embedding depends on its batch in the sixth digit; the verdict must not.
-            self._similarities[text] = round(float(vector @ self._topic), 4)
-        while len(self._similarities) > max(MAX_CACHED_SIMILARITIES, len(new)):
-            del self._similarities[next(iter(self._similarities))]
-
-    def _find_cheap_violation(self, text: str) -> RuleViolation | None:
         return (
             find_unusable(text)
             or self._check_length(text)
             or self._check_terms(text)
             or self._check_language(text)
+            or self._check_topic(text)
         )
 
     def _check_length(self, text: str) -> RuleViolation | None:
@@ -232,8 +208,7 @@ class Constraints:
     def _check_topic(self, text: str) -> RuleViolation | None:
         if self._embed is None:
             return None
-        self.cache_similarities([text])
-        cosine = self._similarities[text]
+        cosine = round(float(self._embed([text])[0] @ self._topic), 4)
         least = self._params.min_topic_similarity
         if cosine >= least:
             return None

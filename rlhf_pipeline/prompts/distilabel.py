@@ -17,6 +17,7 @@ from rlhf_pipeline.prompts.base import Draft, PromptParams
 from rlhf_pipeline.prompts.freeform import (
     INSTRUCTIONS,
     MAX_ROUNDS,
+    cycle_lines,
     load_instructions,
     offer_generated,
 )
@@ -76,7 +77,7 @@ class DistilabelGenerator:
                 f"{level or 'any'} difficulty, {line.category}: {line.text}",
             )
             for (category, level), n in selection.open_cells.items()
-            for line in _cycle_lines(lines, category, -(-n // AT_ONCE))
+            for line in cycle_lines(lines, -(-n // AT_ONCE), category)
         ]
         rows = [
             row
@@ -142,8 +143,3 @@ def build_self_instruct(text_generator: TextGenerator | None, *, seed: int = 0) 
     task.load()
     found: Task = task
     return found
-
-
-def _cycle_lines(lines: Sequence[Draft], category: str | None, n: int) -> list[Draft]:
-    fitting = [line for line in lines if category in (None, line.category)]
-    return [fitting[i % len(fitting)] for i in range(n)] if fitting else []

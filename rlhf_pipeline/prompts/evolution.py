@@ -190,9 +190,6 @@ class EvolutionGenerator:
         """Score the children that keep the rules, reject the others, and remember those scored."""
         report, where = selection.report, f"generation {generation}"
         kept: list[Child] = []
-        selection.cache_similarities(
-            child.made.draft for child in children if not isinstance(child, RuleViolation)
-        )
         for child in children:
             if isinstance(child, RuleViolation):
                 report.reject(*child, where=where)

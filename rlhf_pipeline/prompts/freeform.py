@@ -1,6 +1,6 @@
 """Prompts from free-form instructions, written by a text generator or used unchanged."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import ClassVar
 
@@ -11,12 +11,12 @@ from pydantic import BaseModel
 from rlhf_pipeline.documents import parse_yaml
 from rlhf_pipeline.errors import PromptError
 from rlhf_pipeline.plugins import NoParams
-from rlhf_pipeline.prompts.base import Draft, PromptParams, check_size
+from rlhf_pipeline.prompts.base import Draft, PromptParams
+from rlhf_pipeline.prompts.dataset import read_drafts
 from rlhf_pipeline.prompts.generated_texts import ask, find_prompt_fault
-from rlhf_pipeline.prompts.rows import read_rows
+from rlhf_pipeline.prompts.rows import PromptRow, read_rows
 from rlhf_pipeline.prompts.selection import Selection
 from rlhf_pipeline.protocols import TextGenerator
-from rlhf_pipeline.records import Category, Difficulty, parse_category
 
 INSTRUCTIONS = Path(__file__).with_name("instructions.yaml")
 MAX_ROUNDS = 5
@@ -64,7 +64,7 @@ class FreeformGenerator:
                 f"Write one {level} prompt" if level else "Write one prompt",
             )
             for (category, level), n in selection.open_cells.items()
-            for line in _cycle_lines(lines, n, category)
+            for line in cycle_lines(lines, n, category)
         ]
         asked = [f"{how}, as one line, that asks for this: {line.text}" for line, _, how in wanted]
         drafts = [
@@ -97,74 +97,33 @@ def load_instructions(path: Path, selection: Selection) -> list[Draft]:
     """Instruction lines of a file; other lines are rejected in the selection's report. Raises
     PromptError for a file that cannot be read.
     """
-    if path.suffix.lower() in (".yaml", ".yml"):
-        said = _read_yaml_lines(path)
-    elif path.suffix.lower() == ".txt":
-        said = [
-            (text, Category.INSTRUCTION.value, f"{path}, line {i}")
-            for i, text in enumerate(_read_text_lines(path), start=1)
-            if text
-        ]
-    else:
-        said = []
-        for row in read_rows(path):
-            if row.fault is None:
-                said.append(
-                    (
-                        str(row.cells.get("text") or ""),
-                        str(row.cells.get("category") or Category.INSTRUCTION),
-                        row.where,
-                    )
-                )
-            else:
-                selection.report.reject("row", row.fault, where=row.where)
-    lines = []
-    for text, category, where in said:
-        try:
-            lines.append(_parse_line(text, category, where))
-        except PromptError as cause:
-            selection.report.reject(
-                "row", str(cause).removeprefix(f"{where}: ").rstrip("."), where=where, text=text
-            )
-    return lines
+    return [draft for _, draft in read_drafts(_read_lines(path), selection.report)]
 
 
-def _read_text_lines(path: Path) -> list[str]:
+def _read_lines(path: Path) -> Iterator[PromptRow]:
+    suffix = path.suffix.lower()
+    if suffix not in (".yaml", ".yml", ".txt"):
+        yield from read_rows(path)
+        return
     try:
-        return [line.strip() for line in path.read_bytes().decode("utf-8").split("\n")]
-    except (OSError, UnicodeDecodeError) as cause:
-        raise PromptError(
-            f"Instructions {path} cannot be read ({cause}). Give a UTF-8 text file."
-        ) from cause
-
-
-def _read_yaml_lines(path: Path) -> list[tuple[str, str, str]]:
-    try:
-        by_category = parse_yaml(path.read_text(encoding="utf-8"))
+        text = path.read_text(encoding="utf-8")
+        by_category = parse_yaml(text) if suffix != ".txt" else {"": text.splitlines()}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
         raise PromptError(
-            f"Instructions {path} cannot be read ({cause}). Give UTF-8 YAML of `category: [lines]`."
+            f"Instructions {path} cannot be read ({cause}). Give UTF-8 text, or UTF-8 YAML of "
+            "`category: [lines]`."
         ) from cause
     if not isinstance(by_category, dict) or not all(
         isinstance(texts, list) for texts in by_category.values()
     ):
         raise PromptError(f"Instructions {path} must be `category: [lines]`.")
-    return [
-        (str(t), str(c), f"{path}, {c} {i}")
-        for c, texts in by_category.items()
-        for i, t in enumerate(texts, start=1)
-    ]
+    for category, texts in by_category.items():
+        for i, line in enumerate(texts, start=1):
+            if str(line).strip():
+                place = f"{path}, {category or 'line'} {i}"
+                yield PromptRow(place, {"text": str(line).strip(), "category": category})
 
 
-def _parse_line(text: str, category: str, where: str) -> Draft:
-    try:
-        name = parse_category(category)
-    except ValueError as cause:
-        raise PromptError(f"{where}: {cause}.") from None
-    check_size(text, where)
-    return Draft(text, name, Difficulty.MEDIUM)
-
-
-def _cycle_lines(lines: list[Draft], n: int, category: str | None) -> list[Draft]:
+def cycle_lines(lines: Sequence[Draft], n: int, category: str | None) -> list[Draft]:
     fitting = [d for d in lines if category in (None, d.category)]
     return [fitting[i % len(fitting)] for i in range(n)] if fitting else []

@@ -7,7 +7,7 @@ none breaks a rule, whichever the generator. A `Report` counts the outcome of ea
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from itertools import chain, islice, repeat
+from itertools import chain, repeat
 
 import pandas as pd
 
@@ -19,8 +19,6 @@ from rlhf_pipeline.prompts.near_duplicates import NearDuplicates
 KEPT_REJECTIONS = 1_000
 SHOWN_CHARS = 200
 SHOWN_REJECTIONS = 3
-# drafts per embedding batch: few at first, because few may be needed
-FIRST_AHEAD, MOST_AHEAD = 8, 128
 
 Cell = tuple[str | None, str | None]
 
@@ -165,37 +163,12 @@ class Selection:
         }
 
     def offer_all(self, drafts: Iterable[Draft], places: Iterable[str] = ()) -> None:
-        """Offer drafts until the selection is full; iterators are read little further. `places`
-        name the drafts in rejections.
-        """
+        """Offer drafts until the selection is full. `places` name the drafts in rejections."""
         # `places` may be fewer
-        for draft, where in zip(self.read_ahead(drafts), chain(places, repeat(""))):  # noqa: B905
+        for draft, where in zip(drafts, chain(places, repeat(""))):  # noqa: B905
             if self.is_full:
                 return
             self.offer(draft, where)
-
-    def read_ahead(self, drafts: Iterable[Draft]) -> Iterator[Draft]:
-        """The same drafts, read ahead if a topic is required, because texts are embedded faster in
-        batches.
-        """
-        if self._embed is None or not self._params.topic:
-            yield from drafts
-            return
-        remaining, ahead = iter(drafts), FIRST_AHEAD
-        while some := list(islice(remaining, ahead)):
-            self.cache_similarities(some)
-            yield from some
-            ahead = min(2 * ahead, MOST_AHEAD)
-
-    def cache_similarities(self, drafts: Iterable[Draft]) -> None:
-        """Embed texts that will be offered soon."""
-        self._constraints.cache_similarities(
-            d.text
-            for d in drafts
-            if self._has_room(d)
-            and d.prompt_id not in self._ids
-            and d.prompt_id not in self._exclude
-        )
 
     def _has_room(self, draft: Draft) -> bool:
         cell = self._cell(draft)

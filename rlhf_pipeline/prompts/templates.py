@@ -18,7 +18,7 @@ from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.prompts.base import Draft, PromptParams, check_size
 from rlhf_pipeline.prompts.expressions import compute, names_in
 from rlhf_pipeline.prompts.references import RULES, compute_reference
-from rlhf_pipeline.prompts.selection import Report, Selection
+from rlhf_pipeline.prompts.selection import Selection
 from rlhf_pipeline.protocols import TextGenerator
 from rlhf_pipeline.records import Difficulty, parse_category
 
@@ -27,10 +27,9 @@ LIBRARY = Path(__file__).with_name("library.yaml")
 # to it, all others are noise.
 LIBRARIES = {"taught": LIBRARY, "wide": LIBRARY.with_name("library_wide.yaml")}
 MAX_TRIES = 200_000
-# Near-duplicates, texts off the topic, and all that break a rule, after which a template is given
-# up: one whose fixed words break a rule would else be filled 200,000 times. To embed a text takes
-# 10 ms, and few lists have more than 40 values.
-MAX_REFUSALS_IN_A_ROW = (200, 40, 2_000)
+# Refusals in a row after which a template is given up: one whose fixed words break a rule or nearly
+# repeat an earlier prompt, would else be filled 200,000 times.
+MAX_REFUSALS_IN_A_ROW = 200
 # fields that a level may override, in addition to variables
 LEVEL_FIELDS = ("text", "derived", "distinct", "reference")
 
@@ -299,10 +298,7 @@ def _take_turns(
     templates: list[Template], n: int, rng: np.random.Generator, selection: Selection
 ) -> None:
     """Up to `n` new drafts, one template after the other."""
-    streams = [
-        selection.read_ahead(_iterate_fillings(templates[i], rng))
-        for i in rng.permutation(len(templates))
-    ]
+    streams = [_iterate_fillings(templates[i], rng) for i in rng.permutation(len(templates))]
     while streams and n:
         for stream in list(streams):
             draft = _next_draft(stream, selection)
@@ -319,23 +315,15 @@ def _next_draft(stream: Iterator[Draft], selection: Selection) -> Draft | None:
     """The next acceptable draft; None at the end, or after so many refusals in a row that the rest
     is hopeless.
     """
-    began = _count_refusals(selection.report)
+    n_refused = 0
     for draft in stream:
+        n_before = selection.report.n_duplicates
         if selection.accepts(draft):
             return draft
-        if any(
-            now - before >= most
-            for now, before, most in zip(
-                _count_refusals(selection.report), began, MAX_REFUSALS_IN_A_ROW, strict=True
-            )
-        ):
+        n_refused += selection.report.n_duplicates == n_before
+        if n_refused == MAX_REFUSALS_IN_A_ROW:
             return None
     return None
-
-
-def _count_refusals(report: Report) -> tuple[int, int, int]:
-    """Count the refusals that IN_A_ROW limits."""
-    return report.n_near_duplicates, report.n_rejected["topic"], report.n_rejected.total()
 
 
 def _iterate_fillings(template: Template, rng: np.random.Generator) -> Iterator[Draft]:

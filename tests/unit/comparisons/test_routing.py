@@ -1,14 +1,12 @@
 from datetime import UTC, datetime, timedelta
 from math import ceil
 
-import numpy as np
 import pandas as pd
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_pipeline.comparisons.routing import (
-    ROUTES,
     RoutingParams,
     count_routes,
     machine_votes,
@@ -100,21 +98,6 @@ def test_places_that_the_unsure_leave_are_drawn_among_the_confident():
     assert routed(other, "people") != routed(frame, "people")
 
 
-def test_the_draw_among_the_confident_favours_nobody():
-    """Over 160 seeds each of 40 confident comparisons is checked about equally often."""
-    frame, predicted = comparisons(40), predictions(*[0.95] * 40)
-    drawn = [
-        routed(
-            route(frame, predicted, RoutingParams(human_feedback_ratio=0.25, routing_seed=seed)),
-            "people",
-        )
-        for seed in range(160)
-    ]
-    times = pd.Series(np.concatenate(drawn)).value_counts()
-    assert len(times) == 40
-    assert times.between(18, 62).all()  # 40 expected, deviation 5.5
-
-
 def test_a_comparison_without_a_prediction_goes_to_people_first():
     frame = route(comparisons(10), predictions(0.51, 0.99, 0.99), EXAMPLE)
     assert routed(frame, "people") == sorted(routed(frame, "people"))
@@ -132,17 +115,6 @@ def test_the_first_prediction_counts_not_a_later_models():
     assert frame["route"].tolist() == ["open"]
 
 
-def test_everybody_by_default_and_nobody_at_zero():
-    predicted = predictions(0.9, 0.6, 0.5)
-    assert routed(route(comparisons(3), predicted), "people") == ["c000", "c001", "c002"]
-    frame = route(comparisons(3), predicted, RoutingParams(human_feedback_ratio=0))
-    assert (routed(frame, "people"), routed(frame, "machine"), routed(frame, "open")) == (
-        [],
-        ["c000"],
-        ["c001", "c002"],
-    )
-
-
 def test_repeats_and_flagged_comparisons_are_nobodys_new_work():
     both = pd.concat(
         [
@@ -152,10 +124,6 @@ def test_repeats_and_flagged_comparisons_are_nobodys_new_work():
         ]
     )
     assert route(both, predictions(0.9))["comparison_id"].tolist() == ["c000"]
-
-
-def test_without_comparisons_there_are_no_routes():
-    pd.testing.assert_frame_equal(route(comparisons(0), predictions()), ROUTES.empty_frame())
 
 
 def test_a_prediction_of_another_comparison_is_refused():
@@ -212,15 +180,6 @@ def test_machine_votes_take_the_likelier_side_at_prediction_time():
         "demo.reward_model@1",
         None,
     )
-
-
-def test_at_a_threshold_of_a_half_an_even_prediction_is_a_tie():
-    frame = route(
-        comparisons(1),
-        predictions(0.5),
-        RoutingParams(human_feedback_ratio=0, confidence_threshold=0.5),
-    )
-    assert [vote.choice for vote in machine_votes(frame)] == [Choice.TIE]
 
 
 def test_routing_offers_and_casts_once_and_repeating_it_changes_nothing(tmp_path):

@@ -10,10 +10,9 @@ from rlhf_pipeline.completions import (
     CompletionParams,
     CompletionRequest,
     CompletionResult,
-    TemplateBackend,
 )
 from rlhf_pipeline.errors import BackendUnavailable, CompletionError
-from rlhf_pipeline.frames import COMPLETIONS, PROMPTS
+from rlhf_pipeline.frames import COMPLETIONS
 from rlhf_pipeline.store import Store
 from tests.ledgers import complete_frame
 
@@ -80,19 +79,6 @@ def test_the_order_of_prompts_and_the_batch_size_do_not_matter(prompts: pd.DataF
     )
 
 
-def test_another_seed_day_or_model_gives_other_ids(prompts: pd.DataFrame) -> None:
-    params = CompletionParams()
-    ids = set(complete_frame(prompts, Scripted(), params)["completion_id"])
-    renamed = Scripted()
-    renamed.model_version = "scripted-2"
-    others = [
-        complete_frame(prompts, Scripted(), CompletionParams(seed=1)),
-        complete_frame(prompts.assign(day="2026-01-02"), Scripted(), params),
-        complete_frame(prompts, renamed, params),
-    ]
-    assert all(ids.isdisjoint(other["completion_id"]) for other in others)
-
-
 def test_what_is_cached_is_not_generated_again(prompts: pd.DataFrame, store: Store) -> None:
     first = complete_frame(prompts[:3], Scripted(), CompletionParams(), store.generation)
     backend = Scripted()
@@ -152,31 +138,7 @@ def test_a_backend_that_loses_a_result_is_found_out(prompts: pd.DataFrame) -> No
         complete_frame(prompts, Scripted(lost=1), CompletionParams())
 
 
-def test_no_prompts_give_the_empty_frame() -> None:
-    pd.testing.assert_frame_equal(
-        complete_frame(PROMPTS.empty_frame(), Scripted(), CompletionParams()),
-        COMPLETIONS.empty_frame(),
-    )
-
-
 @pytest.mark.parametrize("bad", [{"temperatures": [0.5, 3]}, {"top_ps": [0.0]}])
 def test_parameters_out_of_range_are_refused(bad: dict[str, list[float]]) -> None:
     with pytest.raises(ValidationError, match="go from"):
         CompletionParams(**bad)  # type: ignore[arg-type]
-
-
-def test_progress_counts_to_the_end(prompts: pd.DataFrame) -> None:
-    told: list[tuple[int, int, str]] = []
-    complete_frame(
-        prompts,
-        Scripted(failing=["p4"]),
-        CompletionParams(batch_size=8),
-        progress=lambda *a: told.append(a),
-    )  # type: ignore[arg-type]
-    assert told == [(8, 20, ""), (16, 20, ""), (20, 20, "4 failed")]
-
-
-def test_the_callers_frame_is_left_as_it_was(prompts: pd.DataFrame) -> None:
-    before = prompts.copy(deep=True)
-    complete_frame(prompts, TemplateBackend(), CompletionParams())
-    pd.testing.assert_frame_equal(prompts, before)

@@ -1,17 +1,12 @@
-import json
-
-import numpy as np
 import pytest
 
 from rlhf_pipeline.errors import (
     CompletionError,
-    ConfigurationError,
     ModelError,
     ModelNotFound,
-    TrainingFailed,
 )
 from rlhf_pipeline.policy import PretrainingParams, load_policy, pretrain
-from rlhf_pipeline.policy.causal_lm import load_prompt_format, read_config
+from rlhf_pipeline.policy.causal_lm import load_prompt_format
 from rlhf_pipeline.policy.corpus import CorpusParams
 from rlhf_pipeline.records import folder_hash
 
@@ -62,14 +57,6 @@ def test_a_batch_of_one_equals_a_batch_of_eight(policy):
         policy.generate(PROMPTS, seeds=range(8), max_new_tokens=24, batch_size=3, **options)
         == together
     )
-
-
-def test_a_draw_decided_on_the_row_alone_is_the_same_draw(policy, monkeypatch):
-    options = {"temperature": 0.9, "top_p": 0.95, "seeds": range(8), "max_new_tokens": 10}
-    in_batch = policy.generate(PROMPTS, **options)
-    # nothing is decided in the batch
-    monkeypatch.setattr("rlhf_pipeline.policy.sampling.LOGIT_TOLERANCE", 1e9)
-    assert policy.generate(PROMPTS, **options) == in_batch
 
 
 def test_a_model_of_another_family_is_a_policy_too(policy, tmp_path):
@@ -125,10 +112,6 @@ def test_a_completion_is_cut_at_the_most_tokens_allowed(policy):
     assert cut.n_prompt_tokens == policy.count_prompt_tokens(PROMPTS[0])
 
 
-def test_no_prompts_give_no_completions(policy):
-    assert policy.generate([], seeds=[], max_new_tokens=4) == []
-
-
 def test_a_prompt_beyond_the_context_is_named(policy):
     with pytest.raises(CompletionError, match=r"Prompt 1 has .* tokens.*context of 256"):
         policy.generate(["Hi", "word " * 400], seeds=[0, 1], max_new_tokens=8)
@@ -146,25 +129,6 @@ def test_a_prompt_beyond_the_context_is_named(policy):
 def test_parameters_that_do_not_fit_the_prompts_are_refused(policy, options):
     with pytest.raises(CompletionError):
         policy.generate(["Hi", "Ho"], max_new_tokens=2, **options)
-
-
-def test_log_likelihood_is_the_sum_over_tokens_whatever_the_batch(policy):
-    completions = [
-        "It is Paris.",
-        "Yes",
-        "The moon sleeps, soft and calm.",
-        "",
-        "Chess and a quiz.",
-        "Black.",
-        "tea tea",
-        "2",
-    ]
-    sums, counts = policy.log_likelihood(PROMPTS, completions)
-    alone = [policy.log_likelihood([p], [c]) for p, c in zip(PROMPTS, completions, strict=True)]
-    assert sums == pytest.approx([s[0] for s, _ in alone], abs=1e-4)
-    assert counts.tolist() == [int(n[0]) for _, n in alone]
-    assert counts[3] == 1  # the end token alone
-    assert (sums < 0).all()
 
 
 def test_log_likelihood_agrees_with_token_by_token_probabilities(policy):
@@ -202,27 +166,10 @@ def test_a_space_parts_prompt_and_completion_where_no_template_does(policy, monk
     assert policy.log_likelihood(["2+2?"], ["It"])[1] == [len(joined) - n_head]
 
 
-def test_a_full_turn_in_the_chat_template_begins_with_the_prompt(policy):
-    turn = [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Ho."}]
-    whole = policy.tokenizer.apply_chat_template(turn, tokenize=False)
-    assert whole == policy.format_prompt("Hi") + "Ho." + policy.tokenizer.eos_token
-
-
 def test_any_text_survives_the_tokenizer(policy):
     for text in ("caf\u00e9 \u4e2d\u6587 \U0001f600", "tabs\tand\nlines", "It is Paris."):
         ids = policy.tokenizer(text)["input_ids"]
         assert policy.tokenizer.decode(ids) == text
-
-
-def test_completion_holds_no_nul_character(policy):
-    assert policy.decode_text(policy.tokenizer.encode("a\0b\0")) == "ab"
-
-
-def test_a_model_without_a_chat_template_continues_the_prompt(folder):
-    plain = load_policy(folder)
-    plain.tokenizer.chat_template = None
-    assert plain.format_prompt("Once") == "Once"
-    assert plain.generate(["Once"], seeds=[0], max_new_tokens=3)[0].n_tokens <= 3
 
 
 def test_the_same_parameters_give_the_same_files(folder, tmp_path):
@@ -243,48 +190,11 @@ def test_a_complete_folder_and_the_random_state_are_left_unchanged(folder):
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_a_folder_of_other_parameters_is_refused(folder):
-    with pytest.raises(ConfigurationError, match="other parameters"):
-        pretrain(folder, SMALL.model_copy(update={"seed": 1}))
-
-
-def test_rests_of_an_interrupted_training_are_replaced(tmp_path):
-    broken = tmp_path / "policy"
-    broken.mkdir()
-    (broken / "config.json").write_text("{}")
-    quick = SMALL.model_copy(update={"steps": 2})
-    report = pretrain(broken, quick)
-    assert report["is_new"]
-    assert (
-        json.loads((broken / "training.json").read_text())["n_parameters"] == report["n_parameters"]
-    )
-    assert [p.name for p in tmp_path.iterdir()] == ["policy"]
-
-
-def test_a_training_that_diverges_leaves_no_folder(tmp_path):
-    with pytest.raises(TrainingFailed, match="Lower learning_rate"):
-        pretrain(tmp_path / "policy", SMALL.model_copy(update={"learning_rate": 1e30}))
-    assert list(tmp_path.iterdir()) == []
-
-
 def test_leftovers_of_a_killed_training_are_removed_by_the_next(tmp_path):
     rest = tmp_path / ".policy.unfinished-999999999"
     rest.mkdir()
     pretrain(tmp_path / "policy", SMALL.model_copy(update={"steps": 1}))
     assert not rest.exists()
-
-
-def test_the_default_size_is_one_to_three_million_parameters():
-    from rlhf_pipeline.policy.pretraining import build_model
-
-    class Tokenizer:
-        eos_token_id, pad_token_id = 3, 0
-
-        def __len__(self):
-            return 1024
-
-    n = sum(p.numel() for p in build_model(PretrainingParams(), Tokenizer()).parameters())
-    assert 1_000_000 < n < 3_000_000
 
 
 def test_a_missing_or_damaged_folder_is_not_found(folder, tmp_path):
@@ -326,16 +236,6 @@ def test_a_folder_of_another_family_is_refused(policy, tmp_path, kind, names):
         load_policy(tmp_path)
 
 
-def test_an_encoder_is_refused_without_the_name_of_its_class_too(tmp_path):
-    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(ModelNotFound, match=r"holds no causal LM \(bert\)"):
-        read_config(tmp_path)
-    (tmp_path / "config.json").write_text('{"model_type": "bert", "is_decoder": true}')
-    assert read_config(tmp_path).is_decoder
-    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
-    assert read_config(tmp_path).model_type == "llama"
-
-
 def test_a_tokenizer_that_the_model_cannot_follow_is_named(folder):
     policy = load_prompt_format(folder)
     policy.check_tokenizer("demo.policy@2")
@@ -348,24 +248,7 @@ def test_a_tokenizer_that_the_model_cannot_follow_is_named(folder):
         policy.check_tokenizer("demo.policy@2")
 
 
-def test_a_folder_that_lacks_weights_is_refused(folder, tmp_path):
-    from safetensors.torch import load_file, save_file
-
-    for file in folder.iterdir():
-        (tmp_path / file.name).write_bytes(file.read_bytes())
-    weights = load_file(tmp_path / "model.safetensors")
-    del weights["model.norm.weight"]
-    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelNotFound, match=r"lacks 1 weights, first model\.norm\.weight"):
-        load_policy(tmp_path)
-
-
 def test_an_adapter_alone_is_no_policy(tmp_path):
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(ModelNotFound, match="holds a LoRA adapter without its base"):
         load_policy(tmp_path)
-
-
-def test_losses_fall(folder):
-    losses = json.loads((folder / "training.json").read_text())["loss_curve"]
-    assert np.mean(losses[-5:]) < np.mean(losses[:5])

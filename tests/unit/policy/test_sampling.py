@@ -51,14 +51,6 @@ def test_a_near_tie_is_undecided_and_a_clear_choice_is_not():
     assert decided.tolist() == [False, True]
 
 
-def test_a_token_on_the_edge_of_top_p_is_undecided():
-    logits = np.log(np.array([[0.6, 0.3, 0.1]]))
-    favours_second = np.array([[0.0, 5.0, 0.0]])
-    for top_p, expected in ((0.6, False), (0.75, True)):
-        _, decided = choose(logits, np.ones(1), np.array([top_p]), favours_second)
-        assert decided.tolist() == [expected]
-
-
 def test_rounding_of_logits_moves_only_undecided_draws():
     rng = np.random.default_rng(0)
     n = 3000
@@ -79,17 +71,6 @@ def test_the_noise_of_a_row_is_its_own(kind):
     for _ in range(2):
         assert torch.equal(both.draw([0, 1])[1], alone.draw([0])[0])
     assert not torch.equal(alone.draw([0]), alone.draw([0]))
-
-
-def test_noise_of_a_device_is_gumbel_noise_and_none_for_greedy_rows():
-    noise = DeviceNoise([2**47 + 5, 1, 2], [1.0, 0.5, 0.0], 50_000, "cpu").draw([0, 1, 2])
-    for row in noise[:2].numpy():
-        assert row.mean() == pytest.approx(np.euler_gamma, abs=0.03)
-        assert row.std() == pytest.approx(np.pi / 6**0.5, abs=0.03)
-        assert (row < 0).mean() == pytest.approx(np.exp(-1), abs=0.01)
-        assert np.corrcoef(row[1:], row[:-1])[0, 1] == pytest.approx(0, abs=0.02)
-    assert np.corrcoef(*noise[:2].numpy())[0, 1] == pytest.approx(0, abs=0.02)
-    assert (noise[2] == 0).all()
 
 
 def test_the_cpu_draws_the_tokens_of_existing_homes():

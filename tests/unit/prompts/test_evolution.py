@@ -4,12 +4,11 @@ import re
 import numpy as np
 import pytest
 
-from rlhf_pipeline.errors import InvalidScores, PromptError
 from rlhf_pipeline.prompts import Report, generate, generate_with, is_right
 from rlhf_pipeline.prompts.base import Draft
 from rlhf_pipeline.prompts.evolution import EvolutionGenerator
-from rlhf_pipeline.prompts.fitness import Demands, JudgedDifficulty, RewardModelUncertainty
-from rlhf_pipeline.prompts.mutations import Parent, RuleMutations, RuleViolation, WrittenMutations
+from rlhf_pipeline.prompts.fitness import JudgedDifficulty, RewardModelUncertainty
+from rlhf_pipeline.prompts.mutations import Parent, RuleViolation, WrittenMutations
 from rlhf_pipeline.prompts.near_duplicates import jaccard, shingles
 from rlhf_pipeline.prompts.parameters import SourceParams
 from rlhf_pipeline.reward_model import disagreement
@@ -151,15 +150,6 @@ def test_an_unjudged_prompt_is_left_out_and_reported():
     )
 
 
-def test_evolution_without_a_judgement_is_an_error():
-    class Silent:
-        def generate_texts(self, instructions, *, seed):
-            return ["" for _ in instructions]
-
-    with pytest.raises(PromptError, match="no prompt to start from"):
-        generate(FEW, day=DAY, text_generator=Silent())
-
-
 @pytest.mark.parametrize(
     ("answer", "grade"),
     [
@@ -178,18 +168,6 @@ def test_a_grade_is_a_number_from_1_to_10_or_none(answer, grade):
             return [answer for _ in instructions]
 
     assert JudgedDifficulty(Judge()).scores(["x"], seed=0) == [grade]
-
-
-def test_failed_completions_and_nan_doubts_never_become_a_score():
-    failing = RewardModelUncertainty(
-        lambda texts, seed: [None, ("a", "b")], lambda prompts, a, b: np.array([0.25])
-    )
-    assert failing.scores(["x", "y"], seed=0) == [None, 0.25]
-    broken = RewardModelUncertainty(
-        lambda texts, seed: [("a", "b")], lambda prompts, a, b: np.array([np.nan])
-    )
-    with pytest.raises(InvalidScores, match="not numbers"):
-        broken.scores(["x"], seed=0)
 
 
 @pytest.mark.parametrize(
@@ -213,39 +191,3 @@ def test_an_invalid_mutation_is_refused_with_the_reason(said, reason):
     assert isinstance(found, RuleViolation)
     assert found.rule == "mutation"
     assert reason in found.reason
-
-
-def test_a_written_mutation_drops_the_reference_and_deepens_the_level():
-    draft = Draft("Name a tree.", "factual", "easy", reference="oak")
-    parent = Parent(draft, draft)
-    children = WrittenMutations(Writer()).mutate([(parent, parent)] * 40, seed=1)
-    assert {(c.mutation.partition(":")[0], c.made.draft.difficulty) for c in children} == {
-        ("depth", "medium"),
-        ("breadth", "easy"),
-    }
-    assert {c.made.draft.reference for c in children} == {None}
-    assert {c.parents for c in children} == {(draft.prompt_id,)}
-
-
-def test_rules_stop_adding_clauses_and_cross_two_prompts_once():
-    drafts = [Draft(f"Name {n} trees.", "factual", "easy") for n in ("two", "three")]
-    living = [Parent(d, d) for d in drafts]
-    mutations = RuleMutations()
-    for seed in range(12):
-        children = mutations.mutate([(living[0], living[1]), (living[1], living[0])], seed=seed)
-        living = [c.made for c in children if not isinstance(c, RuleViolation)]
-        assert len(living) == 2
-        assert all(
-            len(made.after) <= 3 and made.draft.text.count("Do both") <= 1 for made in living
-        )
-
-
-def test_demands_depend_on_the_prompt_alone():
-    scores = Demands().scores(
-        [
-            "Name a tree.",
-            "Name three trees without the letter e, in order, and say why each matters.",
-        ],
-        seed=0,
-    )
-    assert scores[0] < scores[1]

@@ -34,16 +34,12 @@ def test_integers_and_texts_are_computed_exactly(expression, value):
     "expression",
     [
         "__import__('os')",
-        "a.real",
         "[a]",
         "lambda: a",
         "open('x')",
-        "a if a else b",
         "f'{a}'",
         "missing",
-        "a ** 1000",
         "a / 0",
-        "1.5",
     ],
 )
 def test_nothing_else_is_run(expression):

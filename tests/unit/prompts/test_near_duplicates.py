@@ -3,11 +3,9 @@ import pytest
 
 from rlhf_pipeline.prompts import Report, generate
 from rlhf_pipeline.prompts.near_duplicates import (
-    LEAST_FOUND,
     NearDuplicates,
     jaccard,
     shingles,
-    signature,
 )
 from rlhf_pipeline.prompts.parameters import SourceParams
 from rlhf_pipeline.prompts.templates import load_shipped_templates
@@ -32,32 +30,16 @@ def test_near_duplicates_are_found_and_nothing_else_is(limit):
     for text in texts:
         seen.add(text)
     assert len(seen) == 40
-    n_near = n_found = 0
+    n_near = 0
     known = [shingles(text) for text in texts]
     for text in texts:
         for n in (0, 1, 2, 3, 5, 8):
             other = changed(rng, text, n)
             truth = max(jaccard(shingles(other), t) for t in known)
             found = seen.find(other)
-            if found is not None:
-                assert found[0] > limit
-                assert jaccard(shingles(other), shingles(found[1])) == found[0]
-            if truth > limit:
-                n_near += 1
-                n_found += found is not None
+            assert (found[0] if found else None) == (truth if truth > limit else None)
+            n_near += truth > limit
     assert n_near > 50
-    assert n_found / n_near >= LEAST_FOUND
-
-
-def test_the_minima_estimate_the_similarity_without_bias():
-    rng = np.random.default_rng(1)
-    errors = []
-    for _ in range(200):
-        a = sentence(rng)
-        b = changed(rng, a, int(rng.integers(1, 12)))
-        errors.append((signature(a) == signature(b)).mean() - jaccard(shingles(a), shingles(b)))
-    assert abs(np.mean(errors)) < 0.02
-    assert np.std(errors) < 0.08  # sqrt(s (1 - s) / 64) is at most 0.0625
 
 
 def test_case_and_spacing_do_not_distinguish_texts():
@@ -73,18 +55,6 @@ def test_short_and_broken_texts_are_texts(text):
     assert seen.find(text) is None
     seen.add(text)
     assert seen.find(text) == (1.0, text)
-
-
-def test_seen_texts_are_found_after_the_tables_have_grown():
-    seen = NearDuplicates(0.8)
-    texts = [
-        f"Question {n} of {n * 7919 % 10_007} about {WORDS[n % 16]} {WORDS[n // 16 % 16]} number "
-        f"{n * n}"
-        for n in range(2500)
-    ]
-    for text in texts:
-        seen.add(text)
-    assert all(seen.find(text) is not None for text in texts[::50])
 
 
 def test_a_similarity_limit_leaves_out_what_differs_in_a_name_alone():

@@ -10,7 +10,6 @@ from pydantic import ValidationError
 from rlhf_pipeline.errors import PromptError
 from rlhf_pipeline.prompts import generate, is_right
 from rlhf_pipeline.prompts.parameters import SourceParams
-from rlhf_pipeline.prompts.references import compute_reference
 from rlhf_pipeline.prompts.templates import load_shipped_templates, load_templates
 from rlhf_pipeline.records import Category, Difficulty
 
@@ -93,47 +92,6 @@ def test_references_of_code_are_what_python_prints(template_id):
     assert [d.text for d in drafts if run_in_python(d.text) != d.reference] == []
 
 
-SOLVED = {
-    ("shopping", "hard"): lambda a, p, b, q, c, paid: paid - (a - c) * p - b * q,
-    ("journey", "hard"): lambda d, v, m, w: round(60 * d / v + m + 60 * d / w),
-    ("ages", "hard"): lambda b, k, a, c: k * (a + b) - b - c,
-    ("clubs", "hard"): lambda n, a, b, e: (n - e - b) + (n - e - a),
-    ("units", "hard"): lambda a, b, c, p: round(a * b * c * p / 100 / 1000),
-}
-
-
-@pytest.mark.parametrize(("template_id", "level"), SOLVED)
-def test_references_of_sums_follow_the_order_of_the_text(template_id, level):
-    (template,) = (
-        t
-        for t in load_shipped_templates("wide")
-        if (t.template_id, t.difficulty) == (template_id, level)
-    )
-    for i in range(0, template.n_combinations, template.n_combinations // 53):
-        if draft := template.fill(i):
-            numbers = [int(n) for n in re.findall(r"\d+", draft.text)]
-            assert draft.reference == str(SOLVED[template_id, level](*numbers)), draft.text
-
-
-def test_loops_of_the_library_are_run_as_they_say():
-    (template,) = (
-        t
-        for t in load_shipped_templates("wide")
-        if (t.template_id, t.difficulty) == ("loop_result", "hard")
-    )
-    for i in range(0, template.n_combinations, 7):
-        draft = template.fill(i)
-        x, n, b = (
-            int(m)
-            for m in re.search(
-                r"x = (\d+) and runs: for i in range\((\d+)\): x = 2 \* x - (\d+)", draft.text
-            ).groups()
-        )
-        for _ in range(n):
-            x = 2 * x - b
-        assert draft.reference == str(x)
-
-
 def test_the_libraries_of_a_run_are_chosen_by_name():
     taught = {t.template_id for t in load_shipped_templates("taught")}
     drawn = {
@@ -148,15 +106,6 @@ def test_the_libraries_of_a_run_are_chosen_by_name():
         SourceParams(library="everything")
 
 
-def test_the_shipped_library_does_not_run_out():
-    found = Counter()
-    for template in load_templates():
-        drafts = filter(None, map(template.fill, range(template.n_combinations)))
-        found[template.category] += len({draft.prompt_id for draft in drafts})
-    assert sum(found.values()) >= 20_000
-    assert min(found.values()) >= 2_000
-
-
 def test_checkable_templates_compute_the_reference():
     frame = generate(SourceParams(n=600), day="2026-01-01").set_index("text")
     for text, reference in frame["reference"].dropna().items():
@@ -165,12 +114,6 @@ def test_checkable_templates_compute_the_reference():
             assert int(reference) == sum(numbers)
     assert frame["reference"].notna().mean() > 0.5
     assert frame.loc[frame["category"].isin(["creative", "safety"]), "reference"].isna().all()
-
-
-def test_numbers_of_a_table_are_references_without_a_decimal_point():
-    following = next(t for t in load_templates() if t.template_id == "next_number")
-    references = {following.fill(i).reference for i in range(following.n_combinations)}
-    assert all(reference.isdigit() for reference in references)
 
 
 def test_variables_that_must_differ_do():
@@ -210,18 +153,6 @@ def test_an_unreadable_library_is_an_error(tmp_path):
         load_templates(path)
     with pytest.raises(PromptError, match="cannot be read"):
         load_templates(tmp_path / "nothing.yaml")
-
-
-def test_an_edited_library_is_read_again(tmp_path):
-    assert load_templates(library(tmp_path))[0].text == "Greet {who}."
-    assert load_templates(
-        library(tmp_path, text="Hail to {who} from all.", variables={"who": ["Ana"]})
-    )[0].text.startswith("Hail")
-
-
-def test_a_value_a_rule_cannot_use_is_named():
-    with pytest.raises(PromptError, match="template x: rule 'sum' cannot use"):
-        compute_reference("sum", ["two", 3], {}, where="template x")
 
 
 @pytest.mark.parametrize(
