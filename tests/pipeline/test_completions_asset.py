@@ -14,7 +14,6 @@ from assets.completions import completions
 from resources import resources_for
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import BackendUnavailable
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 from tests.providers.asking import prompts_of
@@ -101,21 +100,6 @@ def test_cost_and_reasons_of_failed_rows_are_in_the_metadata(
         assert stub.n_calls == 22, "only the one that failed is called for again"
     assert (again["n_failed"], again["n_completions"]) == (0, 20)
     assert KEY not in str(told) + str(again) + "".join(capfd.readouterr())
-
-
-def test_a_refused_key_fails_the_step_with_the_setting_to_mend(
-    materialise: Materialise, capfd: Any
-) -> None:
-    with StubProvider(api_key=SecretStr("another")) as stub:
-        result = materialise(stub)
-    assert not result.success
-    [failure] = [event for event in result.all_events if event.is_step_failure]
-    error = failure.step_failure_data.error
-    assert error is not None
-    shown = error.to_string()
-    assert BackendUnavailable.__name__ in shown
-    assert "RLHF_API_KEY" in shown
-    assert KEY not in shown + "".join(capfd.readouterr())
 
 
 def test_a_canary_key_appears_in_no_file_and_no_output(

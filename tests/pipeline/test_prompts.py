@@ -137,20 +137,3 @@ def test_doubts_need_a_champion_of_several_members(
     message = project.errors(result)
     assert error in message
     assert cure in message
-
-
-def test_doubts_are_for_evolution_alone(small: Any, branch: Callable[..., Any]) -> None:
-    project = branch(small)
-    result = made(project, small.day(3), ok=False, n=3, doubtful=True)
-    assert "`doubtful` needs the source evolution, not templates" in project.errors(result)
-
-
-def test_the_launchpad_and_the_library_have_the_same_parameters() -> None:
-    from assets.prompts import PromptsConfig
-    from rlhf_pipeline.prompts.parameters import SourceParams
-
-    own = set(PromptsConfig.model_fields) - set(SourceParams.model_fields)
-    assert own == {"written", "doubtful"}
-    assert Settings.model_fields["prompt_source"].default in (
-        PromptsConfig.model_fields["source"].description or ""
-    )
