@@ -158,7 +158,7 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "fastapi": ("web/",),
     "starlette": ("web/",),
     "uvicorn": ("web/",),
-    "jinja2": ("web/", "reports/"),
+    "jinja2": ("web/", "reports/", "prompts/"),
     "matplotlib": ("reports/",),
     "argon2": ("web/",),
     "itsdangerous": ("web/",),
