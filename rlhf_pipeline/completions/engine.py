@@ -9,8 +9,6 @@ from itertools import islice
 from time import perf_counter
 from typing import NoReturn
 
-import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from rlhf_pipeline.completions.base import (
@@ -292,7 +290,6 @@ def _read_results(asked: RequestPlan, ledger: WorkLedger, run_id: str) -> _RunFr
     """
     read = _RunFrame()
     pieces = list[pd.DataFrame]()
-    ids = list[npt.NDArray[np.bytes_]]()
     items = iter(ledger.item_states(run_id))
     while some := list(islice(items, ROWS_AT_ONCE)):
         for one in some:
@@ -316,25 +313,10 @@ def _read_results(asked: RequestPlan, ledger: WorkLedger, run_id: str) -> _RunFr
                 for one in some
             )
             rows = [_row(asked, one, text) for one, text in zip(some, texts, strict=True)]
-            pieces.append(
-                check_frame(pd.DataFrame(rows, columns=list(COMPLETIONS.columns)), COMPLETIONS)
-            )
-            ids.append(np.array(list(pieces[-1]["completion_id"]), dtype=bytes))
-    # As bytes, because a column of strings would make an object of each to be asked whether they
-    # differ.
-    are_unique = not ids or len(np.unique(np.concatenate(ids))) == sum(map(len, ids))
-    del ids
+            frame = pd.DataFrame(rows, columns=list(COMPLETIONS.columns))
+            pieces.append(check_frame(frame, COMPLETIONS))
     if pieces:
-        # Column by column, each taken out of the pieces as it is joined, so that not all of it is
-        # there twice.
-        joined = {
-            name: pd.concat([piece.pop(name) for piece in pieces], ignore_index=True)
-            for name in COMPLETIONS.columns
-        }
-        frame = pd.DataFrame(joined, copy=False)
-        # Each piece is checked; all of it is again only where an id of one stands in another, to
-        # say which.
-        read.frame = frame if are_unique else check_frame(frame, COMPLETIONS)
+        read.frame = check_frame(pd.concat(pieces, ignore_index=True), COMPLETIONS)
     return read
 
 

@@ -7,6 +7,7 @@ parameters give the same bytes on the same kind of processor and version of torc
 import json
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
@@ -75,8 +76,12 @@ def pretrain(
     if is_complete(folder):
         return _read_existing_report(folder, params)
     wall, cpu = time.perf_counter(), time.process_time()
-    with _open_work_folder(folder) as unfinished, _use_two_threads(params.seed):
-        report = _train_into(unfinished, params, progress)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    prefix = f".{folder.name}.unfinished-"
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix) as work:
+        unfinished = Path(work) / folder.name
+        with _use_two_threads(params.seed):
+            report = _train_into(unfinished, params, progress)
         _publish(unfinished, folder)
     return report | {
         "is_new": True,
@@ -110,23 +115,8 @@ def _publish(unfinished: Path, folder: Path) -> None:
             raise
 
 
-@contextmanager
-def _open_work_folder(folder: Path) -> Iterator[Path]:
-    """Yield a work folder beside `folder`, deleted at the end unless it was moved; also delete
-    those of killed processes.
-    """
-    begun = folder.with_name(f".{folder.name}.unfinished-{os.getpid()}")
-    for rest in folder.parent.glob(f".{folder.name}.unfinished-*"):
-        if rest == begun or not Path(f"/proc/{rest.name.rpartition('-')[2]}").exists():
-            shutil.rmtree(rest, ignore_errors=True)
-    begun.mkdir(parents=True)
-    try:
-        yield begun
-    finally:
-        shutil.rmtree(begun, ignore_errors=True)
-
-
 def _train_into(folder: Path, params: PretrainingParams, progress: Progress) -> dict[str, Any]:
+    folder.mkdir()
     corpus = make_corpus(params.corpus, params.seed)
     tokenizer = train_tokenizer(
         (part for text in corpus for part in text), params.n_vocabulary, params.context_length

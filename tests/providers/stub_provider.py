@@ -13,6 +13,8 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from email.utils import formatdate
 from typing import Any, Literal, Self
 
@@ -73,22 +75,19 @@ class Fault(Record):
     delay_s: float = Field(default=0.0, ge=0)
 
 
-class Counters(Record):
+@dataclass
+class Counters:
     """What the STUB saw, as a provider's bill would. Tokens are those of all work done, answered or
     lost on the way.
     """
 
     n_calls: int = 0
-    n_answered: int = Field(default=0, description="whole answers that left with a completion")
-    n_billed: int = Field(default=0, description="answers worked out, whether they arrived or not")
+    n_answered: int = 0  # whole answers that left with a completion
+    n_billed: int = 0  # answers worked out, whether they arrived or not
     n_prompt_tokens: int = 0
     n_tokens: int = 0
-    n_refused: int = Field(
-        default=0, description="requests answered with a status of 400 and above"
-    )
-    n_early_retries: int = Field(
-        default=0, description="refused requests that came again before their waiting time was over"
-    )
+    n_refused: int = 0  # requests answered with a status of 400 and above
+    n_early_retries: int = 0  # refused requests that came again before their waiting time was over
 
 
 class StubProvider:
@@ -139,7 +138,7 @@ class StubProvider:
         self._complete = complete or make_sentence
         self._faults = list(faults)
         self._random = random.Random(seed)
-        self._count: dict[str, int] = dict.fromkeys(Counters.model_fields, 0)
+        self._counters = Counters()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._port = 0
@@ -163,7 +162,9 @@ class StubProvider:
     def _serve(self, ready: threading.Event) -> None:
         loop = asyncio.new_event_loop()
         server = loop.run_until_complete(
-            loop.create_server(lambda: _StubConnection(self), LOOPBACK, 0, backlog=1024)
+            asyncio.start_server(
+                lambda *streams: _StubConnection(self, *streams).run(), LOOPBACK, 0, backlog=1024
+            )
         )
         self._port = server.sockets[0].getsockname()[1]
         self._loop = loop
@@ -182,12 +183,12 @@ class StubProvider:
         return f"http://{LOOPBACK}:{self._port}/v1"
 
     @property
-    def n_calls(self) -> int:
-        return len(self.requests)
+    def counters(self) -> Counters:
+        return replace(self._counters)
 
     @property
-    def counters(self) -> Counters:
-        return Counters(**self._count)
+    def n_calls(self) -> int:
+        return len(self.requests)
 
     def repair(self, model: str = "stub-model") -> None:
         """From here on every request for `model` is answered, whatever the key."""
@@ -212,8 +213,8 @@ class StubProvider:
         now = time.monotonic()
         self.requests.append(body)
         self.arrivals.append(now)
-        self._count["n_calls"] += 1
-        self._count["n_early_retries"] += now < self._due.get(content_hash(body), 0.0)
+        self._counters.n_calls += 1
+        self._counters.n_early_retries += now < self._due.get(content_hash(body), 0.0)
         if self._faults:
             return self._faults.pop(0)
         drawn = self._random.random()
@@ -236,25 +237,22 @@ class StubProvider:
         return end - now if used >= most else None
 
     def refuse(self, wait_s: float | None = None, body: dict[str, Any] | None = None) -> None:
-        self._count["n_refused"] += 1
+        self._counters.n_refused += 1
         if wait_s is not None and body is not None:
             self._due[content_hash(body)] = time.monotonic() + wait_s
 
     def bill(self, answer: dict[str, Any], *, arrives: bool) -> None:
-        self._count["n_billed"] += 1
-        self._count["n_answered"] += arrives
-        self._count["n_prompt_tokens"] += answer["usage"]["prompt_tokens"]
-        self._count["n_tokens"] += answer["usage"]["completion_tokens"]
+        self._counters.n_billed += 1
+        self._counters.n_answered += arrives
+        self._counters.n_prompt_tokens += answer["usage"]["prompt_tokens"]
+        self._counters.n_tokens += answer["usage"]["completion_tokens"]
 
     def answer(self, body: dict[str, Any], kind: StubFaultKind | None = None) -> dict[str, Any]:
         """A chat completion for `body`, spoiled as `kind` says."""
         words = self._complete(body).split()
         limit = int(body.get("max_tokens") or body.get("max_completion_tokens") or len(words))
-        message: dict[str, Any] = {
-            "role": "assistant",
-            "content": " ".join(words[:limit]),
-            "refusal": None,
-        }
+        text = " ".join(words[:limit])
+        message: dict[str, Any] = {"role": "assistant", "content": text, "refusal": None}
         reason = "stop" if len(words) <= limit else "length"
         if kind == "content_filter":
             reason, message["content"] = "content_filter", None
@@ -291,20 +289,16 @@ def make_sentence(body: dict[str, Any]) -> str:
 
 def to_message(answer: dict[str, Any]) -> dict[str, Any]:
     """A chat completion in the shape of Anthropic's messages."""
-    choices, usage = answer["choices"], answer["usage"]
-    text = (choices[0]["message"]["content"] or "") if choices else ""
-    refusal = bool(choices and choices[0]["message"]["refusal"])
+    [choice], usage = answer["choices"], answer["usage"]
+    text = choice["message"]["content"] or ""
+    is_refusal = bool(choice["message"]["refusal"])
     return {
         "id": answer["id"].replace("chatcmpl", "msg"),
         "type": "message",
         "role": "assistant",
         "model": answer["model"],
         "content": [{"type": "text", "text": text}] if text else [],
-        "stop_reason": "refusal"
-        if refusal
-        else REASONS[choices[0]["finish_reason"]]
-        if choices
-        else None,
+        "stop_reason": "refusal" if is_refusal else REASONS[choice["finish_reason"]],
         "usage": {
             "input_tokens": usage["prompt_tokens"],
             "output_tokens": usage["completion_tokens"],
@@ -316,75 +310,53 @@ def _prompt(body: dict[str, Any]) -> str:
     return str(body["messages"][-1]["content"])
 
 
-class _StubConnection(asyncio.Protocol):
+class _StubConnection:
     """One kept-alive connection: a request at a time."""
 
-    def __init__(self, stub: StubProvider) -> None:
-        self.stub = stub
-        self.transport: Any = None
-        self._read = b""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self.transport = transport
-
-    def data_received(self, data: bytes) -> None:
-        self._read += data
-        while (end := self._read.find(b"\r\n\r\n")) >= 0:
-            head = self._read[:end].decode("latin-1").split("\r\n")
-            headers = {
-                name.lower(): value.strip()
-                for name, _, value in (line.partition(":") for line in head[1:])
-            }
-            whole = end + 4 + int(headers.get("content-length", 0))
-            if len(self._read) < whole:
-                return
-            body, self._read = self._read[end + 4 : whole], self._read[whole:]
-            method, path, _ = head[0].split(" ", 2)
-            self._answer(method, path, headers, body)
-
-    def _answer(self, method: str, path: str, headers: dict[str, str], content: bytes) -> None:
-        stub = self.stub
-        if path.startswith(("/v1/files", "/v1/batches")):
-            if not stub.is_authorised(headers):
-                self._send_error(path, 401, "Incorrect API key provided", "invalid_api_key")
-            elif reply := stub.batches.answer(method, path.partition("?")[0], headers, content):
-                wait_s = stub.batches.wait_s
-                waits = None if wait_s is None else {"Retry-After": f"{wait_s:g}"}
-                self._send_bytes(reply[0], "application/json", reply[1], waits)
-            else:
-                self.transport.close()
-        elif method == "POST":
-            body = json.loads(content)
-            stub.shown.add((path, headers.get("authorization", "")))
-            path = path.partition("?")[0]
-            fault = stub.receive(body)
-            wait_s = stub.take_quota()
-            if wait_s is not None:
-                waits = {"Retry-After": f"{math.ceil(wait_s)}"}
-                self._send_error(
-                    path, 429, "Rate limit reached", None, waits, wait_s=wait_s, body=body
-                )
-                return
-            delay = stub.latency_s + (fault.delay_s if fault else 0)
-            # Each answer in a task of its own: streams wait between two words. It ends with the
-            # loop.
-            asyncio.ensure_future(  # noqa: RUF006
-                self._answer_after_delay(delay, path, headers, body, fault)
-            )
-        else:
-            self._send_error(path, 404, f"no such path {path}")
-
-    async def _answer_after_delay(
-        self,
-        delay: float,
-        path: str,
-        headers: dict[str, str],
-        body: dict[str, Any],
-        fault: Fault | None,
+    def __init__(
+        self, stub: StubProvider, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
-        if delay:
-            await asyncio.sleep(delay)
+        self.stub = stub
+        self._reader = reader
+        self.transport = writer
+
+    async def run(self) -> None:
+        with suppress(asyncio.IncompleteReadError, ConnectionError):
+            while not self.transport.is_closing():
+                head = (await self._reader.readuntil(b"\r\n\r\n")).decode("latin-1")
+                first, *lines = head.strip().split("\r\n")
+                parts = (line.partition(":") for line in lines)
+                headers = {name.lower(): value.strip() for name, _, value in parts}
+                content = await self._reader.readexactly(int(headers.get("content-length", 0)))
+                method, path, _ = first.split(" ", 2)
+                await self._answer(method, path, headers, content)
+
+    async def _answer(
+        self, method: str, path: str, headers: dict[str, str], content: bytes
+    ) -> None:
         stub = self.stub
+        plain = path.partition("?")[0]
+        if not plain.startswith(("/v1/files", "/v1/batches")):
+            stub.shown.add((path, headers.get("authorization", "")))
+            await self._answer_call(plain, headers, json.loads(content))
+        elif not stub.is_authorised(headers):
+            self._send_error(path, 401, "Incorrect API key provided", "invalid_api_key")
+        elif reply := stub.batches.answer(method, plain, headers, content):
+            wait_s = stub.batches.wait_s
+            waits = None if wait_s is None else {"Retry-After": f"{wait_s:g}"}
+            self._send_bytes(reply[0], "application/json", reply[1], waits)
+        else:
+            self.transport.close()
+
+    async def _answer_call(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> None:
+        stub = self.stub
+        fault = stub.receive(body)
+        wait_s = stub.take_quota()
+        if wait_s is not None:
+            waits = {"Retry-After": f"{math.ceil(wait_s)}"}
+            self._send_error(path, 429, "Rate limit reached", None, waits, wait_s=wait_s, body=body)
+            return
+        await asyncio.sleep(stub.latency_s + (fault.delay_s if fault else 0))
         if not stub.is_authorised(headers):
             # Some providers repeat the key they refuse; so does the STUB, to show that it goes no
             # further.
@@ -418,22 +390,20 @@ class _StubConnection(asyncio.Protocol):
         answer = self.stub.answer(body, kind)
         # A filtered or refused answer is whole: providers bill it.
         self.stub.bill(answer, arrives=kind not in ("drop", "cut", "no_finish", "error_event"))
+        whole = answer if path.endswith("completions") else to_message(answer)
         if kind == "drop":
             self.transport.close()
         elif body.get("stream"):
             await self._stream(path, body, answer, fault)
         elif fault is not None and kind == "error_event":
             self._send(200, _error_body(path, fault.message, fault.code))
-        elif kind in ("cut", "no_finish"):
-            content = json.dumps(
-                answer if path.endswith("completions") else to_message(answer)
-            ).encode()
-            self._send_bytes(
-                200, "application/json", content[: len(content) // 2], length=len(content)
-            )
+        elif kind == "cut":
+            content = json.dumps(whole).encode()
+            half = content[: len(content) // 2]
+            self._send_bytes(200, "application/json", half, length=len(content))
             self.transport.close()
         else:
-            self._send(200, answer if path.endswith("completions") else to_message(answer))
+            self._send(200, whole)
 
     async def _stream(
         self, path: str, body: dict[str, Any], answer: dict[str, Any], fault: Fault | None
@@ -442,25 +412,15 @@ class _StubConnection(asyncio.Protocol):
         were all, `error_event` with an error.
         """
         kind = fault.kind if fault else None
-        self.transport.write(
-            b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: "
-            b"chunked\r\n\r\n"
-        )
-        told = (
-            _openai_events(body, answer)
-            if path.endswith("completions")
-            else _anthropic_events(answer)
-        )
-        n = len(told) // 2 if kind in ("cut", "no_finish", "error_event") else len(told)
+        head = b"Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+        self.transport.write(b"HTTP/1.1 200 OK\r\n" + head)
+        is_openai = path.endswith("completions")
+        told = _openai_events(body, answer) if is_openai else _anthropic_events(answer)
+        if kind in ("cut", "no_finish", "error_event"):
+            told = told[: len(told) // 2]
         if fault is not None and kind == "error_event":
-            told = [
-                *told[:n],
-                b"data: "
-                + json.dumps(_error_body(path, fault.message, fault.code)).encode()
-                + b"\n\n",
-            ]
-            n += 1
-        for event in told[:n]:
+            told.append(_encode_event(_error_body(path, fault.message, fault.code)))
+        for event in told:
             self.transport.write(b"%x\r\n%s\r\n" % (len(event), event))
             await asyncio.sleep(self.stub.chunk_s)
         if kind == "cut":
@@ -661,11 +621,7 @@ def _encode_event(data: dict[str, Any] | str, name: str | None = None) -> bytes:
 
 def _openai_events(body: dict[str, Any], answer: dict[str, Any]) -> list[bytes]:
     base = {"id": answer["id"], "object": "chat.completion.chunk", "model": answer["model"]}
-    choice: dict[str, Any] = (
-        answer["choices"][0]
-        if answer["choices"]
-        else {"message": {"content": None, "refusal": None}, "finish_reason": None}
-    )
+    [choice] = answer["choices"]
     message = choice["message"]
     deltas: list[dict[str, Any]] = [{"role": "assistant", "content": ""}]
     deltas += [{"content": piece} for piece in _pieces(message["content"] or "")]

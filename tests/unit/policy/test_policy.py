@@ -190,13 +190,6 @@ def test_a_complete_folder_and_the_random_state_are_left_unchanged(folder):
     assert torch.equal(torch.random.get_rng_state(), state)
 
 
-def test_leftovers_of_a_killed_training_are_removed_by_the_next(tmp_path):
-    rest = tmp_path / ".policy.unfinished-999999999"
-    rest.mkdir()
-    pretrain(tmp_path / "policy", SMALL.model_copy(update={"steps": 1}))
-    assert not rest.exists()
-
-
 def test_a_missing_or_damaged_folder_is_not_found(folder, tmp_path):
     with pytest.raises(ModelNotFound, match="does not exist"):
         load_policy(tmp_path / "nothing")
