@@ -8,18 +8,17 @@ items are lost: possibly billed, and requested again only with `retry_lost`.
 import json
 import math
 import random
-import threading
 import uuid
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from rlhf_pipeline.completions.attempts import build_attempt
 from rlhf_pipeline.completions.base import BatchBackend, Reply
-from rlhf_pipeline.completions.drive import AT_ONCE, CompletionWork, persist_with_retry
+from rlhf_pipeline.completions.drive import AT_ONCE, CompletionWork, WorkLane, persist_with_retry
 from rlhf_pipeline.completions.faults import fault
 from rlhf_pipeline.completions.redaction import redact
 from rlhf_pipeline.processes import is_dead
@@ -34,7 +33,6 @@ from rlhf_pipeline.protocols import (
 from rlhf_pipeline.records import utc_now
 
 if TYPE_CHECKING:
-    from openai import OpenAI
     from openai.types import Batch
 
 ENDPOINT: Final = "/v1/chat/completions"
@@ -43,26 +41,21 @@ MOST_REQUESTS = 50_000  # requests in one batch: https://platform.openai.com/doc
 OVER = ("completed", "failed", "expired", "cancelled")
 
 
-class BatchLane:
-    """The batches of one provider and model, as a `drive.WorkLane` that works in the thread of
-    `drive`: it submits and polls when attempts are taken. A closed lane leaves what its batches
-    hold to a later run.
+class BatchLane(WorkLane):
+    """The batches of one provider and model, in the thread of `drive`: submitted and polled when
+    attempts are taken. A closed lane leaves what its batches hold to a later run.
     """
 
     waits_when_closed = False
-    broken: BaseException | None = None
-    tick_s = 0.0
 
     def __init__(
         self, work: CompletionWork, key: Lane, backend: BatchBackend, rng: random.Random
     ) -> None:
-        self.key = key
-        self.closed: Reply | None = None
-        self.parked_until: datetime | None = None
-        self._work = work
+        super().__init__(work, key)
         if not work.owner.endswith(NO_CALLS_SUFFIX):
             work.owner += NO_CALLS_SUFFIX
         self._backend = backend
+        self._client = backend.open_client()
         self._rng = rng
         self._waiting: list[Claim] = []
         self._is_ready = False  # waiting claims are submitted next
@@ -85,9 +78,6 @@ class BatchLane:
     @property
     def paused_s(self) -> float:
         return max(0.001, self._due - monotonic())  # 0 would mean that it is not paused
-
-    def start(self, wake: threading.Event) -> None:
-        self._client = self._backend.open_client()
 
     def stop(self) -> None:
         self._due = math.inf
@@ -112,16 +102,16 @@ class BatchLane:
         return taken
 
     def _look(self) -> None:
-        params, ledger = self._work.params, self._work.ledger
+        params, ledger = self.work.params, self.work.ledger
         try:
             for known in self._persist(
-                ledger.take_batches, self._work.run_id, self._work.owner, self.key, is_dead=is_dead
+                ledger.take_batches, self.work.run_id, self.work.owner, self.key, is_dead=is_dead
             ):
                 self._followed[known.submission_id] = known
             for each in list(self._followed.values()):
-                self._read(self._client, each)
+                self._read(each)
             if self._is_ready:
-                self._submit(self._client)
+                self._submit()
         except self._backend.error_types() as cause:
             self._wait_or_close(self._backend.classify_error(cause))
             return
@@ -131,7 +121,7 @@ class BatchLane:
 
     def _wait_or_close(self, reply: Reply) -> None:
         """After a failed look: try again later, or give the provider up for this run."""
-        params = self._work.params
+        params = self.work.params
         self._n_failed += 1
         wait_s = max(reply.wait_s or 0.0, params.backoff(self._n_failed, self._rng))
         self._due = monotonic() + wait_s
@@ -141,13 +131,13 @@ class BatchLane:
             self._park(f"{self.key[0]} asks for a wait of {wait_s:,.0f} s.", wait_s)
 
     def _park(self, why: str, wait_s: float = 0.0) -> None:
-        params = self._work.params
+        params = self.work.params
         wait_s = max(wait_s, params.max_pause_s, params.batch_poll_s)
         self.parked_until = utc_now() + timedelta(seconds=wait_s)
         self.closed = fault("long_wait", why)
 
-    def _submit(self, client: "OpenAI") -> None:
-        work, ledger = self._work, self._work.ledger
+    def _submit(self) -> None:
+        work, ledger = self.work, self.work.ledger
         submission_id = f"{BATCH_PREFIX}{uuid.uuid4()}"
         held = set(
             self._persist(ledger.prepare_batch, work.run_id, work.owner, self.key, submission_id)
@@ -165,7 +155,7 @@ class BatchLane:
         ]
         content = "\n".join(map(json.dumps, lines)).encode()
         try:
-            file = client.files.create(
+            file = self._client.files.create(
                 file=("requests.jsonl", content, "application/jsonl"), purpose="batch"
             )
         except self._backend.error_types():
@@ -175,7 +165,7 @@ class BatchLane:
         each = LedgerBatch(submission_id, None, claims)
         self._followed[submission_id] = each
         try:
-            batch = client.batches.create(
+            batch = self._client.batches.create(
                 input_file_id=file.id,
                 endpoint=ENDPOINT,
                 completion_window="24h",
@@ -188,20 +178,20 @@ class BatchLane:
         self._name(each, batch.id)
 
     def _return(self, each: LedgerBatch) -> None:
-        self._persist(self._work.ledger.return_batch, each.submission_id)
+        self._persist(self.work.ledger.return_batch, each.submission_id)
         del self._followed[each.submission_id]
 
     def _name(self, each: LedgerBatch, batch_id: str) -> None:
-        self._persist(self._work.ledger.name_batch, each.submission_id, batch_id)
+        self._persist(self.work.ledger.name_batch, each.submission_id, batch_id)
         self._followed[each.submission_id] = replace(each, batch_id=batch_id)
 
-    def _read(self, client: "OpenAI", each: LedgerBatch) -> None:
+    def _read(self, each: LedgerBatch) -> None:
         """Report a batch that is over."""
         from openai import NotFoundError
 
         if each.batch_id is not None:
-            batch = client.batches.retrieve(each.batch_id)
-        elif (found := self._find(client, each)) is not None:
+            batch = self._client.batches.retrieve(each.batch_id)
+        elif (found := self._find(each)) is not None:
             batch = found
             self._name(each, batch.id)
         else:
@@ -211,7 +201,7 @@ class BatchLane:
         replies: dict[str, Reply] = {}
         for file_id in filter(None, (batch.error_file_id, batch.output_file_id)):
             with suppress(NotFoundError):  # deleted: its requests get the reply of a missing line
-                replies |= self._parse_lines(client.files.content(file_id).text)
+                replies |= self._parse_lines(self._client.files.content(file_id).text)
         errors = batch.errors.data if batch.errors is not None else None
         if errors and not replies:
             said = "; ".join(redact(error.message) for error in errors)
@@ -224,9 +214,9 @@ class BatchLane:
             missing = fault("server_error", said)
         self._report(each, replies, missing)
 
-    def _find(self, client: "OpenAI", each: LedgerBatch) -> "Batch | None":
+    def _find(self, each: LedgerBatch) -> "Batch | None":
         """Look for a batch whose submission was interrupted in the provider's list."""
-        for batch in client.batches.list(limit=100):
+        for batch in self._client.batches.list(limit=100):
             if (batch.metadata or {}).get(SUBMISSION) == each.submission_id:
                 return batch
         said = (
@@ -250,16 +240,16 @@ class BatchLane:
     def _report(self, each: LedgerBatch, replies: Mapping[str, Reply], missing: Reply) -> None:
         del self._followed[each.submission_id]
         for claim in each.claims:
-            item, request = self._work.items[claim.item_no], self._work.requests[claim.item_no]
+            item, request = self.work.items[claim.item_no], self.work.requests[claim.item_no]
             reply = replies.get(str(claim.item_no), missing)
             if reply.closes:
                 self.closed = self.closed or reply
             attempt = build_attempt(
-                item, claim, request, reply, self._work.params, utc_now(), 0.0, self._rng
+                item, claim, request, reply, self.work.params, utc_now(), 0.0, self._rng
             )
             self._attempts.append(
                 replace(attempt, not_before=None, submission_id=each.submission_id)
             )
 
     def _persist(self, do: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        return persist_with_retry(self._work.ledger, do, *args, **more)
+        return persist_with_retry(self.work.ledger, do, *args, **more)

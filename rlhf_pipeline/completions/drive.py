@@ -12,7 +12,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from time import sleep
-from typing import Any, Protocol, TypeVar
+from typing import Any, TypeVar
 
 from rlhf_pipeline.completions.base import CompletionRequest, Reply
 from rlhf_pipeline.completions.limits import CallParams
@@ -90,8 +90,8 @@ class CompletionWork:
             self.parked_until = max(until, self.parked_until or until)
 
 
-class WorkLane(Protocol):
-    """Turns the claims of one provider and model into attempts.
+class WorkLane:
+    """Turns the claims of one provider and model into attempts: the base of every lane.
 
     `drive` calls all methods from one thread. A lane that works in another thread sets the event
     that `start` receives whenever it has something to report.
@@ -103,45 +103,49 @@ class WorkLane(Protocol):
         that other processes hold. tick_s: pause between two transactions, in which reports gather.
     """
 
-    key: Lane
-    closed: Reply | None
-    parked_until: datetime | None
-    broken: BaseException | None
-    waits_when_closed: bool
-    tick_s: float
+    closed: Reply | None = None
+    parked_until: datetime | None = None
+    broken: BaseException | None = None
+    waits_when_closed = True
+    tick_s = 0.0
+
+    def __init__(self, work: CompletionWork, key: Lane) -> None:
+        self.work = work
+        self.key = key
+        self.wake = threading.Event()
 
     @property
     def n_wanted(self) -> int:
         """How many more claims it can take now."""
-        ...
+        raise NotImplementedError
 
     @property
     def is_busy(self) -> bool:
         """Whether it has claims that are neither reported nor withdrawn."""
-        ...
+        raise NotImplementedError
 
     @property
     def paused_s(self) -> float:
         """Seconds until it wants claims again; 0 if it is not paused."""
-        ...
+        return 0.0
 
-    def start(self, wake: threading.Event) -> None: ...
+    def start(self, wake: threading.Event) -> None:
+        self.wake = wake
 
     def add(self, claims: Sequence[Claim], *, is_all: bool) -> None:
         """Take claims; `is_all` if no more can be claimed now."""
-        ...
+        raise NotImplementedError
 
     def take_attempts(self, most: int) -> list[Attempt]:
         """Attempts not taken before."""
-        ...
+        raise NotImplementedError
 
     def withdraw(self, items: set[int] | None = None) -> list[int]:
         """Give up claims, of these items or all, for which no call has begun."""
-        ...
+        return []
 
     def stop(self) -> None:
         """End running calls; each becomes an attempt."""
-        ...
 
 
 class StopSignal:

@@ -6,14 +6,14 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from time import perf_counter
 from typing import Any
 
 from rlhf_pipeline.completions.attempts import build_attempt, is_last_attempt
 from rlhf_pipeline.completions.base import HostedBackend, Reply
-from rlhf_pipeline.completions.drive import CompletionWork
+from rlhf_pipeline.completions.drive import CompletionWork, WorkLane
 from rlhf_pipeline.completions.faults import NO_ANSWER, fault
 from rlhf_pipeline.completions.limits import Limiter, Pause, expected_tokens
 from rlhf_pipeline.completions.local_lane import OnItem, ignore_text
@@ -23,13 +23,11 @@ from rlhf_pipeline.records import utc_now
 AT_HAND = 8  # claims that a lane holds at least, even at a lower concurrency
 
 
-class HostedLane:
-    """Calls one provider and model, as a `drive.WorkLane` that works in an event loop of another
-    thread. Methods that `drive` calls run in its thread; deques and counters let both work without
-    a lock.
+class HostedLane(WorkLane):
+    """Calls one provider and model in an event loop of another thread. Methods that `drive` calls
+    run in its thread; deques and counters let both work without a lock.
     """
 
-    waits_when_closed = True
     tick_s = 0.025  # so that reports share a transaction
 
     def __init__(
@@ -43,11 +41,7 @@ class HostedLane:
         on_text: OnItem | None = None,
         rng: random.Random | None = None,
     ) -> None:
-        self.key = key
-        self.closed: Reply | None = None
-        self.parked_until: datetime | None = None
-        self.broken: BaseException | None = None
-        self._work = work
+        super().__init__(work, key)
         self._backend = backend
         self._loop = loop
         self._limiter = Limiter(work.params, pause)
@@ -57,7 +51,6 @@ class HostedLane:
         self._waiting: deque[Claim] = deque()  # claims whose call has not begun
         self._attempts: deque[Attempt] = deque()
         self._n_held = 0  # claims neither reported nor withdrawn; changed by `drive` alone
-        self._wake = threading.Event()
         self._changed = asyncio.Event()
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -79,7 +72,7 @@ class HostedLane:
         return self._n_held > 0
 
     def start(self, wake: threading.Event) -> None:
-        self._wake = wake
+        super().start(wake)
         self._running = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
 
     def add(self, claims: Sequence[Claim], *, is_all: bool) -> None:
@@ -90,7 +83,7 @@ class HostedLane:
     def take_attempts(self, most: int) -> list[Attempt]:
         taken = _pop_all(self._attempts, most)
         if self._attempts:
-            self._wake.set()
+            self.wake.set()
         self._n_held -= len(taken)
         return taken
 
@@ -133,7 +126,7 @@ class HostedLane:
 
     def _begin_call(self) -> float | None:
         """0 if a call has begun, else when the limits may allow one (`Limiter.wait_s`)."""
-        n_tokens = expected_tokens(self._work.requests[self._waiting[0].item_no])
+        n_tokens = expected_tokens(self.work.requests[self._waiting[0].item_no])
         wait_s = self._limiter.wait_s(n_tokens)
         if wait_s == 0:
             claim = self._waiting.popleft()
@@ -142,7 +135,7 @@ class HostedLane:
             self._calls.add(call)
             call.add_done_callback(self._end_call)
             if len(self._waiting) < self._limiter.most / 2:
-                self._wake.set()
+                self.wake.set()
         return wait_s
 
     def _end_call(self, task: asyncio.Task[None]) -> None:
@@ -151,7 +144,7 @@ class HostedLane:
             self._break(bug)
 
     async def _call(self, claim: Claim, n_tokens: int) -> None:
-        item, request = self._work.items[claim.item_no], self._work.requests[claim.item_no]
+        item, request = self.work.items[claim.item_no], self.work.requests[claim.item_no]
         started_at, began = utc_now(), perf_counter()
         reply = fault(
             "cancelled", "The run was ended during this call; whether it is billed is unknown."
@@ -173,18 +166,18 @@ class HostedLane:
                     claim,
                     request,
                     reply,
-                    self._work.params,
+                    self.work.params,
                     started_at,
                     latency_ms,
                     self._rng,
                 )
             )
-            self._wake.set()
+            self.wake.set()
             self._changed.set()
 
     def _pause_or_close(self, claim: Claim, reply: Reply) -> Reply:
         """Pause or park a provider that asks for it; close one that refuses every call."""
-        params = self._work.params
+        params = self.work.params
         is_refused = reply.outcome == "retryable" and (
             reply.wait_s is not None or reply.kind in ("rate_limited", "overloaded")
         )
@@ -212,7 +205,7 @@ class HostedLane:
 
     def _park(self, reply: Reply) -> Reply:
         """Close the lane for the time that the provider asks for, unless it is closed for good."""
-        wait_s, most_s = reply.wait_s or 0.0, self._work.params.max_pause_s
+        wait_s, most_s = reply.wait_s or 0.0, self.work.params.max_pause_s
         said = (
             f"{self.key[0]} asks for a wait of {wait_s:,.0f} s; a run waits {most_s:,.0f} s at "
             "most (max_pause_s)."
@@ -227,11 +220,11 @@ class HostedLane:
     def _close(self, reply: Reply) -> None:
         """Make no more calls to the provider; the first reason is kept."""
         self.closed = self.closed or reply
-        self._wake.set()
+        self.wake.set()
 
     def _break(self, bug: BaseException) -> None:
         self.broken = self.broken or bug
-        self._wake.set()
+        self.wake.set()
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from itertools import groupby
 from pathlib import Path
 from typing import ClassVar, Self
@@ -18,7 +18,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import BackendUnavailable, ModelNotFound
 from rlhf_pipeline.parameters import Device, Dtype
 from rlhf_pipeline.plugins import NoParams
-from rlhf_pipeline.policy.causal_lm import GeneratedText, Policy, load_policy
+from rlhf_pipeline.policy.causal_lm import Policy, load_policy
 
 OnRow = Callable[[int, str], None]  # receives pieces of one request's text
 
@@ -87,13 +87,20 @@ def _complete(
     lengths = [policy.count_prompt_tokens(r.prompt) for _, r in numbered]
     # A prompt that does not fit must not fail its batch.
     fitting = [one for one, length in zip(numbered, lengths, strict=True) if length <= room]
-    forward = (
-        None
-        if on_text is None
-        else partial(_forward_text, on_text, [number for number, _ in fitting])
-    )
+    numbers = [number for number, _ in fitting]
+    asked = [request for _, request in fitting]
     started = time.perf_counter()
-    made = iter(_generate(policy, [r for _, r in fitting], max_tokens, forward) if fitting else [])
+    made = iter(
+        policy.generate(
+            [r.prompt for r in asked],
+            temperature=[r.temperature for r in asked],
+            top_p=[r.top_p for r in asked],
+            seeds=[r.seed for r in asked],
+            max_new_tokens=max_tokens,
+            batch_size=max(1, len(asked)),
+            on_text=on_text and (lambda row, piece: on_text(numbers[row], piece)),
+        )
+    )
     share = (time.perf_counter() - started) * 1000 / max(len(fitting), 1)
     for length in lengths:
         if length > room:
@@ -111,21 +118,3 @@ def _complete(
             latency_ms=share,
             finish_reason=one.finish_reason,
         )
-
-
-def _forward_text(on_text: OnRow, numbers: Sequence[int], row: int, piece: str) -> None:
-    on_text(numbers[row], piece)
-
-
-def _generate(
-    policy: Policy, requests: Sequence[CompletionRequest], max_tokens: int, on_text: OnRow | None
-) -> list[GeneratedText]:
-    return policy.generate(
-        [r.prompt for r in requests],
-        temperature=[r.temperature for r in requests],
-        top_p=[r.top_p for r in requests],
-        seeds=[r.seed for r in requests],
-        max_new_tokens=max_tokens,
-        batch_size=len(requests),
-        on_text=on_text,
-    )

@@ -1,18 +1,15 @@
 """Turns claims into batches on this machine, and passes texts to callbacks while they are made."""
 
-import threading
 from collections.abc import Callable, Iterator, Sequence
-from datetime import datetime
 
 from rlhf_pipeline.completions.attempts import build_local_attempt
 from rlhf_pipeline.completions.base import (
     CompletionRequest,
     CompletionResult,
     DirectBackend,
-    Reply,
     StreamingBackend,
 )
-from rlhf_pipeline.completions.drive import CompletionWork
+from rlhf_pipeline.completions.drive import CompletionWork, WorkLane
 from rlhf_pipeline.errors import CompletionError
 from rlhf_pipeline.protocols import Attempt, Claim, Lane
 from rlhf_pipeline.records import utc_now
@@ -41,17 +38,10 @@ def ignore_text(item_no: int, piece: str | None) -> None:
     """The null callback."""
 
 
-class LocalLane:
-    """A `drive.WorkLane` that completes claims immediately in the thread of `drive`; an interrupt
-    ends it within a batch.
+class LocalLane(WorkLane):
+    """Completes claims immediately in the thread of `drive`; an interrupt ends it within a
+    batch.
     """
-
-    closed: Reply | None = None
-    parked_until: datetime | None = None
-    broken: BaseException | None = None
-    waits_when_closed = True
-    tick_s = 0.0
-    paused_s = 0.0
 
     def __init__(
         self,
@@ -61,35 +51,32 @@ class LocalLane:
         batch_size: int,
         on_text: OnItem | None = None,
     ) -> None:
-        self.key = key
-        self.n_wanted = batch_size
-        self._work = work
+        super().__init__(work, key)
+        self._batch_size = batch_size
         self._backend = backend
         self._on_text = on_text
         self._attempts: list[Attempt] = []
-        self._wake = threading.Event()
+
+    @property
+    def n_wanted(self) -> int:
+        return self._batch_size
 
     @property
     def is_busy(self) -> bool:
         return bool(self._attempts)
 
-    def start(self, wake: threading.Event) -> None:
-        self._wake = wake
-
     def add(self, claims: Sequence[Claim], *, is_all: bool) -> None:
         """Raises the errors of the backend; attempts made by then are kept."""
         if not claims:
             return
-        self._wake.set()
+        self.wake.set()
         item_nos = [claim.item_no for claim in claims]
-        requests = [self._work.requests[item_no] for item_no in item_nos]
+        requests = [self.work.requests[item_no] for item_no in item_nos]
         started_at = utc_now()
         results = self._complete(requests, item_nos)
         n_before = len(self._attempts)
         for item_no, result in zip(item_nos, results, strict=False):
-            self._attempts.append(
-                build_local_attempt(self._work.items[item_no], result, started_at)
-            )
+            self._attempts.append(build_local_attempt(self.work.items[item_no], result, started_at))
         if len(self._attempts) - n_before < len(claims) or next(results, None) is not None:
             raise CompletionError(
                 f"Backend {self._backend.name} did not give one result for each of {len(claims)} "
@@ -118,9 +105,3 @@ class LocalLane:
     def take_attempts(self, most: int) -> list[Attempt]:
         taken, self._attempts = self._attempts, []
         return taken
-
-    def withdraw(self, items: set[int] | None = None) -> list[int]:
-        return []
-
-    def stop(self) -> None:
-        """Does nothing: no work is running between two calls of `add`."""
