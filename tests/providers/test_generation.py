@@ -7,7 +7,6 @@ import logging
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -238,25 +237,6 @@ def test_kill_9_half_way_and_resume_calls_nothing_that_had_finished(
     # told.
     assert made.n_unknown >= len(before) + len(after) - 2 * n
     assert took < 30, "leases of a process that is gone do not run out first"
-
-
-def test_two_runs_that_claim_the_same_items_call_for_each_once(
-    store: Store, tmp_path: Path
-) -> None:
-    frames = []
-
-    def run() -> None:
-        with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as mine:
-            frames.append(ask(mine.generation, openai(stub), n=40, concurrency=4).frame)
-
-    with StubProvider(latency_s=0.02) as stub:
-        threads = [threading.Thread(target=run) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert stub.n_calls == 80
-    assert frames[0].equals(frames[1])
 
 
 def test_an_interrupted_run_ends_soon_and_goes_on_later(store: Store) -> None:
@@ -508,14 +488,6 @@ def test_nothing_is_spent_beyond_a_budget_and_the_rows_say_why(store: Store) -> 
     assert more.frame["error"].isna().all()
 
 
-def test_replies_that_never_came_count_against_a_budget(store: Store) -> None:
-    with StubProvider(faults=[None], chances=[(1.0, Fault(kind="drop"))]) as stub:
-        made = ask(store.generation, openai(stub), n=20, concurrency=1, budget_per_run=0.001)
-    assert made.n_unknown > 0
-    assert made.cost + made.cost_unknown <= 0.001
-    assert "budget" in made.kinds
-
-
 # --- streams
 # --------------------------------------------------------------------------------------------------
 
@@ -553,17 +525,6 @@ def test_a_stream_that_breaks_off_is_tried_again_and_its_text_kept(
     assert cut["billing"] == "unknown"
 
 
-def test_whole_answers_and_streams_are_the_same_text(
-    store: Store, make: Callable[..., HostedBackend]
-) -> None:
-    with StubProvider() as stub:
-        whole = ask(temporary_ledger(), make(stub), n=3)
-        streamed = ask(temporary_ledger(), make(stub), n=3, stream=True)
-    assert whole.frame["text"].tolist() == streamed.frame["text"].tolist()
-    assert whole.frame["finish_reason"].tolist() == streamed.frame["finish_reason"].tolist()
-    assert whole.spent == streamed.spent
-
-
 # --- the ledger's own troubles
 # --------------------------------------------------------------------------------------------------
 
@@ -589,13 +550,6 @@ class Refusing(GenerationLedger):
             self.refusals -= 1
             raise StoreError("database or disk is full")
         return super().settle_and_claim(run_id, owner, attempts, wanted, budget, is_dead=is_dead)
-
-
-def test_a_disk_that_is_full_for_a_moment_costs_a_moment() -> None:
-    with StubProvider() as stub:
-        made = ask(temporary_ledger(Refusing, refusals=2), openai(stub), n=40, concurrency=4)
-        assert stub.n_calls == 80
-    assert made.frame["error"].isna().all()
 
 
 def test_a_disk_that_stays_full_ends_the_run_with_its_reason() -> None:

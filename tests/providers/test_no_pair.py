@@ -98,11 +98,3 @@ def test_a_run_that_was_cut_off_knows_what_failed_before(migrated: Path, tmp_pat
         made = generate(prompts_of(10), [backend], params, **asked)
         assert before == asked_of(stub) == 1
     assert made.kinds == {"refusal": 1, "no_pair": 1}
-
-
-def test_it_can_be_asked_for_again_once_the_prompt_is_answered(ledger: WorkLedger) -> None:
-    with StubProvider(refuses=REFUSED) as stub:
-        ask(ledger, stub, k=2, least=2)
-        stub.repair()
-        made = ask(ledger, stub, k=2, least=2)
-    assert made.frame["error"].isna().all()

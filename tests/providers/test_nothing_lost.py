@@ -36,7 +36,6 @@ from tests.providers.asking import (
     calls_of,
     kinds,
     openai,
-    prompts_of,
     status,
 )
 from tests.providers.stub_provider import Fault, StubProvider
@@ -220,16 +219,6 @@ def test_a_budget_that_comes_after_the_first_start_holds(store: Store) -> None:
     assert set(made.kinds) == {"budget"}
 
 
-def test_one_prompt_that_a_budget_does_not_bear_costs_its_own_rows_alone(store: Store) -> None:
-    prompts = prompts_of(10)
-    prompts.loc[2, "text"] = "Sum this up: " + "word " * 2_000
-    with StubProvider() as stub:
-        made = ask(store.generation, openai(stub), n=prompts, budget_per_run=0.008, concurrency=2)
-        assert stub.n_calls == 18
-    assert made.kinds == {"budget": 2}
-    assert set(made.frame[made.frame["error"].notna()]["prompt_id"]) == {"p2"}
-
-
 def test_a_run_that_is_started_again_has_all_its_tries_again(store: Store) -> None:
     busy = status(429, 1)
     with StubProvider(faults=[None], chances=[(1.0, busy)]) as stub:
@@ -252,18 +241,6 @@ class Ahead:
     def now(self) -> datetime:
         now: datetime = self.real.now()
         return now + self.ahead
-
-
-def test_a_prune_keeps_what_the_same_run_asks_for_every_day(store: Store) -> None:
-    clock = store.database.clock = Ahead(store.database.clock)
-    with StubProvider() as stub:
-        ask(store.generation, openai(stub))
-        for _ in range(3):
-            clock.ahead += timedelta(days=1)
-            ask(store.generation, openai(stub))
-        assert store.completions_cache.prune(unused_since=clock.now() - timedelta(days=2)) == 0
-        ask(store.generation, openai(stub))
-        assert stub.n_calls == 20
 
 
 def test_a_long_batch_on_this_machine_keeps_its_claims(store: Store) -> None:

@@ -94,19 +94,6 @@ def test_a_batch_of_100_rows_with_3_bad_ones_lands_97_and_names_3_by_line(tmp_pa
     }
 
 
-def test_own_categories_and_the_topic_column_are_kept(tmp_path):
-    path = write_file(
-        tmp_path / "own.csv", "text,category,topic\nMay I?,Legal,contracts\nHelp me.,support,\n"
-    )
-    frame = from_file(path, n=2, categories={"legal": 1, "support": 1})
-    assert frame.sort_values("category")[["category", "variables"]].to_numpy().tolist() == [
-        ["legal", '{"domain": "contracts"}'],
-        ["support", "{}"],
-    ]
-    with pytest.raises(PromptError, match=r"0 unused lega prompts.*categories: legal, support"):
-        from_file(path, n=2, categories={"lega": 1})
-
-
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
 def test_duplicates_and_domains_of_a_file_are_counted_and_kept(tmp_path, kind):
     rows = pd.DataFrame(
@@ -188,23 +175,6 @@ def test_one_bad_row_costs_no_other(tmp_path):
     assert [str(r) for r in report.rejections] == [
         f"{path}, line 3: not UTF-8 (byte 4 of a cell). Save the file as UTF-8"
     ]
-
-
-def test_the_same_text_in_another_form_of_unicode_is_a_duplicate(tmp_path):
-    path, report = write_file(tmp_path / "p.csv", "text\ncaf\u00e9?\ncafe\u0301?\n"), Report()
-    assert from_file(path, report=report)["text"].tolist() == ["caf\u00e9?"]
-    assert report.n_duplicates == 1
-
-
-def test_a_missing_reference_is_none_and_categories_are_read_in_any_case(tmp_path):
-    row = from_file(
-        write_file(
-            tmp_path / "p.jsonl",
-            '{"text": "x", "reference": null, "category": " Reasoning", "difficulty": "Hard"}',
-        )
-    ).iloc[0]
-    assert pd.isna(row["reference"])
-    assert (row["category"], row["difficulty"]) == ("reasoning", "hard")
 
 
 def test_a_row_without_a_text_is_reported_with_its_columns(tmp_path):
