@@ -1,15 +1,12 @@
 """An Argilla-shaped export, in and out again, by the command line."""
 
 import json
-from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.records import NewVote
-from rlhf_pipeline.store import Store
 
 THEIRS = [
     {
@@ -87,42 +84,3 @@ def test_an_argilla_export_is_imported_and_exported_equal(tmp_path, theirs):
     assert rlhf(home, "import", "votes", theirs, "--undated", "--no-replay").startswith(
         "0 imported, 5 already known"
     )
-
-
-def test_our_own_records_come_back_with_ids_times_and_people(tmp_path, theirs):
-    first = tmp_path / "first"
-    second = tmp_path / "second"
-    out = tmp_path / "ours.argilla.json"
-    again = tmp_path / "again.argilla.json"
-    rlhf(first, "import", "comparisons", theirs)
-    noon = datetime(2026, 1, 1, 12, 0, 0, 7, tzinfo=UTC)
-    with Store.open(f"sqlite:///{first}/store.db") as store:
-        c = store.comparisons.page()[0]["comparison_id"].tolist()
-        usual = {"comparison_id": c[0], "voted_at": noon, "origin": "page"}
-        store.votes.cast(
-            NewVote(
-                **usual,
-                annotator_id="u1",
-                annotator_kind="human",
-                choice="b",
-                strength=4,
-                duration_s=0.1 + 0.2,
-                idempotency_key="1",
-            )
-        )
-        machine = {
-            "annotator_id": "demo.reward_model@1",
-            "annotator_kind": "machine",
-            "stated_confidence": 0.9,
-        }
-        store.votes.cast(
-            NewVote(**usual | {"origin": "pipeline"}, **machine, choice="a", idempotency_key="2")
-        )
-    rlhf(first, "export", "comparisons", "--format", "argilla", "--out", out)
-    assert rlhf(first, "import", "votes", out, "--no-replay").startswith(
-        "0 imported, 2 already known"
-    )
-    rlhf(second, "import", "comparisons", out)
-    assert rlhf(second, "import", "votes", out, "--no-replay").startswith("2 imported")
-    rlhf(second, "export", "comparisons", "--format", "argilla", "--out", again)
-    assert again.read_text() == out.read_text()

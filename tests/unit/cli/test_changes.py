@@ -9,7 +9,6 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.errors import NotFound, StoreError
 from tests.learnt_home import LearntHome, voted_home
 
 
@@ -61,14 +60,3 @@ def test_change_is_added_listed_and_retracted(home: LearntHome) -> None:
     table = home.rlhf("changes", "list").output
     assert "category factual" in table
     assert "false alarm" in table
-
-
-def test_an_invalid_change_is_refused_with_its_cause(home: LearntHome) -> None:
-    assert isinstance(refused(home, "add", "99999", "--cause", "why").exception, StoreError)
-    assert isinstance(
-        refused(home, "add", "10", "--cause", "why", "--category", "poetry").exception, StoreError
-    )
-    assert isinstance(refused(home, "retract", "7", "--reason", "why").exception, NotFound)
-    for empty in (("add", "10", "--cause", " "), ("retract", "1", "--reason", "")):
-        assert refused(home, *empty).exit_code == 2
-    assert json.loads(home.rlhf("changes", "list", "--json").output) == []

@@ -1,24 +1,13 @@
-import json
 import sys
-from datetime import date
 
-import pandas as pd
 import pytest
 
-from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli import COMMANDS, load_command, main
-from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.frames import COMPLETIONS, PROMPTS, check_frame
-from rlhf_pipeline.prompts import PromptParams, generate
-from rlhf_pipeline.prompts.dataset import read_jsonl
 from rlhf_pipeline.records import (
     folder_hash,
 )
 
-DAY = "2026-01-01"
 EXPORTS = {
     "prompts": "generated_prompts.jsonl",
     "completions": "raw_completions_log.jsonl",
@@ -102,59 +91,6 @@ def test_init_is_idempotent(rlhf, initialised):
     assert "demo.policy@2" not in listed
 
 
-def test_exports_hold_every_row_under_the_named_file(rlhf, initialised, tmp_path):
-    home = tmp_path / "home"
-    prepare(Workspace(Settings(home=home)))
-    files = Artefacts(home / "frames")
-    days = [date(2026, 1, n).isoformat() for n in (1, 2)]
-    for day in days:
-        files.write_frame("prompts", generate(PromptParams(n=5), day=day), day)
-        files.write_frame("completions", completions(day), day)
-    rlhf("export", "prompts", home=home)
-    rlhf("export", "completions", home=home)
-    exported = read_jsonl(home / "exports" / EXPORTS["prompts"])
-    pd.testing.assert_frame_equal(check_frame(exported, PROMPTS), files.read_days("prompts", days))
-    lines = [
-        json.loads(line)
-        for line in (home / "exports" / EXPORTS["completions"])
-        .read_text(encoding="utf-8")
-        .splitlines()
-    ]
-    assert [line["text"] for line in lines] == ["für dich ✓", "", "für dich ✓", ""]
-    assert [line["error"] for line in lines] == [None, "timeout", None, "timeout"]
-    elsewhere = tmp_path / "elsewhere.jsonl"
-    rlhf("export", "prompts", "--out", str(elsewhere), home=home)
-    assert elsewhere.read_bytes() == (home / "exports" / EXPORTS["prompts"]).read_bytes()
-
-
-def completions(day):
-    rows = [
-        {
-            "completion_id": f"{day}-{i}",
-            "text": text,
-            "error": error,
-            "sample_index": i,
-            "finish_reason": "error" if error else "stop",
-        }
-        for i, (text, error) in enumerate([("für dich ✓", None), ("", "timeout")])
-    ]
-    common = {
-        "day": day,
-        "prompt_id": "p",
-        "backend": "template",
-        "model_version": "template-1",
-        "temperature": 1.0,
-        "top_p": 1.0,
-        "seed": 1,
-        "n_prompt_tokens": 1,
-        "n_tokens": 1,
-        "latency_ms": 0.5,
-    }
-    return check_frame(
-        pd.DataFrame([common | row for row in rows])[list(COMPLETIONS.columns)], COMPLETIONS
-    )
-
-
 def test_an_error_on_purpose_is_one_line_and_exit_code_1(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("RLHF_HOME", str(tmp_path / "nothing"))
     monkeypatch.setattr(sys, "argv", ["rlhf", "models", "list"])
@@ -165,12 +101,3 @@ def test_an_error_on_purpose_is_one_line_and_exit_code_1(monkeypatch, capsys, tm
     assert told.out == ""
     assert told.err.startswith("ConfigurationError: ")
     assert len(told.err.strip().splitlines()) == 1
-
-
-def test_init_refuses_invalid_loop_settings_before_it_makes_anything(rlhf, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RLHF_HOME", str(tmp_path / "new"))
-    (tmp_path / "rlhf.yaml").write_text("loop:\n  reward_modle: {kind: embedding}\n")
-    with pytest.raises(ConfigurationError, match=r"loop\.reward_modle .*Did you mean reward_model"):
-        rlhf("init")
-    assert not (tmp_path / "new").exists()

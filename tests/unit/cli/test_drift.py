@@ -117,16 +117,6 @@ def test_summary_shows_each_day_with_what_confirmed_it(reported: Path) -> None:
     assert "poems" not in output
 
 
-def test_detailed_mode_adds_every_test_with_its_evidence(reported: Path) -> None:
-    output = rlhf(reported, "analyze", "--mode", "detailed", "--from", CHANGED)
-    assert STEADY not in output
-    n_tests = len(Artefacts(str(reported / "frames")).read_frame("drift_report", CHANGED))
-    assert sum(line.startswith(f"{CHANGED}  ") for line in output.splitlines()) == n_tests
-    assert f"{CHANGED}  errors/ddm: drift" in output
-    assert '"rate_after": 0.41' in output
-    assert "poems" in output
-
-
 def test_json_holds_the_stored_rows_and_events(reported: Path) -> None:
     shown = json.loads(rlhf(reported, "analyze", "--day", CHANGED, "--json"))
     stored = Artefacts(str(reported / "frames")).read_frame("drift_report", CHANGED)

@@ -5,12 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import HomeFacts
 from rlhf_pipeline.datasets.formats import FORMATS
 from rlhf_pipeline.datasets.preference import KINDS
 from rlhf_pipeline.frames import COMPARISONS, check_frame
-from rlhf_pipeline.object_stores import put
 from rlhf_pipeline.records import NewVote
 from rlhf_pipeline.store import Store
 
@@ -162,26 +160,3 @@ def test_an_export_survives_a_round_trip_through_another_project(rlhf, home, tmp
         rlhf("export", noun, "--out", str(two), home=target)
         pd.testing.assert_frame_equal(read(two, noun), read(one, noun), check_exact=True)
         assert two.read_bytes() == one.read_bytes()
-
-
-def paged(home, *days):
-    """Pages as the drift_report stage leaves them."""
-    files = Artefacts(str(home / "frames"))
-    for day in days:
-        put(files.report_path(day), f"<!doctype html><title>{day} – ✓</title>".encode())
-    return files
-
-
-def test_the_drift_report_of_a_day_is_exported_byte_for_byte(rlhf, home, tmp_path):
-    files = paged(home, "2026-01-01", "2026-01-02")
-    result = rlhf(
-        "export",
-        "drift-report",
-        "--day",
-        "2026-01-01",
-        "--out",
-        str(tmp_path / "page.html"),
-        home=home,
-    )
-    assert (tmp_path / "page.html").read_bytes() == files.read_report("2026-01-01")
-    assert result.output == f"Drift report of 2026-01-01 in {tmp_path / 'page.html'}\n"

@@ -149,25 +149,3 @@ def started(
         env=environ,
         **streams,
     )
-
-
-def test_a_closed_pipe_costs_nothing_and_the_file_is_complete(
-    prompts_file: Path, tmp_path: Path
-) -> None:
-    with StubProvider(chunk_s=0.05) as stub:
-        flags = ("--stream", "--workers", 1, "--out", tmp_path / "made")
-        process = started(
-            tmp_path,
-            *generate_command(stub, prompts_file, *flags),
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-        )
-        assert process.stdout is not None
-        assert process.stderr is not None
-        assert process.stdout.read(5)
-        process.stdout.close()  # as `| head -c 5` does
-        said = process.stderr.read().decode()
-        process.wait(60)
-        assert stub.n_calls == stub.counters.n_billed == 3
-    assert "Traceback" not in said
-    assert all(row["text"] and row["error"] is None for row in results(tmp_path / "made"))

@@ -11,7 +11,7 @@ from pydantic import SecretStr
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import HomeFacts, Settings
-from rlhf_pipeline.errors import ConfigurationError, StoreError
+from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.store import Store
 from tests.postgres import QUOTED_PASSWORD, PostgresServer
 
@@ -69,17 +69,3 @@ def test_home_on_sqlite_does_not_open_the_databases_of_a_server(tmp_path, server
 
 def opened(home: Path, server: dict[str, object]) -> Store:
     return Workspace(Settings(home=home, **server)).store
-
-
-def test_joining_without_databases_is_an_error(tmp_path, server):
-    with pytest.raises(ConfigurationError, match=r"nothing to join.*RLHF_SERVER_URL"):
-        prepare(Workspace(Settings(home=tmp_path / "b", **server)), join=True)
-    with pytest.raises(ConfigurationError, match=r"nothing to join.*RLHF_SERVER_URL"):
-        prepare(Workspace(Settings(home=tmp_path / "b")), join=True)
-    assert not (tmp_path / "b").exists()
-
-
-def test_a_server_that_is_not_there_changes_nothing(tmp_path):
-    with pytest.raises(StoreError, match="the server does not answer"):
-        prepared(tmp_path, server_url=SecretStr("postgresql://nobody@127.0.0.1:9"))
-    assert list(tmp_path.iterdir()) == []

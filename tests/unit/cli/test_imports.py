@@ -155,54 +155,6 @@ def test_every_row_is_counted_once(rlhf, home, tmp_path):
         store.audit.verify()
 
 
-def test_a_comparison_keeps_its_sources_fields(rlhf, home, tmp_path):
-    facts = {
-        "source": "debates",
-        "group": "g",
-        "split": "calib",
-        "gold": "tie",
-        "domain": "argument",
-        "model_a": "m1",
-        "response_b": "",
-    }
-    rlhf(
-        "import",
-        "comparisons",
-        write(tmp_path / "p.jsonl", [pair(1, **facts), pair(2)]),
-        "--project",
-        "real",
-    )
-    stored = comparisons_in(home)
-    one, two = stored["p1"], stored["p2"]
-    assert [
-        one[name]
-        for name in (
-            "source",
-            "split_group",
-            "split",
-            "gold",
-            "category",
-            "model_version_a",
-            "completion_b",
-        )
-    ] == [
-        "debates",
-        "g",
-        "calib",
-        "tie",
-        "argument",
-        "m1",
-        "",
-    ]
-    assert [two[name] for name in ("source", "category", "model_version_a", "day", "position")] == [
-        "import",
-        "instruction",
-        "imported",
-        today(),
-        2,
-    ]
-
-
 def test_votes_are_cast_in_order_of_time_the_undated_last(rlhf, home, tmp_path):
     rlhf(
         "import",

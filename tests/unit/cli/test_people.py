@@ -176,20 +176,6 @@ def test_comparisons_are_offered_by_day_by_id_or_all_that_nobody_judged(rlhf, st
     assert store.assignments.remaining_work().n_open == 4
 
 
-def test_comparisons_are_offered_to_one_person_by_their_address(rlhf, store):
-    published(store, 3)
-    ann = store.users.add(email="ann@example.org", name="Ann", roles=[Role.ANNOTATOR], actor="test")
-    offer = ("comparisons", "offer", "--ids", "c0,c1", "--annotator", "Ann@example.org")
-    assert "2 comparisons offered to ann@example.org: 2 new judgements wanted" in rlhf(*offer)
-    assert "0 new" in rlhf(*offer)
-    rules = AnnotationRules(repeat_share=0, gold_share=0)
-    assert {one.comparison_id for one in store.assignments.deal(ann.user_id, 5, rules)} == {
-        "c0",
-        "c1",
-    }
-    assert store.assignments.remaining_work().n_slots == 2
-
-
 def test_a_day_is_routed_by_the_rule_and_what_stays_open_is_listed(rlhf, store):
     published(store, 10, p=[0.95, 0.5, 0.1, 0.7, 0.45, 0.9, 0.25, 0.99, 0.6, 0.85])
     flags = ("--human-feedback-ratio", "0.3", "--confidence-threshold", "0.8")

@@ -1,5 +1,3 @@
-import json
-
 import pytest
 from typer.testing import CliRunner
 
@@ -53,10 +51,3 @@ def test_any_parameter_is_set_by_its_name(prompts, tmp_path):
     assert not frame["text"].str.contains("regular expression").any()
     with pytest.raises(ConfigurationError, match=r"changes no parameter.*library"):
         prompts("generate", "--set", "libary=all")
-
-
-def test_the_completion_backend_writes_to_the_given_file(prompts, tmp_path, monkeypatch):
-    monkeypatch.setenv("RLHF_COMPLETION_BACKEND", "template")
-    out = tmp_path / "p.jsonl"
-    prompts("generate", "--source", "freeform", "--written", "--num-prompts", 6, "--out", out)
-    assert all("instruction" in json.loads(variables) for variables in read_jsonl(out)["variables"])

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pandas as pd
 import pytest
 
 from rlhf_pipeline.champions import Champions
@@ -106,23 +105,6 @@ def test_votes_become_training_data_with_soft_labels(voted: LearntHome, tmp_path
     assert list(pairs.columns) == list(PREFERENCE_PAIRS.columns)
     voted.rlhf("votes", "prepare", "--out", str(tmp_path / "b.jsonl"))
     assert (tmp_path / "b.jsonl").read_bytes() == (tmp_path / "a.jsonl").read_bytes()
-
-
-def test_annotators_are_listed_with_intervals_least_reliable_first(voted: LearntHome) -> None:
-    table = voted.rlhf("votes", "annotators").output
-    figures = pd.DataFrame(json.loads(voted.rlhf("votes", "annotators", "--json").output))
-    assert figures["annotator_id"].iloc[0] == "ann4"  # does not read
-    assert figures["reliability_high"].iloc[0] < figures["reliability"].iloc[1:].min()
-    assert (figures["n_timed"] == figures["n_votes"]).all()
-    assert figures["confidence_gap_low"].iloc[0] > 0
-    first = figures.iloc[0]
-    told = (
-        f"{first['reliability']:.2f} [{first['reliability_low']:.2f}, "
-        f"{first['reliability_high']:.2f}]"
-    )
-    assert table.index("ann4") < table.index(told) < table.index("ann0")
-    assert "Krippendorff's alpha 0." in table
-    assert "ann1" not in voted.rlhf("votes", "annotators", "--limit", "1").output
 
 
 # --- reward train

@@ -137,19 +137,6 @@ def test_changed_settings_decide_the_history_anew(decided: LearntHome) -> None:
     assert fires(replayed(decided, "--from", "2026-01-03"))["as decided"] == []
 
 
-def test_retracted_change_makes_its_fire_a_false_one(decided: LearntHome, tmp_path: Path) -> None:
-    home = decided.copied(tmp_path / "home")
-    assert replayed(home)["timelines"][0]["score"]["found"] == {"351": 280}
-    home.rlhf("changes", "retract", "1", "--reason", "a false alarm")
-    assert replayed(home)["timelines"][0]["score"] == {
-        "n_fires": 1,
-        "n_changes": 0,
-        "n_votes": 720,
-        "found": {},
-    }
-    assert "every fire counts as false" in home.rlhf("triggers", "replay").output
-
-
 def test_decision_that_is_not_reproduced_exits_with_1(decided: LearntHome, tmp_path: Path) -> None:
     home = decided.copied(tmp_path / "home")
     with home.store as store, store.database.write_transaction() as connection:
