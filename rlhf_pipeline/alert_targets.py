@@ -1,16 +1,16 @@
 """Settings of the targets that alerts are sent to: the log, webhooks, apprise services."""
 
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
     SecretStr,
+    TypeAdapter,
     ValidationError,
     field_validator,
     model_validator,
@@ -24,6 +24,9 @@ WEB_ADDRESS = re.compile(
 )
 
 
+TargetName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")]
+
+
 class AlertTarget(BaseModel):
     """One receiver of alerts. Secrets stand in the settings, or in a file that they name, which is
     read at each attempt.
@@ -34,7 +37,7 @@ class AlertTarget(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    name: str = Field(pattern=r"^[a-z][a-z0-9_-]{0,39}$")
+    name: str = ""  # its key in `alert_targets`
     channel: Literal["log", "webhook", "apprise"]
     url: SecretStr | None = None
     url_file: Path | None = None
@@ -64,35 +67,26 @@ class AlertTarget(BaseModel):
         return self
 
 
+TARGETS = TypeAdapter(dict[TargetName, AlertTarget])
+
+
 def parse_targets(value: Any) -> tuple[AlertTarget, ...]:
     """Targets from a mapping of names to settings, or from its JSON, in their order.
 
     Raises ValueError, which repeats no value: any may be a secret.
     """
-    if isinstance(value, str):
-        try:
-            value = json.loads(value)
-        except json.JSONDecodeError as cause:
-            place = f"line {cause.lineno}, column {cause.colno}"
-            raise ValueError(f"is not valid JSON ({place})") from None
-    if isinstance(value, Sequence) and all(isinstance(one, AlertTarget) for one in value):
-        return tuple(value)
-    if not isinstance(value, Mapping) or not all(isinstance(v, Mapping) for v in value.values()):
-        raise ValueError("must map names to settings, such as {team: {channel: log}}")
-    targets, problems = [], []
-    for name, settings in value.items():
-        try:
-            targets.append(AlertTarget.model_validate({**settings, "name": name}))
-        except ValidationError as refusal:
-            problems += [
-                f"{name}: {' '.join([*map(str, error['loc']), error['msg']])}".replace(
-                    "Value error, ", ""
-                )
-                for error in refusal.errors(include_input=False, include_context=False)
-            ]
-    if problems:
-        raise ValueError("; ".join(problems))
-    return tuple(targets)
+    if isinstance(value, tuple):
+        return value
+    try:
+        read = TARGETS.validate_json if isinstance(value, str) else TARGETS.validate_python
+        found = read(value)
+    except ValidationError as refusal:
+        problems = [
+            f"{' '.join(map(str, error['loc']))}: {error['msg'].removeprefix('Value error, ')}"
+            for error in refusal.errors(include_input=False, include_context=False)
+        ]
+        raise ValueError("; ".join(problems)) from None
+    return tuple(target.model_copy(update={"name": name}) for name, target in found.items())
 
 
 def resolve_files(targets: Any, folder: Path) -> Any:

@@ -36,16 +36,16 @@ def test_files_in_rlhf_yaml_lie_beside_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("settings", "problem"),
     [
-        ({"channel": "pigeon"}, "team: channel Input should be 'log', 'webhook' or 'apprise'"),
+        ({"channel": "pigeon"}, "team channel: Input should be 'log', 'webhook' or 'apprise'"),
         (WEBHOOK | {"url": "T0KEN"}, "team: url is not an address"),
         (WEBHOOK | {"url": "https://u:T0KEN@a.org/"}, "without user:@"),
         (WEBHOOK | {"secret": None}, "team: set secret or secret_file, one of them"),
         (WEBHOOK | {"secret_file": "/run/key"}, "team: set secret or secret_file, one of them"),
         (WEBHOOK | {"secret": None, "secret_file": "key"}, "must be a full path"),
-        (WEBHOOK | {"colour": "T0KEN"}, "team: colour Extra inputs"),
+        (WEBHOOK | {"colour": "T0KEN"}, "team colour: Extra inputs"),
         (MAIL | {"secret": "T0KEN"}, "team: the channel apprise has no secret; remove it"),
         ({"channel": "apprise"}, "team: set url or url_file, one of them"),
-        ("T0KEN", "must map names to settings"),
+        ("T0KEN", "team: Input should be"),
     ],
 )
 def test_refusals_name_the_target_and_no_value(

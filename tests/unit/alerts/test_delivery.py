@@ -78,16 +78,6 @@ def test_a_message_is_given_up_after_a_day_and_can_be_replayed(
     assert works.sent == [message.message_id]
 
 
-def test_an_unexpected_error_is_stored_without_its_text(
-    store: Store, send: Send, tell: Tell
-) -> None:
-    message = tell()
-    send(Recorder(KeyError("T0KEN")))
-    stored = store.alert_messages.get(message.message_id)
-    assert stored.state == "pending"
-    assert stored.last_error == "Unexpected KeyError; the log shows where it was raised."
-
-
 def test_two_senders_send_each_message_once(send: Send, tell: Tell, drift: Alert) -> None:
     ids = [tell(alert=drift.model_copy(update={"alert_id": n})).message_id for n in range(10)]
     works = Recorder()

@@ -163,17 +163,6 @@ def test_an_alert_closed_by_hand_opens_again_only_after_its_condition_ended():
     assert world.tick(80) == ["opened>log", "opened>team"]
 
 
-def test_rules_that_are_not_looked_at_stay_as_they_are():
-    world = World()
-    world.tick(80)
-    silent = [Reading("daemon.silent_seconds", world.now, 900.0)]
-    world.tick(None, readings=silent, only={"daemon_silent"})
-    assert {a.rule: a.state for a in world.alerts.values()} == {
-        "queue_age": "open",
-        "daemon_silent": "pending",
-    }
-
-
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(
