@@ -2,9 +2,6 @@
 
 import json
 import shutil
-import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -15,6 +12,7 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.parameters import Dtype, Parameters
 from rlhf_pipeline.policy.causal_lm import Policy, load_policy
 from rlhf_pipeline.records import folder_hash
+from rlhf_pipeline.reward_model.network import silence_libraries
 
 ADAPTER = "adapter"  # folder in a candidate trained with LoRA: what a server loads onto the parent
 
@@ -90,7 +88,7 @@ def add_adapters(policy: Policy, params: AdapterParams, seed: int) -> Policy:
     )
     try:
         # adapters are initialised from torch's global random stream
-        with torch.random.fork_rng(devices=[]), _silence_peft():
+        with torch.random.fork_rng(devices=[]), silence_libraries():
             torch.manual_seed(seed)
             model = get_peft_model(policy.model, config)
     except ValueError as cause:
@@ -123,7 +121,7 @@ def save_model(model: Any, folder: Path) -> None:
 
     if isinstance(model, PeftModel):
         _save_adapter(model, folder / ADAPTER, Path(model.get_base_model().name_or_path))
-        with _silence_peft():
+        with silence_libraries():
             if getattr(model, "is_loaded_in_4bit", False):  # merged into the weights as they were
                 base = load_policy(model.get_base_model().name_or_path, dtype="float32").model
                 model = PeftModel.from_pretrained(base, folder / ADAPTER)
@@ -141,7 +139,7 @@ def _save_adapter(model: Any, folder: Path, parent: Path) -> None:
     its own, that is the sum of both, so that one server can hold every version in turn.
     """
     name, base_hash = "default", folder_hash(parent)
-    with _silence_peft():
+    with silence_libraries():
         if (parent / ADAPTER).is_dir():
             name, base_hash = "sum", read_base_hash(parent / ADAPTER)
             model.load_adapter(parent / ADAPTER, "parent")
@@ -179,13 +177,3 @@ def _list_linear_layers(model: Any) -> set[str]:
         for name, part in model.named_modules()
         if isinstance(part, torch.nn.Linear | Conv1D) and part is not output
     }
-
-
-@contextmanager
-def _silence_peft() -> Iterator[None]:
-    with warnings.catch_warnings():
-        # peft 0.21 uses the deprecated name.
-        warnings.filterwarnings(
-            "ignore", category=FutureWarning, message=".*gradient_checkpointing"
-        )
-        yield

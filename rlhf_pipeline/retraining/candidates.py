@@ -33,8 +33,8 @@ from rlhf_pipeline.retraining.training import (
     TrainingParams,
     limit_cpu_threads,
     run_to_end,
-    silence_training_libraries,
 )
+from rlhf_pipeline.reward_model.trainers.trl import silence_trl
 
 LINEAGE = "candidate.json"  # beside the weights: strategy, parameters, hashes of parent and data
 # Parameters that do not affect the weights.
@@ -134,7 +134,7 @@ def train_and_report(
     if known is not None:
         return known
     checkpoints = open_checkpoints(out / "checkpoints", fingerprint)
-    with silence_training_libraries(), limit_cpu_threads(params.cpu_threads):
+    with silence_trl(), limit_cpu_threads(params.cpu_threads):
         policy = open_policy(policy_folder, params)
         check_tokenizer(policy)
         room = params.max_new_tokens if strategy.needs_reward else 1

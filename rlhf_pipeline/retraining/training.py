@@ -3,7 +3,6 @@
 import math
 import shutil
 import time
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -224,36 +223,6 @@ def limit_cpu_threads(n: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-@contextmanager
-def silence_training_libraries() -> Iterator[None]:
-    """Hide progress bars and notes for library developers during training: `progress` reports
-    everything relevant.
-    """
-    import datasets
-    from transformers.utils import logging as transformers_logging
-
-    bars = transformers_logging.is_progress_bar_enabled(), not datasets.are_progress_bars_disabled()
-    verbosity = transformers_logging.get_verbosity()
-    # It warns about every tied weight that a checkpoint correctly omits.
-    transformers_logging.set_verbosity_error()
-    transformers_logging.disable_progress_bar()
-    datasets.disable_progress_bars()
-    try:
-        with warnings.catch_warnings():
-            # trl 1.16 uses the name gradient_checkpointing, transformers 5.23
-            # activation_checkpointing.
-            warnings.filterwarnings(
-                "ignore", category=FutureWarning, message=".*gradient_checkpointing"
-            )
-            yield
-    finally:
-        transformers_logging.set_verbosity(verbosity)
-        if bars[0]:
-            transformers_logging.enable_progress_bar()
-        if bars[1]:
-            datasets.enable_progress_bars()
 
 
 def run_to_end(

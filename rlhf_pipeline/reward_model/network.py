@@ -223,25 +223,27 @@ def _add_adapters(backbone: Any, params: NetworkParams, seed: int) -> Any:
         target_modules="all-linear",
     )
     # Adapters are initialised from torch's global random stream.
-    with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
-        # peft 0.21 uses the deprecated name.
-        warnings.filterwarnings(
-            "ignore", category=FutureWarning, message=".*gradient_checkpointing"
-        )
+    with torch.random.fork_rng(devices=[]), silence_libraries():
         torch.manual_seed(seed)
         return get_peft_model(backbone, config)
 
 
 @contextmanager
 def silence_libraries() -> Iterator[None]:
-    """Hide progress bars over tensors and warnings about heads that are left out on purpose."""
+    """Hide progress bars over tensors, warnings about heads that are left out on purpose, and
+    those of a name that trl 1.16 and peft 0.21 still use.
+    """
     from transformers.utils import logging
 
     had_bar, verbosity = logging.is_progress_bar_enabled(), logging.get_verbosity()
     logging.disable_progress_bar()
     logging.set_verbosity_error()
     try:
-        yield
+        with warnings.catch_warnings():
+            warnings.filterwarnings(
+                "ignore", category=FutureWarning, message=".*gradient_checkpointing"
+            )
+            yield
     finally:
         logging.set_verbosity(verbosity)
         if had_bar:

@@ -1,7 +1,6 @@
 """Trains with TRL's RewardTrainer, which encodes two completions per pair."""
 
 import tempfile
-import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -39,7 +38,7 @@ def train_with_trl(
 
     _refuse_unsupported(data, params, around)
     tally, started = TrainingCounts(), measure_time()
-    with _silence_trl(), tempfile.TemporaryDirectory() as nowhere:
+    with silence_trl(), tempfile.TemporaryDirectory() as nowhere:
         trainer = RewardTrainer(
             model=network.to(params.device),
             args=_build_arguments(params, nowhere),
@@ -166,18 +165,14 @@ def _remove_printing(trainer: Any) -> None:
 
 
 @contextmanager
-def _silence_trl() -> Iterator[None]:
+def silence_trl() -> Iterator[None]:
+    """`silence_libraries`, and no progress bars over rows: `progress` reports what is relevant."""
     import datasets
 
     had_bars = not datasets.are_progress_bars_disabled()
     datasets.disable_progress_bars()
     try:
-        with silence_libraries(), warnings.catch_warnings():
-            # trl 1.16 uses the name gradient_checkpointing, transformers 5.23
-            # activation_checkpointing.
-            warnings.filterwarnings(
-                "ignore", category=FutureWarning, message=".*gradient_checkpointing"
-            )
+        with silence_libraries():
             yield
     finally:
         if had_bars:
