@@ -74,9 +74,7 @@ class FrameIOManager(dg.IOManager):
 
 
 def frame_io_manager(settings: Settings) -> dg.IOManagerDefinition:
-    """The IO manager; it records the hash of each file in the project's store. Not configurable,
-    see `store_resource`.
-    """
+    """The IO manager. Not configurable, see `store_resource`."""
 
     @dg.io_manager(description="Frames by day as Parquet, records as JSON.")
     def io_manager(context: dg.InitResourceContext) -> FrameIOManager:

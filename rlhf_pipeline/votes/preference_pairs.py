@@ -10,7 +10,7 @@ from pydantic import Field
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.parameters import Parameters
-from rlhf_pipeline.records import Choice, Record, content_hash
+from rlhf_pipeline.records import Choice, Record
 from rlhf_pipeline.votes.counting import counting, drop_machine_votes
 from rlhf_pipeline.votes.dimension_votes import count_dimension_votes
 from rlhf_pipeline.votes.splits import splits_of
@@ -249,8 +249,3 @@ def training_rows(pairs: pd.DataFrame) -> list[dict[str, Any]]:
         ordered.to_json(orient="records", force_ascii=False, double_precision=15)
     )
     return rows
-
-
-def training_data_hash(pairs: pd.DataFrame) -> str:
-    """Hash of a training file, 64 hex characters; independent of the order of pairs."""
-    return content_hash(training_rows(pairs))
