@@ -23,7 +23,7 @@ from rlhf_pipeline.votes.quality import (
     quality,
 )
 
-NEWEST = 10_000  # votes that the figures are of, counted in 0.3 s
+NEWEST = 10_000  # votes that the figures are of: counted anew at each look
 MOST_REVISIONS = 1 << 20
 FASTEST = FiguresParams().fastest_reading
 

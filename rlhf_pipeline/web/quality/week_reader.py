@@ -12,7 +12,7 @@ from rlhf_pipeline.web.charts import DayFilter
 from rlhf_pipeline.web.pagination import plain_rows
 
 WEEK = timedelta(days=7)
-# votes of one annotator that charts read at most, with those of three others in 0.3 s
+# votes of one annotator that charts read at most, with those of three others
 MAX_VOTES = 1_500
 # A smaller week says more about a few comparisons than about the annotator.
 MIN_VOTES = 5
