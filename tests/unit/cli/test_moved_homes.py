@@ -68,9 +68,10 @@ def test_two_homes_with_a_strange_sign_are_two_stores(tmp_path: Path, sign: str)
 def test_only_the_owner_reads_a_home(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir(mode=0o755)
-    prepare(Workspace(Settings(home=home)))
+    workspace = Workspace(Settings(home=home))
+    prepare(workspace)
     assert home.stat().st_mode & 0o777 == 0o700
-    files = ("store.db", "store.db-wal", "store.db-shm", "project.json")
+    files = {"project.json", "store.db", *(path.name for path in home.glob("store.db-*"))}
     assert {name: (home / name).stat().st_mode & 0o777 for name in files} == dict.fromkeys(
         files, 0o600
     )
