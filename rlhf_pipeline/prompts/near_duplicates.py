@@ -1,11 +1,12 @@
 """Finds texts that are nearly the same: the share of runs of characters that they have in common.
 
-Texts above a limit share at least one of the first runs of any fixed order (prefix filtering:
-Chaudhuri et al. 2006), so only texts that do are compared, and none is missed.
+An index of the texts by run counts the common runs with all earlier texts at once: it is exact, and
+no earlier text is read again.
 """
 
-from math import ceil
-from zlib import crc32
+from array import array
+
+import numpy as np
 
 SHINGLE = 5
 
@@ -17,7 +18,8 @@ class NearDuplicates:
         """Two texts are near-duplicates above `max_similarity`, 0 to 1."""
         self.max_similarity = max_similarity
         self._texts: list[str] = []
-        self._found_by: dict[int, list[int]] = {}  # texts by the hash of each of their first runs
+        self._n_runs = array("I")  # of each text
+        self._found_by: dict[str, array[int]] = {}  # the texts that have a run
 
     def __len__(self) -> int:
         return len(self._texts)
@@ -27,22 +29,22 @@ class NearDuplicates:
         none.
         """
         mine = shingles(text)
-        alike = {n for key in self._first_runs(mine) for n in self._found_by.get(key, ())}
-        found = ((jaccard(mine, shingles(self._texts[n])), self._texts[n]) for n in sorted(alike))
-        return max(
-            (pair for pair in found if pair[0] > self.max_similarity),
-            key=lambda pair: pair[0],
-            default=None,
-        )
+        having = [self._found_by[run] for run in mine if run in self._found_by]
+        if not having:
+            return None
+        n_common = np.bincount(np.concatenate(having), minlength=len(self))
+        similarity = n_common / (len(mine) + np.array(self._n_runs) - n_common)
+        best = int(similarity.argmax())
+        if similarity[best] <= self.max_similarity:
+            return None
+        return float(similarity[best]), self._texts[best]
 
     def add(self, text: str) -> None:
-        for key in self._first_runs(shingles(text)):
-            self._found_by.setdefault(key, []).append(len(self._texts))
+        runs = shingles(text)
+        for run in runs:
+            self._found_by.setdefault(run, array("I")).append(len(self._texts))
+        self._n_runs.append(len(runs))
         self._texts.append(text)
-
-    def _first_runs(self, runs: frozenset[str]) -> list[int]:
-        n = len(runs) - ceil(self.max_similarity * len(runs)) + 1
-        return sorted(crc32(run.encode("utf-8", "surrogatepass")) for run in runs)[:n]
 
 
 def shingles(text: str) -> frozenset[str]:

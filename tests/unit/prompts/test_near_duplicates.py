@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from rlhf_pipeline.prompts import Report, generate
+from rlhf_pipeline.prompts import Report, generate, near_duplicates
 from rlhf_pipeline.prompts.near_duplicates import (
     NearDuplicates,
     jaccard,
@@ -47,6 +47,18 @@ def test_case_and_spacing_do_not_distinguish_texts():
     seen.add("Name three  rivers.")
     assert seen.find("NAME three\nrivers.") == (1.0, "Name three  rivers.")
     assert seen.find("Name three mountains.") is None
+
+
+def test_earlier_texts_are_not_read_again(monkeypatch):
+    seen, read = NearDuplicates(0.8), []
+    monkeypatch.setattr(
+        near_duplicates, "shingles", lambda text: read.append(text) or shingles(text)
+    )
+    for word in WORDS:
+        text = f"Write a short story for children about {word}"
+        seen.find(text)
+        seen.add(text)
+    assert len(read) == 2 * len(WORDS)
 
 
 @pytest.mark.parametrize("text", ["", "a", "a b", "\ud800x"])
