@@ -107,6 +107,7 @@ class LedgerBatch:
     submission_id: str
     batch_id: str | None
     claims: Sequence[Claim]
+    submitted_at: datetime
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,6 +178,7 @@ class Spending:
 
 WRITE_AGAIN_S = (0.2, 1.0, 3.0)
 RENEW_S = 30.0
+LONGEST_PAUSE_S = 604_800.0  # for which a run may wait for a provider
 
 
 BATCH_PREFIX = "batch:"  # begins a submission id

@@ -176,6 +176,10 @@ class BatchBackend(HostedBackend, Protocol):
         """The body of a request."""
         ...
 
+    def redact(self, said: object) -> str:
+        """A message of the provider, shortened and without secrets."""
+        ...
+
     def parse_response(self, status: int, found: dict[str, Any]) -> Reply:
         """The Reply to a whole answer. Raises an error of `error_types` for a malformed one."""
         ...

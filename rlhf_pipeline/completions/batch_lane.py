@@ -13,14 +13,13 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from time import monotonic
+from time import monotonic, time
 from typing import TYPE_CHECKING, Any, Final
 
 from rlhf_pipeline.completions.attempts import build_attempt
 from rlhf_pipeline.completions.base import BatchBackend, Reply
 from rlhf_pipeline.completions.drive import AT_ONCE, CompletionWork, WorkLane, persist_with_retry
 from rlhf_pipeline.completions.faults import fault
-from rlhf_pipeline.completions.redaction import redact
 from rlhf_pipeline.processes import is_dead
 from rlhf_pipeline.protocols import (
     BATCH_PREFIX,
@@ -39,6 +38,9 @@ ENDPOINT: Final = "/v1/chat/completions"
 SUBMISSION = "rlhf_submission"  # key of our own id in a batch's metadata
 MOST_REQUESTS = 50_000  # requests in one batch: https://platform.openai.com/docs/guides/batch
 OVER = ("completed", "failed", "expired", "cancelled")
+REFUSED = ("rate_limited", "overloaded", "unreachable")  # no batch was made
+DAY_S = 86_400.0  # how long the lines of a batch that is over may be late
+GONE_AFTER = timedelta(days=2)  # of its submission: a batch that is not found is lost
 
 
 class BatchLane(WorkLane):
@@ -110,13 +112,15 @@ class BatchLane(WorkLane):
                 self._followed[known.submission_id] = known
             for each in list(self._followed.values()):
                 self._read(each)
-            if self._is_ready:
+            if self._is_ready and self.closed is None:
                 self._submit()
         except self._backend.error_types() as cause:
-            self._wait_or_close(self._backend.classify_error(cause))
+            if self.closed is None:
+                self._wait_or_close(self._backend.classify_error(cause))
             return
         self._n_failed, self._due = 0, monotonic() + params.batch_poll_s
-        if self._followed and self._due - self._began > params.max_pause_s:
+        is_late = self._due - self._began > params.max_pause_s
+        if self._followed and self.closed is None and is_late:
             self._park(f"{self.key[0]} works on a batch, which may take a day.")
 
     def _wait_or_close(self, reply: Reply) -> None:
@@ -125,8 +129,13 @@ class BatchLane(WorkLane):
         self._n_failed += 1
         wait_s = max(reply.wait_s or 0.0, params.backoff(self._n_failed, self._rng))
         self._due = monotonic() + wait_s
-        if reply.outcome == "terminal" or self._n_failed >= params.max_attempts:
+        is_last = self._n_failed >= params.max_attempts
+        if reply.outcome == "terminal" or (is_last and not self._followed):
             self.closed = reply
+        elif is_last:
+            self._park(
+                f"{self.key[0]} failed {self._n_failed} times in a row: {reply.error}.", wait_s
+            )
         elif wait_s > params.max_pause_s:
             self._park(f"{self.key[0]} asks for a wait of {wait_s:,.0f} s.", wait_s)
 
@@ -144,6 +153,9 @@ class BatchLane(WorkLane):
         )
         claims = [claim for claim in self._waiting if claim.item_no in held]
         self._waiting, self._is_ready = [], False
+        if not claims:
+            self._persist(ledger.return_batch, submission_id)
+            return
         lines = [
             {
                 "custom_id": str(claim.item_no),
@@ -162,7 +174,7 @@ class BatchLane(WorkLane):
             self._persist(ledger.return_batch, submission_id)
             raise
         self._persist(ledger.begin_batch, submission_id)
-        each = LedgerBatch(submission_id, None, claims)
+        each = LedgerBatch(submission_id, None, claims, utc_now())
         self._followed[submission_id] = each
         try:
             batch = self._client.batches.create(
@@ -172,7 +184,8 @@ class BatchLane(WorkLane):
                 metadata={SUBMISSION: submission_id},
             )
         except self._backend.error_types() as cause:
-            if self._backend.classify_error(cause).billing == "none":  # it was refused
+            reply = self._backend.classify_error(cause)
+            if reply.outcome == "terminal" or reply.kind in REFUSED or reply.status == 503:
                 self._return(each)
             raise
         self._name(each, batch.id)
@@ -190,7 +203,11 @@ class BatchLane(WorkLane):
         from openai import NotFoundError
 
         if each.batch_id is not None:
-            batch = self._client.batches.retrieve(each.batch_id)
+            try:
+                batch = self._client.batches.retrieve(each.batch_id)
+            except NotFoundError:
+                self._miss(each)
+                return
         elif (found := self._find(each)) is not None:
             batch = found
             self._name(each, batch.id)
@@ -199,12 +216,21 @@ class BatchLane(WorkLane):
         if batch.status not in OVER:
             return
         replies: dict[str, Reply] = {}
+        n_answered = 0
         for file_id in filter(None, (batch.error_file_id, batch.output_file_id)):
             with suppress(NotFoundError):  # deleted: its requests get the reply of a missing line
-                replies |= self._parse_lines(self._client.files.content(file_id).text)
+                # Not `splitlines`, which also splits within texts, such as at U+2028.
+                lines = self._client.files.content(file_id).text.strip().split("\n")
+                replies |= self._parse_lines(lines)
+                if file_id == batch.output_file_id:
+                    n_answered = len(lines)
+        counts = batch.request_counts
+        ended_s = batch.completed_at or batch.expired_at or batch.cancelled_at or batch.created_at
+        if counts is not None and n_answered < counts.completed and time() - ended_s < DAY_S:
+            return  # the provider has more lines than it gives out by now
         errors = batch.errors.data if batch.errors is not None else None
         if errors and not replies:
-            said = "; ".join(redact(error.message) for error in errors)
+            said = "; ".join(self._backend.redact(error.message) for error in errors)
             self.closed = fault("bad_request", f"{self.key[0]} refused a batch as a whole: {said}")
             missing = self.closed
         elif batch.status == "completed":
@@ -226,14 +252,26 @@ class BatchLane(WorkLane):
         self._report(each, {}, fault("lost", said))
         return None
 
-    def _parse_lines(self, text: str) -> dict[str, Reply]:
+    def _miss(self, each: LedgerBatch) -> None:
+        """The provider has no batch of this id: another key's, another server's, or deleted."""
+        said = (
+            f"{self.key[0]} does not know the batch {each.batch_id}. Set api_key (RLHF_API_KEY) "
+            "and base_url (RLHF_BASE_URL) as they were when it was submitted"
+        )
+        if utc_now() - each.submitted_at < GONE_AFTER:
+            self.closed = fault("unknown_model", f"{said}.")
+        else:
+            said += ", or request its items again with --retry-lost: it may be billed."
+            self._report(each, {}, fault("lost", said))
+
+    def _parse_lines(self, lines: Sequence[str]) -> dict[str, Reply]:
         replies: dict[str, Reply] = {}
-        for line in text.splitlines():
+        for line in lines:
             try:
                 told = json.loads(line)
                 name, answer = told["custom_id"], told["response"]
                 replies[name] = self._backend.parse_response(answer["status_code"], answer["body"])
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, LookupError, TypeError, AttributeError):
                 continue  # its request gets the reply of a missing line
         return replies
 

@@ -92,6 +92,8 @@ class HostedLane(WorkLane):
         gone = [claim.item_no for claim in claims if items is None or claim.item_no in items]
         self._waiting.extend(claim for claim in claims if claim.item_no not in set(gone))
         self._n_held -= len(gone)
+        # Meanwhile `_run` may have found nothing that waits.
+        self._loop.call_soon_threadsafe(self._changed.set)
         return gone
 
     def stop(self) -> None:

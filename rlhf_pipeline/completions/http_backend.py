@@ -74,7 +74,7 @@ class HTTPBackend:
         import httpx2
 
         where = self._public_address
-        said = redact(f"{type(cause).__name__}: {cause}", *self._secrets)
+        said = self.redact(f"{type(cause).__name__}: {cause}")
         if isinstance(
             cause,
             httpx2.ConnectError
@@ -91,6 +91,10 @@ class HTTPBackend:
         if isinstance(cause, httpx2.TransportError | OSError):
             return fault("dropped", f"{where} ended the connection before it answered ({said})")
         return fault("garbled", f"{where} sent what is no completion ({said})")
+
+    def redact(self, said: object) -> str:
+        """A message of the provider, shortened and without secrets."""
+        return redact(said, *self._secrets)
 
     async def _fetch_whole(self, request: CompletionRequest) -> Reply:
         raise NotImplementedError
@@ -125,7 +129,7 @@ class HTTPBackend:
             "billing": "metered" if counted else "unknown",
         }
         if refusal:
-            said = f"{self.model} refused: {redact(refusal, *self._secrets)}"
+            said = f"{self.model} refused: {self.redact(refusal)}"
             return fault("refusal", said, **(told | {"finish_reason": "error"}))
         if reason == "content_filter":
             return fault("content_filter", f"{self.model} stopped by its content filter.", **told)
@@ -148,7 +152,7 @@ class HTTPBackend:
         free unless a part of an answer came before it.
         """
         error = find_error(found) or {"message": str(found)}
-        said = redact(error.get("message") or error, *self._secrets)
+        said = self.redact(error.get("message") or error)
         more = {"billing": "unknown", "partial": "".join(pieces) or None} if pieces else {}
         # `code` is more specific than `type` if it is a word.
         words = [word for word in (error.get("code"), error.get("type")) if isinstance(word, str)]

@@ -71,5 +71,9 @@ def _complete_batched(
                 "openai_compatible."
             )
         lanes.append(BatchLane(work, key, backend, random.Random()))
-    drive(work, lanes)
-    return {lane.key: lane.closed for lane in lanes if lane.closed is not None}
+
+    def run(stopping: StopSignal) -> dict[Lane, Reply]:
+        drive(work, lanes, stopping=stopping)
+        return {lane.key: lane.closed for lane in lanes if lane.closed is not None}
+
+    return drive_uninterrupted(run)

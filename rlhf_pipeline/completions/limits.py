@@ -11,7 +11,7 @@ from pydantic import Field
 from rlhf_pipeline.completions.base import CompletionRequest
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.parameters import Parameters
-from rlhf_pipeline.protocols import Budget
+from rlhf_pipeline.protocols import LONGEST_PAUSE_S, Budget
 
 RECENT_S = 5.0  # how long a call counts towards whether its provider is full
 FULL = 6  # refusals in that time that are not random: 1 in 7,000 of 12 calls at 8 % refused ones
@@ -68,7 +68,7 @@ class CallParams(Parameters):
     max_pause_s: float = Field(
         default=600.0,
         ge=0,
-        le=604_800,
+        le=LONGEST_PAUSE_S,
         description="A run is parked if its provider asks for a longer wait (seconds)",
     )
     prompt_price: float | None = Field(

@@ -59,12 +59,13 @@ def secrets_of(base_url: str) -> tuple[str, ...]:
     parts = urlsplit(base_url)
     userinfo = unquote(parts.netloc.rpartition("@")[0])
     values = [
-        value
-        for name, value in parse_qsl(parts.query)
+        value or name  # a key may be the whole query
+        for name, value in parse_qsl(parts.query, keep_blank_values=True)
         if re.sub("[-_]", "", name.lower()) not in PLAIN
     ]
-    sent = b64encode(userinfo.encode()).decode()  # RFC 7617
-    found = (userinfo, sent, userinfo.partition(":")[2], *values)
+    user, _, password = userinfo.partition(":")
+    sent = b64encode(f"{user}:{password}".encode()).decode() if userinfo else ""  # RFC 7617
+    found = (userinfo, sent, password or user, *values)
     return tuple(one for one in found if len(one) >= LEAST)
 
 

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, and_, bindparam, exists, func, or_, select, t
 from sqlalchemy.sql import ColumnElement
 
 from rlhf_pipeline.protocols import (
+    LONGEST_PAUSE_S,
     NO_CALLS_SUFFIX,
     RENEW_S,
     WRITE_AGAIN_S,
@@ -37,7 +38,7 @@ from rlhf_pipeline.store.schema import generation_runs as runs
 
 LEASE_S = 120.0
 # No wait is longer: a later time was recorded by a clock that has jumped back since.
-LONGEST_WAIT_S = 3600.0
+LONGEST_WAIT_S = LONGEST_PAUSE_S + 3600.0  # the pause, and the retry's own delay
 ENDS = ("ended_at", "parked_until", "parked_why")  # nothing for a run that continues
 
 

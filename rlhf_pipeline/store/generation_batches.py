@@ -114,7 +114,7 @@ class LedgerBatches:
         claims = [
             Claim(i.item_no, i.n_attempts, i.n_faults, before.get(i.item_no, 0)) for i in held
         ]
-        return LedgerBatch(row.submission_id, row.batch_id, claims)
+        return LedgerBatch(row.submission_id, row.batch_id, claims, row.submitted_at)
 
     def _renew_batches(self, connection: Connection, owner: str, now: datetime) -> None:
         mine = batches.c.owner == owner

@@ -499,16 +499,17 @@ class StubBatches:
     """OpenAI's files and batches: requests in a file, answered all at once `batch_s` after they
     were submitted. Faults strike them too.
 
-    Of the next `n_unheard` batches nobody hears that they were made: the connection ends before the
-    reply. The next one is refused as a whole where `refuses_next` says why. Batches that are not
-    `is_listed` are missing in the list; with `wait_s` nobody is to ask for batches before that
-    time; with another `ends_as` they end so, without an answer.
+    Of the next `n_unheard` batches nobody hears that they were made: the reply is an error of the
+    status `unheard_as`, or the connection ends before it. The next one is refused as a whole where
+    `refuses_next` says why. Batches that are not `is_listed` are not found; with `wait_s` nobody is
+    to ask for batches before that time; with another `ends_as` they end so, without an answer.
     """
 
     def __init__(self, stub: StubProvider, batch_s: float) -> None:
         self.batch_s = batch_s
         self.n_submitted = 0
         self.n_unheard = 0
+        self.unheard_as: int | None = None
         self.refuses_next: str | None = None
         self.is_listed = True
         self.wait_s: float | None = None
@@ -544,11 +545,12 @@ class StubBatches:
             body = self._submit(json.loads(content))
             if self.n_unheard:
                 self.n_unheard -= 1
-                return None
+                error = json.dumps(_error_body(path, "oops", None)).encode()
+                return None if self.unheard_as is None else (self.unheard_as, error)
         elif (method, parts) == ("GET", ["batches"]):
             found = [self._refresh(each) for each in self._batches if self.is_listed]
             body = {"object": "list", "data": found, "has_more": False}
-        elif name in self._batches:
+        elif name in self._batches and self.is_listed:
             body = self._refresh(name)
         if body is None:
             return 404, json.dumps(_error_body(path, f"no such path {path}", None)).encode()

@@ -2,9 +2,11 @@
 billed like any call.
 """
 
+import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from datetime import timedelta
@@ -23,7 +25,7 @@ from rlhf_pipeline.errors import (
     ProviderParked,
 )
 from rlhf_pipeline.processes import make_owner
-from rlhf_pipeline.protocols import NO_CALLS_SUFFIX
+from rlhf_pipeline.protocols import NO_CALLS_SUFFIX, LedgerTransaction
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
@@ -189,21 +191,26 @@ def test_a_batch_whose_follower_died_is_taken_over(store: Store, host: str) -> N
 
 def test_a_batch_that_is_refused_as_a_whole_fails_its_rows_alone(store: Store) -> None:
     with StubProvider() as stub, StubProvider() as other:
-        stub.batches.refuses_next = "too many lines"
+        stub.batches.refuses_next = f"too many lines of {asking.KEY}"
         made = ask(store.generation, stub, other)
         assert (stub.n_calls, other.n_calls) == (0, 10)
         assert made.kinds == {"bad_request": 10}
-        assert made.frame["error"].dropna().str.contains("too many lines").all()
+        assert made.frame["error"].dropna().str.contains(r"too many lines of \*\*\*").all()
         made = ask(store.generation, stub, other)
         assert (stub.n_calls, other.n_calls) == (10, 10)
     assert made.frame["error"].isna().all()
 
 
-def test_a_batch_whose_submission_was_not_answered_is_not_made_twice(store: Store) -> None:
+@pytest.mark.parametrize(
+    ("status", "n_submitted"), [(None, 1), (500, 1), (504, 1), (409, 1), (503, 2), (429, 2)]
+)
+def test_a_batch_that_may_have_been_made_is_looked_for_and_a_refused_one_made_again(
+    store: Store, status: int | None, n_submitted: int
+) -> None:
     with StubProvider() as stub:
-        stub.batches.n_unheard = 1
+        stub.batches.n_unheard, stub.batches.unheard_as = 1, status
         made = ask(store.generation, stub)
-        assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
+        assert (stub.batches.n_submitted, stub.n_calls) == (n_submitted, 10)
     assert made.frame["error"].isna().all()
 
 
@@ -255,6 +262,7 @@ def test_a_batch_that_is_not_listed_is_lost_and_asked_for_again_only_on_demand(
                 ask(store.generation, stub)
         [run] = store.generation.list_runs()
         assert (run.spent.n_unknown, run.spent.cost_unknown > 0) == (10, True)
+        stub.batches.is_listed = True
         made = ask(store.generation, stub, retry_lost=True)
         assert stub.batches.n_submitted == 2
     assert made.frame["error"].isna().all()
@@ -275,6 +283,93 @@ def test_a_provider_that_asks_for_a_long_wait_parks_the_run(store: Store) -> Non
     assert made.frame["error"].isna().all()
 
 
+def park(store: Store, stub: StubProvider, **calls: Any) -> None:
+    with pytest.raises(ProviderParked):
+        ask(store.generation, stub, max_pause_s=0.1, **calls)
+
+
+def test_failed_polls_park_the_run_and_leave_its_batch(store: Store) -> None:
+    with StubProvider(batch_s=600) as stub:
+        park(store, stub)
+        stub.batches.wait_s = 0.0
+        park(store, stub, max_attempts=2)
+        stub.batches.wait_s = None
+        stub.batches.finish()
+        made = ask(store.generation, stub)
+        assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
+    assert made.frame["error"].isna().all()
+
+
+def test_a_batch_that_is_gone_asks_for_its_key_and_is_lost_after_days(store: Store) -> None:
+    with StubProvider(batch_s=600) as stub:
+        park(store, stub)
+        stub.batches.is_listed = False
+        with pytest.raises(BackendUnavailable, match=r"RLHF_API_KEY.*RLHF_BASE_URL"):
+            ask(store.generation, stub)
+        assert states(store) == {"leased": 10}
+        change_batches(store, submitted_at=utc_now() - timedelta(days=2))
+        with pytest.raises(CompletionError, match="--retry-lost"):
+            ask(store.generation, stub)
+    assert states(store) == {"failed": 10}
+
+
+@pytest.mark.parametrize("is_named", [False, True])
+def test_lines_that_come_late_are_waited_for(store: Store, is_named: bool) -> None:
+    with StubProvider(batch_s=600) as stub:
+        park(store, stub)
+        batch = stub.batches.complete("batch_1")
+        batch |= {"completed_at": int(time.time()), "request_counts": {"completed": 10}}
+        output = batch["output_file_id"]
+        whole = stub.batches.files.pop(output)
+        batch["output_file_id"] = output if is_named else None
+        park(store, stub)
+        batch["output_file_id"] = output
+        stub.batches.files[output] = whole
+        made = ask(store.generation, stub)
+        assert (stub.batches.n_submitted, kinds(store, made)) == (1, {"succeeded": 10})
+
+
+def test_claims_that_another_process_took_are_not_submitted(store: Store) -> None:
+    class Slow(GenerationLedger):
+        n_prepared = 0
+
+        def prepare_batch(self, run_id: str, owner: str, *of_batch: Any) -> list[int]:
+            self.n_prepared += 1
+            if self.n_prepared == 1:
+                self.release(run_id, owner)  # as when the leases have ended
+            return super().prepare_batch(run_id, owner, *of_batch)
+
+    with StubProvider() as stub:
+        ledger = Slow(store.database, store.completions_cache)
+        made = ask(ledger, stub)
+        assert (ledger.n_prepared, stub.batches.n_submitted) == (2, 1)
+        assert len(stub.batches.files) == 2, "one of requests, one of answers"
+    assert made.frame["error"].isna().all()
+
+
+def test_an_interrupt_while_results_are_recorded_records_them_once(
+    store: Store,
+) -> None:
+    main = threading.main_thread().ident or 0
+
+    class Interrupted(GenerationLedger):
+        def settle_and_claim(self, *asked: Any, **more: Any) -> LedgerTransaction:
+            turn = super().settle_and_claim(*asked, **more)
+            if asked[2]:
+                signal.pthread_kill(main, signal.SIGINT)
+                time.sleep(0.05)
+            return turn
+
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with StubProvider() as stub, pytest.raises(KeyboardInterrupt):
+            ask(Interrupted(store.database, store.completions_cache), stub)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    [run] = store.generation.list_runs()
+    assert (run.states, run.spent.n_calls) == ({"succeeded": 10}, 10)
+
+
 @pytest.mark.parametrize("is_deleted", [True, False])
 def test_results_that_are_missing_are_booked_at_their_worst_and_made_again(
     store: Store, is_deleted: bool
@@ -282,13 +377,19 @@ def test_results_that_are_missing_are_booked_at_their_worst_and_made_again(
     with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked):
             ask(store.generation, stub, max_pause_s=0.1)
-        output = stub.batches.complete("batch_1")["output_file_id"]
-        whole = stub.batches.files.pop(output)
+        batch = stub.batches.complete("batch_1")
+        batch |= {"completed_at": 1, "request_counts": {"completed": 10}}
+        whole = stub.batches.files.pop(batch["output_file_id"])
         if not is_deleted:
-            stub.batches.files[output] = b"\n".join([b"<html>", *whole.split(b"\n")[1:]])
+            first, _, third, *more = whole.split(b"\n")
+            bodiless = json.loads(first)
+            bodiless["response"]["body"] = None
+            split = third.replace(b"I would say", "I would\u2028say".encode())
+            lines = [json.dumps(bodiless).encode(), b"<html>", split, *more]
+            stub.batches.files[batch["output_file_id"]] = b"\n".join(lines)
         stub.batches.batch_s = 0
         made = ask(store.generation, stub)
-    n_missing = 10 if is_deleted else 1
+    n_missing = 10 if is_deleted else 2
     assert made.frame["error"].isna().all()
     assert kinds(store, made) == Counter({"garbled": n_missing, "succeeded": 10})
     assert made.n_unknown == n_missing

@@ -61,6 +61,9 @@ def test_any_other_address_is_taken_as_it_is(url: str) -> None:
         ("https://token-7@host/v1", "//token-7@host, token-7", "//***@host, ***"),
         ("https://me:pass-word@host/v1", "me:pass-word@, pass-word", "***@, ***"),
         ("https://me:can-ary@host/v1", "Basic bWU6Y2FuLWFyeQ==", "Basic ***"),
+        ("https://can-ary:@host/v1", "can-ary, Basic Y2FuLWFyeTo=", "***, Basic ***"),
+        ("https://can-ary@host/v1", "can-ary, Basic Y2FuLWFyeTo=", "***, Basic ***"),
+        ("https://host/v1?can-ary", "/v1?can-ary=, can-ary", "/v1?***=, ***"),
     ],
 )
 def test_secrets_of_an_address_are_redacted_but_no_versions_and_short_words(

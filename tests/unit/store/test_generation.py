@@ -142,6 +142,15 @@ def test_what_may_pass_is_claimed_again_when_it_is_due(store: Store, clock: SetC
     assert turn(store, 1).claimed[LANE] == [Claim(0, 1, 1)]
 
 
+def test_a_wait_is_as_long_as_a_run_may_pause_unless_the_clock_jumped_back(
+    store: Store, clock: SetClock
+) -> None:
+    start(store, work(2))
+    turn(store, 2)
+    waits = [attempt(i, "open", not_before=NOON + timedelta(days=7 * (i + 1))) for i in (0, 1)]
+    assert numbers(turn(store, 2, waits).claimed[LANE]) == [1]
+
+
 def test_leases_that_end_are_taken_back_and_their_calls_are_perhaps_billed(
     store: Store, clock: SetClock
 ) -> None:
