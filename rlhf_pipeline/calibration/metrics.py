@@ -126,11 +126,18 @@ def subtract_noise(gap: Floats, share: Floats, variance: Floats) -> Floats:
     return np.asarray((share * (2 * size - expected)).sum(axis=-1))
 
 
-def variance_of_share(share: Any, n: Any) -> Any:
-    """Of a share of `n` rows: s(1 - s) / n at the mean of Jeffreys' posterior (Brown, Cai and
-    DasGupta 2001), so that it is not 0 where all rows agree. Numbers or arrays.
+def smooth_share(share: Any, n: Any) -> Any:
+    """(k + 1/2) / (n + 1) for a share of `n`, k / n: the mean of Jeffreys' posterior (Brown, Cai
+    and DasGupta 2001), never quite 0 or 1. Numbers or arrays.
     """
-    rate = (share * n + 0.5) / (n + 1)
+    return (share * n + 0.5) / (n + 1)
+
+
+def variance_of_share(share: Any, n: Any) -> Any:
+    """Of a share of `n` rows: s(1 - s) / n at the smoothed share, so that it is not 0 where all
+    rows agree. Numbers or arrays.
+    """
+    rate = smooth_share(share, n)
     return rate * (1 - rate) / np.maximum(n, 1e-300)
 
 

@@ -2,7 +2,9 @@
 
 Where all groups have the same share right (all, or three of four in each), so have all resamples,
 and the bootstrap would claim certainty: accuracy has Wilson's interval then, and the other measures
-at least what they would be at its ends.
+at least what they would be at its ends. If that is so in one bin only, the bin has a parametric
+bootstrap (Davison and Hinkley 1997, section 2.2): as many votes as the bin has groups are drawn, at
+the rate of `smooth_share`.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,6 +24,7 @@ from rlhf_pipeline.calibration.metrics import (
     equal_mass_bins,
     equal_width_bins,
     log_losses,
+    smooth_share,
     squared_errors,
     subtract_noise,
     variance_of_share,
@@ -75,6 +78,7 @@ def calibration_metrics(
     drawn = resampled_totals(np.concatenate(list(blocks.values()), axis=1), rows.group, params)
     seen = {name: block.sum(axis=0, keepdims=True) for name, block in blocks.items()}
     again = dict(zip(blocks, np.split(drawn, sizes, axis=1), strict=True))
+    supposed, by_chance = _perturb_uniform_bins(seen, again, rows, bins, params)
 
     def interval(value: float, resampled: Floats) -> Interval:
         return percentile_interval(value, resampled, count, params, n_groups)
@@ -86,7 +90,9 @@ def calibration_metrics(
         name: interval_of(partial(_mean, name=name)) for name in ("right", "brier", "log_loss")
     }
     found["ece"] = interval(ece(rows, bins), _gap_sum(again))
-    found["ece_debiased"] = _debiased_interval(seen, again, params.level, interval)
+    found["ece_debiased"] = _debiased_interval(
+        seen, supposed, again, by_chance, params.level, interval
+    )
     # resampling equal values gives equal values, which is not certainty
     if has_no_scatter(_mean(again, "right")):
         found = _widen_to_wilson(found, rows, n_groups, params.level)
@@ -153,6 +159,37 @@ def _slope(rows: FoldedRows, level: float, n: int) -> Interval | None:
     except NotEnoughData:
         return None
     return None if says_nothing(slope) else slope
+
+
+def _perturb_uniform_bins(
+    seen: Totals,
+    again: Totals,
+    rows: FoldedRows,
+    bins: Ints,
+    params: BootstrapParams,
+) -> tuple[Totals, Floats]:
+    """Add parametric noise, in place, to the resamples of bins whose rows were all right or all
+    wrong. Returns the totals behind these resamples, with the smoothed rate in such bins, and each
+    bin's gap for a calibrated model with as many votes as groups, (n_resamples, bins); NaN for
+    other bins.
+    """
+    rng = np.random.default_rng([params.seed, len(rows.right)])
+    supposed = {"mass": seen["mass"], "gap": seen["gap"].copy()}
+    by_chance = np.full(again["gap"].shape, np.nan)
+    for k in np.unique(bins):
+        inside = (bins == k) & (rows.weight > 0)
+        shares = np.unique(rows.right[inside])
+        if len(shares) != 1 or shares[0] not in (0.0, 1.0):
+            continue
+        share, n = shares[0], len(np.unique(rows.group[inside]))
+        rate = smooth_share(share, n)
+        confidence = np.average(rows.confidence[inside], weights=rows.weight[inside])
+        supposed["gap"][:, k] += (rate - share) * seen["bin_mass"][:, k]
+        error = (rng.binomial(n, rate, params.n_resamples) / n - share) * again["bin_mass"][:, k]
+        again["gap"][:, k] += error
+        again["bin_right"][:, k] += error
+        by_chance[:, k] = rng.binomial(n, confidence, params.n_resamples) / n - confidence
+    return supposed, by_chance
 
 
 def _widen_to_wilson(
@@ -227,14 +264,19 @@ def _debiased(totals: Totals) -> Floats:
     return subtract_noise(totals["gap"] / safe, share, variance_of_share(accuracy, effective))
 
 
-def _debiased_interval(seen: Totals, again: Totals, level: float, interval: Around) -> Interval:
-    """The basic bootstrap interval: resamples scatter around the plain ECE of their source, which
-    contains the rows' noise, not around the true ECE. It starts at 0 if noise alone could explain
-    that plain ECE.
+def _debiased_interval(
+    seen: Totals, supposed: Totals, again: Totals, by_chance: Floats, level: float, interval: Around
+) -> Interval:
+    """The basic bootstrap interval: resamples scatter around the plain ECE of their source
+    (`supposed`), which contains the rows' noise, not around the true ECE. It starts at 0 if noise
+    alone could explain that plain ECE. `by_chance` is the noise of bins whose rows agree, see
+    `_perturb_uniform_bins`.
     """
     value, plain = float(_debiased(seen)[0]), float(_gap_sum(seen)[0])
-    resampled = np.clip(value - (_debiased(again) - plain), 0.0, 1.0)
-    noise = np.abs(again["gap"] / again["mass"] - seen["gap"] / seen["mass"]).sum(axis=1)
+    resampled = np.clip(value - (_debiased(again) - float(_gap_sum(supposed)[0])), 0.0, 1.0)
+    shown = again["gap"] / again["mass"] - seen["gap"] / seen["mass"]
+    chance = by_chance * seen["bin_mass"] / seen["mass"]
+    noise = np.abs(np.where(np.isnan(chance), shown, chance)).sum(axis=1)
     found = interval(max(0.0, value), resampled)
     if plain <= np.quantile(noise, 0.5 + level / 2):
         return found.model_copy(update={"low": 0.0})
