@@ -107,6 +107,7 @@ def retraining_set(
         halves.labelling if halves else by_all,
         config.hard_negatives,
         confidence=config.relabel_confidence,
+        references=references,
     )
     version = Artefacts(settings.frames).keep_version("retraining_set", frame)
     rule = DataExpectation(

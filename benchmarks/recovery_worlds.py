@@ -196,6 +196,7 @@ class VotedWorld:
             judge,
             params.hard_negatives,
             confidence=params.relabel_confidence,
+            references=references,
         )
 
     def fit_halves(self, encoder: Encoder) -> VoteHalves:

@@ -46,10 +46,6 @@ class SuiteReport(Record):
     n_streams: int
     rows: tuple[SuiteRow, ...]
 
-    @property
-    def n_missed(self) -> int:
-        return sum(not row.is_met for row in self.rows)
-
 
 def run_suite(
     names: Sequence[str],

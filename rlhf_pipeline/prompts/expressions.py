@@ -3,9 +3,11 @@
 from collections.abc import Callable, Mapping
 from fractions import Fraction
 from functools import cache
+from numbers import Real
 from typing import Any
 
 from jinja2 import StrictUndefined, TemplateError, meta
+from jinja2.runtime import Context
 from jinja2.sandbox import SandboxedEnvironment
 
 from rlhf_pipeline.errors import PromptError
@@ -24,7 +26,36 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "in_order": lambda *words: ", ".join(sorted(map(str, words))),
 }
 FAULTS = (TemplateError, TypeError, ValueError, ZeroDivisionError, IndexError, OverflowError)
-SANDBOX = SandboxedEnvironment(undefined=StrictUndefined)
+MAX_POWER_BITS = 10_000  # about 3,000 digits
+
+
+class ExactSandbox(SandboxedEnvironment):
+    """Computes with fractions, and limits powers."""
+
+    intercepted_binops = frozenset(SandboxedEnvironment.default_binop_table)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        if isinstance(left, Real) and isinstance(right, Real):
+            left, right = _make_exact(left), _make_exact(right)
+            if operator == "**":
+                _check_power(left, right)
+        return super().call_binop(context, operator, left, right)
+
+
+def _make_exact(number: Any) -> Fraction:
+    """A number as a fraction: 0.1 as one tenth."""
+    return Fraction(str(number) if isinstance(number, float) else number)
+
+
+def _check_power(base: Fraction, exponent: Fraction) -> None:
+    size = max(base.numerator.bit_length(), base.denominator.bit_length())
+    if exponent.denominator != 1 or abs(exponent) * size > MAX_POWER_BITS:
+        raise ValueError(
+            f"a power needs a whole exponent and a result below 2 ** {MAX_POWER_BITS:,}"
+        )
+
+
+SANDBOX = ExactSandbox(undefined=StrictUndefined)
 SANDBOX.globals = dict(FUNCTIONS)
 
 
@@ -39,12 +70,8 @@ def compute(expression: str, variables: Mapping[str, Any], *, where: str) -> Any
     >>> print(compute("a / 2", {"a": 3}, where="here"))
     None
     """
-    exact = {
-        name: Fraction(value) if isinstance(value, int) else value
-        for name, value in variables.items()
-    }
     try:
-        value = _compile(expression)(**exact)
+        value = _compile(expression)(**variables)
         if isinstance(value, str):
             return value
         return int(value) if value == int(value) else None

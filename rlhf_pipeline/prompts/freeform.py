@@ -107,7 +107,7 @@ def _read_lines(path: Path) -> Iterator[PromptRow]:
         return
     try:
         text = path.read_text(encoding="utf-8")
-        by_category = parse_yaml(text) if suffix != ".txt" else {"": text.splitlines()}
+        by_category = parse_yaml(text) if suffix != ".txt" else {"": text.split("\n")}
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
         raise PromptError(
             f"Instructions {path} cannot be read ({cause}). Give UTF-8 text, or UTF-8 YAML of "

@@ -18,7 +18,7 @@ from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.prompts.base import Draft, PromptParams, check_size
 from rlhf_pipeline.prompts.expressions import compute, names_in
 from rlhf_pipeline.prompts.references import RULES, compute_reference
-from rlhf_pipeline.prompts.selection import Selection
+from rlhf_pipeline.prompts.selection import Report, Selection
 from rlhf_pipeline.protocols import TextGenerator
 from rlhf_pipeline.records import Difficulty, parse_category
 
@@ -28,8 +28,10 @@ LIBRARY = Path(__file__).with_name("library.yaml")
 LIBRARIES = {"taught": LIBRARY, "wide": LIBRARY.with_name("library_wide.yaml")}
 MAX_TRIES = 200_000
 # Refusals in a row after which a template is given up: one whose fixed words break a rule or nearly
-# repeat an earlier prompt, would else be filled 200,000 times.
-MAX_REFUSALS_IN_A_ROW = 200
+# repeat an earlier prompt, would else be filled 200,000 times. Near-duplicates and texts off the
+# topic, which take 10 ms each, end at the lower number.
+MAX_COSTLY_REFUSALS = 200
+MAX_REFUSALS = 2_000
 # fields that a level may override, in addition to variables
 LEVEL_FIELDS = ("text", "derived", "distinct", "reference")
 
@@ -313,17 +315,24 @@ def _take_turns(
 
 def _next_draft(stream: Iterator[Draft], selection: Selection) -> Draft | None:
     """The next acceptable draft; None at the end, or after so many refusals in a row that the rest
-    is hopeless.
+    is hopeless. A prompt that was used before is no refusal.
     """
-    n_refused = 0
+    n_costly, n_refused = _count_refusals(selection.report)
     for draft in stream:
-        n_before = selection.report.n_duplicates
         if selection.accepts(draft):
             return draft
-        n_refused += selection.report.n_duplicates == n_before
-        if n_refused == MAX_REFUSALS_IN_A_ROW:
+        n_costly_now, n_refused_now = _count_refusals(selection.report)
+        if (
+            n_costly_now - n_costly >= MAX_COSTLY_REFUSALS
+            or n_refused_now - n_refused >= MAX_REFUSALS
+        ):
             return None
     return None
+
+
+def _count_refusals(report: Report) -> tuple[int, int]:
+    """Costly refusals, and broken rules."""
+    return report.n_near_duplicates + report.n_rejected["topic"], report.n_rejected.total()
 
 
 def _iterate_fillings(template: Template, rng: np.random.Generator) -> Iterator[Draft]:

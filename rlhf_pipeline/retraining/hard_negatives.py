@@ -1,5 +1,7 @@
 """Finds hard negatives: pairs of a prompt's completions that nobody compared and that are close."""
 
+from collections.abc import Mapping
+
 import numpy as np
 import pandas as pd
 
@@ -7,6 +9,7 @@ from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.evaluation import CompletionJudge
 from rlhf_pipeline.frames import RETRAINING_SET, concat
 from rlhf_pipeline.records import content_id
+from rlhf_pipeline.retraining.selection import prefers_wrong_answer
 
 ORIGIN = "hard_negative"
 
@@ -18,13 +21,15 @@ def add_hard_negatives(
     n: int,
     *,
     confidence: float,
+    references: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """`selected` (RETRAINING_SET) and up to `n` further rows on its prompts, at most one a prompt,
     the hardest ones: all in the order of their information times weight.
 
     The completions are those of `pairs` (PREFERENCE_PAIRS). The one that `judge` likes most is
     chosen, and that one rejected which comes closest, was not compared with it, and is still worse
-    with a probability of `confidence`.
+    with a probability of `confidence`. `references` are the right answers by prompt_id: a row that
+    prefers a wrong answer to the right one is left out.
     """
     if not n:
         return selected
@@ -33,7 +38,8 @@ def add_hard_negatives(
     found = [row for _, own in by_prompt if (row := _find_row(own, judge, confidence))]
     if not found:
         return selected
-    hardest = pd.DataFrame(found).sort_values(
+    rows = pd.DataFrame(found)
+    hardest = rows[~prefers_wrong_answer(rows, references or {})].sort_values(
         ["information", "comparison_id"], ascending=[False, True]
     )
     both = concat([selected, hardest.head(n)], RETRAINING_SET)

@@ -153,7 +153,7 @@ def select_pairs(
         (described["weight"] > 0)
         & (is_sure | ~is_reserved)
         & (is_current | (p_chosen >= 0.5))
-        & ~_prefers_wrong_answer(described, references or {})
+        & ~prefers_wrong_answer(described, references or {})
     ]
     _require_enough_pairs(len(chosen), len(checked), params.min_pairs)
     ranked = chosen.assign(_rank=chosen["information"] * chosen["weight"]).sort_values(
@@ -185,7 +185,7 @@ def _swap(pairs: pd.DataFrame, swapped: "pd.Series[bool]") -> pd.DataFrame:
     )
 
 
-def _prefers_wrong_answer(pairs: pd.DataFrame, references: Mapping[str, str]) -> "pd.Series[bool]":
+def prefers_wrong_answer(pairs: pd.DataFrame, references: Mapping[str, str]) -> "pd.Series[bool]":
     """Whether the chosen completion lacks the right answer and the rejected one gives it."""
     known = [references.get(prompt_id) for prompt_id in pairs["prompt_id"]]
     found = [

@@ -39,11 +39,8 @@ class Replays:
 
     def pending_days(self) -> list[str]:
         """Days still to be replayed, oldest first."""
-        return self._read_days("pending")
-
-    def finished_days(self) -> list[str]:
-        """Days that were replayed and not requested since, oldest first."""
-        return self._read_days("done")
+        waiting = select(replays.c.day).where(replays.c.state == "pending")
+        return list(self._database.fetch_scalars(waiting.order_by(replays.c.day)))
 
     def unrequested_days(self) -> list[str]:
         """Days with imported votes for which no replay was requested, oldest first; an earlier
@@ -121,7 +118,3 @@ class Replays:
                 .values(state="done", done_at=self._database.clock.now(), leased_for=None)
             )
         return True
-
-    def _read_days(self, state: str) -> list[str]:
-        wanted = select(replays.c.day).where(replays.c.state == state).order_by(replays.c.day)
-        return list(self._database.fetch_scalars(wanted))

@@ -36,7 +36,7 @@ class PairParams(Parameters):
     keep_only_ties: bool = Field(
         default=False,
         description="Keep comparisons with only ties, at 0 votes, agreement 0.5 and margin 0: for "
-        "a reward model that learns ties (label annotators, or a transformer's ties_as_halves)",
+        "a reward model that learns ties (label annotators)",
     )
     strength_when_missing: int = Field(
         default=2, ge=1, le=MAX_STRENGTH, description="Strength of a vote without one"

@@ -89,7 +89,8 @@ def test_a_day_ends_without_a_fit_while_the_cause_of_a_change_is_unclear(
     seq = imported_day.store.votes.last_imported_seq(imported_day.day)
     imported_day.store.events.add([unclear_rise(seq)])
     assert imported_day.replay.advance() is None
-    assert imported_day.store.replays.finished_days() == [imported_day.day]
+    assert not imported_day.store.replays.pending_days()
+    assert not imported_day.store.replays.unrequested_days()
 
 
 def test_a_change_of_calibration_calibrates_the_champion_again(imported_day: ReplayedDay) -> None:

@@ -11,6 +11,12 @@ from rlhf_pipeline.prompts.expressions import compute, names_in
         ("(a - b) ** 2", 4),
         ("a / b * b", 3),
         ("a / b", None),
+        ("a * (1 / 49) * 49", 3),
+        ("100 * 0.07", 7),
+        ("0.1 + 0.2 - 0.3", 0),
+        ("(1 / a) ** -2", 9),
+        ("word * 2", "teatea"),
+        ("(a < b) * 2", 2),
         ("-a // b", -1),
         ("b % a", 1),
         ("upper(word) ", "TEA"),
@@ -40,6 +46,9 @@ def test_integers_and_texts_are_computed_exactly(expression, value):
         "f'{a}'",
         "missing",
         "a / 0",
+        "9 ** 999 ** 9",
+        "a ** 99999999",
+        "a ** (1 / 2)",
     ],
 )
 def test_nothing_else_is_run(expression):

@@ -79,9 +79,9 @@ def test_a_text_generator_is_asked_again_while_it_repeats_itself():
 
 def test_plain_lines_of_a_text_file_are_prompts(tmp_path):
     path = tmp_path / "lines.txt"
-    path.write_text("Say hello.\n\nSay goodbye.\n", encoding="utf-8")
+    path.write_bytes("Say hello.\r\n\r\nSay\u2028good\x85bye.\n".encode())
     frame = generate(PromptParams(n=2, source="freeform"), day=DAY, source_file=path)
-    assert set(frame["text"]) == {"Say hello.", "Say goodbye."}
+    assert set(frame["text"]) == {"Say hello.", "Say\u2028good\x85bye."}
 
 
 def test_a_text_generator_receives_the_level_of_each_quota():

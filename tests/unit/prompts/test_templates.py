@@ -116,6 +116,15 @@ def test_checkable_templates_compute_the_reference():
     assert frame.loc[frame["category"].isin(["creative", "safety"]), "reference"].isna().all()
 
 
+def test_used_prompts_do_not_end_a_template(tmp_path):
+    path = library(tmp_path, variables={"who": {"range": [1, 600]}})
+    everyone = generate(SourceParams(n=600), day="2026-01-01", source_file=path)
+    unused = {"Greet 7.", "Greet 300.", "Greet 600."}
+    used = frozenset(everyone.loc[~everyone["text"].isin(unused), "prompt_id"])
+    frame = generate(SourceParams(n=3), day="2026-01-02", source_file=path, exclude=used)
+    assert set(frame["text"]) == unused
+
+
 def test_variables_that_must_differ_do():
     frame = generate(SourceParams(n=300, categories={"reasoning": 1}), day="2026-01-01")
     bigger = frame.loc[frame["template_id"] == "which_is_bigger", "text"]

@@ -17,7 +17,7 @@ class Likes:
         return np.array([self.texts[text] for text in completions])
 
 
-def add(given, judge, n=10):
+def add(given, judge, n=10, references=None):
     selected = select_pairs(given, scores([0.9] * len(given)), None, BY_PEOPLE)
     rows = add_hard_negatives(
         selected,
@@ -25,6 +25,7 @@ def add(given, judge, n=10):
         CompletionJudge(judge, "demo.reward_model@1"),
         n,
         confidence=0.7,
+        references=references,
     )
     is_new = rows["origin"] == "hard_negative"
     pd.testing.assert_frame_equal(rows[~is_new].reset_index(drop=True), selected)
@@ -39,6 +40,12 @@ def test_the_closest_completion_that_is_surely_worse_is_rejected():
     (row,) = add(TWICE, Likes(w=3.0, x=0.0, y=2.9, z=2.0)).to_dict("records")
     assert (row["chosen"], row["rejected"], row["origin"]) == ("w", "z", "hard_negative")
     assert row["difficulty"] == pytest.approx(2 * (1 - 0.731), abs=1e-3)
+
+
+def test_a_wrong_answer_is_not_preferred_to_the_right_one():
+    judge = Likes(w=3.0, x=0.0, y=2.9, z=2.0)
+    assert add(TWICE, judge, references={"p0": "z"}).empty
+    assert len(add(TWICE, judge, references={"p0": "w"})) == 1
 
 
 def test_there_is_one_a_prompt_and_no_more_than_asked():
