@@ -37,7 +37,9 @@ def s3() -> Iterator[S3]:
 def collect_in_processes(project: Any, day: str) -> set[str]:
     """A process for each stage; returns the jobs that beat in the project's store meanwhile."""
     own = project.environ | {
-        "STEP_SETTINGS": project.settings.model_dump_json(exclude_none=True),
+        "STEP_SETTINGS": project.settings.model_dump_json(
+            exclude_none=True, exclude={"alert_targets"}
+        ),
         "STEP_JOB": "collection",
     }
     environ = {

@@ -83,7 +83,7 @@ def start(project: Any, tmp_path: Path) -> Iterator[Callable[..., Run]]:
     ) -> Run:
         chosen = project.settings.model_copy(update=settings)
         own = {
-            "STEP_SETTINGS": chosen.model_dump_json(exclude_none=True),
+            "STEP_SETTINGS": chosen.model_dump_json(exclude_none=True, exclude={"alert_targets"}),
             "STEP_MARK": str(tmp_path / "mark"),
             "STEP_JOB": job,
             "STEP_TAGS": json.dumps(tags or {}),
