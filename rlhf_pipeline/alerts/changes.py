@@ -30,23 +30,32 @@ def read_changes(
     policies: Sequence[Promotion] = (),
     gate: GateDecision | None = None,
 ) -> list[Reading]:
-    """One reading per reward model in which the trigger confirmed a change: 1 until its answer is
-    served, and 0 while probably nothing rose.
+    """One reading per confirmed change, named after its first decision: 1 until its answer is
+    served, and 0 while probably nothing rose. The next decision about the same reward model is
+    about the same change while that waits for a clear cause, or after its answer has failed.
 
     `champion` is the present reward model, `policies` are those promoted so far, oldest first, and
     `gate` is the gate's latest decision.
     """
-    latest: dict[str, tuple[TriggerDecision, str]] = {}
+    latest: dict[int, TriggerDecision] = {}  # of each change, by its first decision
+    ongoing: dict[str, int] = {}  # the first decision of each reward model's newest change
     for decision in _select_confirmed(decisions):
-        subject = decision.evidence.get("looked_at", {}).get("champion") or "project"
-        known = latest.get(subject)
-        # one that only waits does not replace an answer on its way
-        if known is None or known[1] or decision.remedy or not known[0].remedy:
-            end = _find_end(decision, decisions, champion, policies)
-            latest[subject] = decision, end
+        subject = decision.evidence.get("looked_at", {}).get("champion") or ""
+        first = ongoing.get(subject)
+        if first is None or (latest[first].remedy and latest[first].state != "failed"):
+            ongoing[subject] = first = decision.stored_id
+            latest[first] = decision
+        elif decision.remedy or not latest[first].remedy:
+            # one that only waits does not replace an answer that failed
+            latest[first] = decision
     return [
-        _read(subject, decision, end, _describe_progress(decision, decisions, gate))
-        for subject, (decision, end) in latest.items()
+        _read(
+            f"decision {first}",
+            decision,
+            _find_end(decision, decisions, champion, policies),
+            _describe_progress(decision, decisions, gate),
+        )
+        for first, decision in latest.items()
     ]
 
 
@@ -78,7 +87,7 @@ def _read(
         name="drift.unanswered",
         measured_at=decision.decided_at,
         value=0.0 if end or is_doubtful else 1.0,
-        labels={"champion": subject},
+        labels={"decision": subject},
         detail=end or _describe_change(decision, causes),
         evidence=_collect_evidence(decision, causes),
         link=f"/decisions/{decision.stored_id}",

@@ -5,8 +5,10 @@ import logging
 import re
 import socket
 import ssl
+from concurrent.futures import Future
 from datetime import UTC, datetime
-from ipaddress import IPv4Address, IPv6Address, ip_address
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
+from threading import Thread
 
 import httpx
 from standardwebhooks import Webhook
@@ -21,9 +23,25 @@ from rlhf_pipeline.secret_files import read_secret
 from rlhf_pipeline.telemetry.logs import SecretFilter
 from rlhf_pipeline.terminal import escape_controls
 
-TIMEOUT_S = 10.0  # of each step of an attempt
+TIMEOUT_S = 10.0  # of an attempt
 LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.ERROR}
 SECRET = re.compile(r"whsec_[A-Za-z0-9+/]{32,86}={0,2}")  # 24 to 64 bytes in base64
+NAT64 = IPv6Network("64:ff9b::/96")
+# Services of clouds that only their own machines reach, most of them metadata: of Azure, Oracle,
+# Alibaba, Amazon and Google; and addresses of which only the network's own translator knows where
+# they lead (RFC 8215, and IPv4-compatible ones), such as to those.
+NEVER = tuple(
+    ip_network(each)
+    for each in (
+        "168.63.129.16/32",
+        "192.0.0.0/24",
+        "100.100.100.200/32",
+        "fd00:ec2::254/128",
+        "fd20:ce::254/128",
+        "64:ff9b:1::/48",
+        "::/96",
+    )
+)
 logger = logging.getLogger("rlhf_pipeline.alerts")
 
 
@@ -37,8 +55,27 @@ def send(settings: Settings, target: AlertTarget, message: AlertMessage, now: da
     """Bring a message to a target; the text says what the receiver accepted.
 
     Raises DeliveryFailed, or ConfigurationError for settings that cannot be used; neither repeats a
-    secret. A message may be sent twice, under the same id.
+    secret. A message may be sent twice, under the same id. The thread that sends is left alone
+    after `TIMEOUT_S`: neither DNS nor a reply that drips byte by byte has a limit of its own.
     """
+    outcome: Future[str] = Future()
+
+    def bring() -> None:
+        try:
+            outcome.set_result(_bring(settings, target, message, now))
+        except Exception as failure:  # noqa: BLE001  raised where the result is awaited
+            outcome.set_exception(failure)
+
+    Thread(target=bring, name=f"alerts to {target.name}", daemon=True).start()
+    try:
+        return outcome.result(TIMEOUT_S)
+    except TimeoutError:
+        raise DeliveryFailed(
+            f"The receiver took longer than {TIMEOUT_S:g} s. Correct its url."
+        ) from None
+
+
+def _bring(settings: Settings, target: AlertTarget, message: AlertMessage, now: datetime) -> str:
     if target.channel == "webhook":
         return _post(target, message, now, allow_private=settings.alert_allow_private)
     if target.channel == "apprise":
@@ -117,6 +154,8 @@ def _post(target: AlertTarget, message: AlertMessage, now: datetime, *, allow_pr
                 break
         except httpx.HTTPError as cause:
             failure = f"{address}: {cause or type(cause).__name__}"
+            if not isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout):
+                break  # the host may have taken the message: its next address would take it again
     raise DeliveryFailed(f"{url.host} did not take the message ({failure}). Correct its url.")
 
 
@@ -140,7 +179,7 @@ def resolve_allowed(url: httpx.URL, *, allow_private: bool) -> list[str]:
     """The addresses of a webhook's host, in the system's order.
 
     Raises DeliveryFailed if any is private, or public without https. With `allow_private` it still
-    refuses link-local addresses, among them the metadata services of clouds.
+    refuses link-local addresses and the metadata services of clouds.
     """
     try:
         entries = socket.getaddrinfo(url.host, None, type=socket.SOCK_STREAM)
@@ -148,22 +187,26 @@ def resolve_allowed(url: httpx.URL, *, allow_private: bool) -> list[str]:
         raise DeliveryFailed(f"{url.host} cannot be resolved: {cause}. Correct its name.") from None
     found = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in entries))
     for address in map(_find_destination, found):
-        is_public = address.is_global and not address.is_multicast
+        is_never = any(address in network for network in NEVER) and not address.is_loopback
+        is_site = isinstance(address, IPv6Address) and address.is_site_local
+        is_public = address.is_global and not (address.is_multicast or is_never or is_site)
         if is_public and url.scheme != "https":
             raise DeliveryFailed(f"{url.host} is public, and http is not encrypted. Use https.")
         is_unusable = address.is_link_local or address.is_multicast or address.is_unspecified
-        if not is_public and (is_unusable or not allow_private):
+        if not is_public and (is_unusable or is_never or not allow_private):
             raise DeliveryFailed(
                 f"{url.host} has the private address {address}, which webhooks may not reach. Name "
                 "another host, or set alert_allow_private (RLHF_ALERT_ALLOW_PRIVATE=true), which "
-                "allows all but link-local addresses."
+                "allows all but link-local addresses and services of clouds."
             )
     return found
 
 
 def _find_destination(text: str) -> IPv4Address | IPv6Address:
-    """The address, or the IPv4 address that a mapped or 6to4 address leads to."""
+    """The address, or the IPv4 address that a mapped, 6to4 or NAT64 address leads to."""
     address = ip_address(text)
     if isinstance(address, IPv4Address):
         return address
+    if address in NAT64:
+        return IPv4Address(int(address) & 0xFFFF_FFFF)
     return address.ipv4_mapped or address.sixtofour or address

@@ -29,9 +29,12 @@ class AlertPlan:
 
     @property
     def levels(self) -> list[list[str]]:
-        """Groups of targets; without any, all at once. The log stands in for an unknown target."""
+        """Groups of targets; without any, all at once. The log stands in for an unknown target, and
+        empty groups are passed over.
+        """
         groups = self.params.levels or [list(self.targets)]
-        return [[name if name in self.targets else LOG for name in group] for group in groups]
+        known = [[name if name in self.targets else LOG for name in group] for group in groups]
+        return [list(dict.fromkeys(group)) for group in known if group] or [[]]
 
     def build(
         self, alert: Alert, kind: MessageKind, targets: Sequence[str], now: datetime
@@ -166,7 +169,9 @@ def _open(rule: AlertRule, reading: Reading, now: datetime, number: int) -> Aler
 def _move(
     alert: Alert, rule: AlertRule, reading: Reading, is_broken: bool | None, now: datetime
 ) -> Alert:
-    """The alert after one more reading of its subject."""
+    """The alert after one more reading of its subject, which a later round may have opened."""
+    if alert.opened_at > now:
+        return alert
     if is_broken is False or (alert.state == "pending" and not is_broken):
         alert = alert.model_copy(update={"loop_action": reading.loop_action or alert.loop_action})
         return _end(alert, reading.detail, now)

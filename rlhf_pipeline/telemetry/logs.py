@@ -8,6 +8,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TextIO
 from urllib.parse import unquote, urlsplit
@@ -32,14 +33,23 @@ TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
 
 class SecretFilter:
     """Replaces the secrets of the settings, and of the files that they name, in lines of any
-    logger, and in alerts. The files are read once.
+    logger, and in alerts. A file that has changed is read again; its earlier secret stays hidden.
     """
 
     def __init__(self, settings: Settings):
-        found = {s for s in _find_secrets(settings) if len(s) >= LEAST_SECRET}
-        self._secrets = sorted(found, key=len, reverse=True)
+        self._settings = settings
+        targets = settings.alert_targets
+        files = [file for each in targets for file in (each.url_file, each.secret_file)]
+        self._files = [file for file in (settings.api_key_file, *files) if file is not None]
+        self._secrets: list[str] = []
+        self._changed_at: list[int] | None = None  # of each file; None: not read yet
 
     def hide(self, text: str) -> str:
+        changed_at = [_find_change(file) for file in self._files]
+        if changed_at != self._changed_at:
+            found = {s for s in _find_secrets(self._settings) if len(s) >= LEAST_SECRET}
+            self._secrets = sorted({*self._secrets, *found}, key=len, reverse=True)
+            self._changed_at = changed_at
         for secret in self._secrets:
             text = text.replace(secret, "…")
         return text
@@ -147,6 +157,14 @@ def _log_uncaught(
         )
 
 
+def _find_change(file: Path) -> int:
+    """When the file changed, in ns; 0 if there is none."""
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
 def _find_secrets(settings: Settings) -> Iterator[str]:
     """Secret values, each word of them, passwords and secret parameters of URLs, and whatever may
     be a token in the address of a target.
@@ -182,8 +200,10 @@ def _find_url_secrets(url: str) -> Iterator[str]:
 
 def _split_address(url: str) -> Iterator[str]:
     """A target's address after its scheme and host, and its parts: any may be a token, in apprise
-    even in the host's place, unless that is the name or the number of a host.
+    even in the host's place, unless that is the name or the number of a host. Its password may be
+    shorter than a token.
     """
+    yield from _find_url_secrets(url)
     rest = url.partition("://")[2]
     host, _, path = rest.partition("/")
     parts = [part for part in re.split(r"[/@?&=:]", rest) if len(part) >= LEAST_TOKEN]

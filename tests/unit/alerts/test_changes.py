@@ -172,7 +172,8 @@ def test_a_false_alarm_ends_the_change_until_the_next_one():
     dismissed = decision(2, state="held", action="hold", remedy="dismiss")
     reading = read_one([waited, dismissed])
     assert (reading.value, reading.detail) == (0.0, "later votes show no rise: a false alarm")
-    assert value([waited, dismissed, waiting(3)]) == 1.0
+    readings = read_changes([waited, dismissed, waiting(3)])
+    assert [(r.subject, r.value) for r in readings] == [("decision 1", 0.0), ("decision 3", 1.0)]
 
 
 def test_decisions_that_wait_for_an_answer_leave_it_in_view():
@@ -187,9 +188,20 @@ def test_decisions_that_wait_for_an_answer_leave_it_in_view():
         assert read_one([answer, later]).progress == progress
     answered = waiting(2, "not clear", left_to_people=left | {"is_answered": True})
     dismissed = decision(3, "held", None, "hold", actor="ada", answers=1)
-    assert read_one([asked, answered, dismissed]).progress == "not answered"
+    readings = read_changes([asked, answered, dismissed])
+    assert [(r.value, r.progress) for r in readings] == [(0.0, ""), (1.0, "not answered")]
 
 
 def test_each_reward_model_has_its_own_change():
-    readings = read_changes([waiting(1, champion="rm@1"), waiting(2, champion="rm@2")])
-    assert [(r.subject, r.value) for r in readings] == [("rm@1", 1.0), ("rm@2", 1.0)]
+    decisions = [waiting(1, champion="rm@1"), waiting(2, champion="rm@2")]
+    readings = read_changes([*decisions, waiting(3, champion="rm@1")])
+    assert [(r.subject, r.value) for r in readings] == [("decision 1", 1.0), ("decision 2", 1.0)]
+
+
+def test_a_change_after_an_answer_has_an_alert_of_its_own_and_a_retry_has_none():
+    for state, subjects in (
+        ("succeeded", ["decision 1", "decision 2"]),
+        ("failed", ["decision 1"]),
+    ):
+        readings = read_changes([decision(state=state), decision(2)])
+        assert [reading.subject for reading in readings if reading.value] == subjects

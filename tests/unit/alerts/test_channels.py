@@ -5,6 +5,8 @@ import json
 import logging
 import socket
 import ssl
+import threading
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -113,6 +115,8 @@ def test_a_private_address_is_refused_by_default(opened: AlertMessage) -> None:
         "[fc00::1]",
         "[::ffff:10.0.0.1]",
         "[2002:7f00:1::1]",
+        "[64:ff9b::10.0.0.1]",
+        "[fec0::1]",
     ],
 )
 def test_addresses_of_the_own_network_must_be_allowed(address: str) -> None:
@@ -123,7 +127,20 @@ def test_addresses_of_the_own_network_must_be_allowed(address: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "address", ["169.254.169.254", "[fe80::1]", "[::ffff:169.254.169.254]", "0.0.0.0", "224.0.0.1"]
+    "address",
+    [
+        "169.254.169.254",
+        "[fe80::1]",
+        "[::ffff:169.254.169.254]",
+        "0.0.0.0",
+        "224.0.0.1",
+        "[64:ff9b::a9fe:a9fe]",
+        "[64:ff9b:1::1]",
+        "[::10.0.0.1]",
+        "[fd00:ec2::254]",
+        "100.100.100.200",
+        "168.63.129.16",
+    ],
 )
 def test_metadata_of_clouds_is_never_reachable(address: str) -> None:
     with pytest.raises(DeliveryFailed, match="link-local"):
@@ -135,6 +152,42 @@ def test_a_redirect_is_not_followed(opened: AlertMessage) -> None:
     with serve_hook(Hook(status=307, headers={"Location": place})) as hook:
         assert "answered 307" in failure(opened, hook.url)
     assert len(hook.received) == 1
+
+
+@pytest.mark.parametrize("status", [0, 204], ids=["no valid reply", "accepted"])
+def test_only_a_failed_connection_tries_the_next_address(
+    opened: AlertMessage, monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    with serve_hook(Hook(status=status)) as hook:
+        found = ["127.0.0.2", "127.0.0.1", "127.0.0.1"]  # none listens at the first
+        monkeypatch.setattr(channels, "resolve_allowed", lambda *_, **__: found)
+        if status:
+            assert post(opened, hook.url) == "127.0.0.1 answered 204"
+        else:
+            assert failure(opened, hook.url)
+    assert len(hook.received) == 1
+
+
+def test_an_attempt_ends_though_the_reply_drips(
+    opened: AlertMessage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channels, "TIMEOUT_S", 0.5)
+
+    def drip(server: socket.socket) -> None:
+        taken, _ = server.accept()
+        with taken, suppress(OSError):
+            taken.sendall(b"HTTP/1.1 204 OK\r\nx: ")
+            while not is_over.wait(0.05):
+                taken.sendall(b"x")
+
+    is_over = threading.Event()
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=drip, args=(server,))
+        thread.start()
+        url = f"http://127.0.0.1:{server.getsockname()[1]}/"
+        assert "longer than 0.5 s" in failure(opened, url)
+        is_over.set()
+        thread.join()
 
 
 def test_http_is_refused_for_public_addresses(opened: AlertMessage) -> None:

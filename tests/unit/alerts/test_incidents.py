@@ -135,8 +135,14 @@ def test_a_silence_stops_sending_but_neither_recording_nor_the_end():
 
 @pytest.mark.parametrize(
     ("levels", "told"),
-    [([["bos"]], ["opened>log"]), ([], ["opened>log", "opened>team", "opened>boss"])],
-    ids=["unknown target", "no levels"],
+    [
+        ([["bos"]], ["opened>log"]),
+        ([], ["opened>log", "opened>team", "opened>boss"]),
+        ([[], ["boss"]], ["opened>boss"]),
+        ([["team", "team", "log", "bos"]], ["opened>team", "opened>log"]),
+        ([[]], []),
+    ],
+    ids=["unknown target", "no levels", "empty level", "repeated names", "nobody"],
 )
 def test_first_messages_go_to_the_first_level(levels, told):
     assert World(params=AlertParams(levels=levels)).tick(80) == told
@@ -161,6 +167,13 @@ def test_an_alert_closed_by_hand_opens_again_only_after_its_condition_ended():
     assert world.tick(1) == []
     assert world.ended[0].resolved_by == "ada"
     assert world.tick(80) == ["opened>log", "opened>team"]
+
+
+def test_a_late_round_leaves_alone_what_was_opened_after_it():
+    world = World()
+    world.tick(80)
+    assert world.tick(1, minutes=-1) == []
+    assert world.alert().state == "open"
 
 
 @settings(max_examples=60, deadline=None)

@@ -88,11 +88,12 @@ def test_secrets_of_the_settings_are_hidden_in_every_line(log_format: str, lines
                 "secret": f"{WEBHOOK_SECRET} {NEXT_SECRET}",
             },
             "slack": {"channel": "apprise", "url": "slack://TokenA/TokenB%2B/TokenC/"},
+            "mail": {"channel": "apprise", "url": "mailtos://ann:pa55@mail.example"},
         },
     )
     configure_logs(settings)
     hidden = ("sk-12345", "pass/word", "pass%2Fword", "c2VjcmV0", "/hooks/T0/x9", WEBHOOK_SECRET)
-    hidden += (NEXT_SECRET, "TokenA", "TokenB%2B", "TokenB+", "TokenC")
+    hidden += (NEXT_SECRET, "pa55", "TokenA", "TokenB%2B", "TokenB+", "TokenC")
     for secret in hidden:
         theirs.error("said %s", secret)
     try:
@@ -130,6 +131,10 @@ def test_secrets_in_files_are_hidden(tmp_path: Path, lines: Any):
     hidden = ("sk-sealed", WEBHOOK_SECRET, NEXT_SECRET, "TokenA", "TokenB", "of-the-proxy", "k%2F1")
     ours.warning("said %s", " and ".join((*hidden, "version=2026")))
     assert lines()[0].endswith("said " + " and ".join(["…"] * 7) + " and version=2026")
+    files["missing"].write_text("mailtos://ann:pa55@mail.example")
+    files["url"].write_text("slack://TokenX/TokenY/")
+    ours.warning("said %s", " and ".join(("pa55", "TokenA", "TokenX", "TokenY")))
+    assert lines()[0].endswith("said … and … and … and …")
 
 
 def test_other_libraries_write_warnings_and_errors_only(lines: Any):
