@@ -8,6 +8,7 @@ import shutil
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import dagster as dg
@@ -20,10 +21,11 @@ from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import RetentionParams, Settings
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.object_stores import list_written
-from rlhf_pipeline.records import TriggerDecision
+from rlhf_pipeline.records import ModelVersion, TriggerDecision
 from rlhf_pipeline.registry import (
     KINDS,
     Registry,
+    StoredVersion,
     needed_versions,
     removable_versions,
     remove_files,
@@ -171,13 +173,25 @@ class Retention:
         n = 0
         for kind in KINDS:
             versions = stored_versions(self.registry, kind)
-            history = self.store.promotions.history(self.registry.model_name(kind))
-            needed = needed_versions(versions, history, self._unfinished_decisions())
+            needed = self._find_needed(self.registry.model_name(kind), versions)
             for stored in removable_versions(
                 versions, needed=needed, n_latest=self._keep.model_versions
             ):
-                n += remove_files(self.registry, stored.version, self.settings.cache, self.now)
+                n += remove_files(
+                    self.registry,
+                    stored.version,
+                    self.settings.cache,
+                    self.now,
+                    is_needed=partial(self._is_needed, stored.version, versions),
+                )
         return n
+
+    def _find_needed(self, name: str, versions: list[StoredVersion]) -> set[str]:
+        history = self.store.promotions.history(name)
+        return needed_versions(versions, history, self._unfinished_decisions())
+
+    def _is_needed(self, version: ModelVersion, versions: list[StoredVersion]) -> bool:
+        return version.label in self._find_needed(version.name, versions)
 
 
 def _find_old(folder: Path, before: datetime) -> list[Path]:
@@ -197,9 +211,9 @@ def keep_house(
     registry: dg.ResourceParam[Registry],
 ) -> None:
     now = datetime.now(UTC)
-    deleted = Retention(settings, store, registry, context.instance, now).delete()
     path = settings.home / anchors.FILE
     is_anchored = anchors.add_daily_anchor(path, store.audit, now) is not None
+    deleted = Retention(settings, store, registry, context.instance, now).delete()
     context.log.info(
         f"Deleted {', '.join(f'{n} {kind}' for kind, n in deleted.items()) or 'nothing'}. "
         f"{'Anchored' if is_anchored else 'No new link in'} the audit chain: {path}."

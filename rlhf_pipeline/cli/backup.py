@@ -141,6 +141,13 @@ def restore(
             f"{'unset RLHF_SERVER_URL' if urls else 'set RLHF_SERVER_URL to a server'}; a home on "
             "SQLite moves to a server by `rlhf migrate --to URL`."
         )
+    missing = [f"{kind}.dump" for kind in urls if not (folder / f"{kind}.dump").is_file()]
+    if missing:
+        raise ConfigurationError(
+            f"The backup {folder} lacks {', '.join(missing)}. Nothing was restored: name a backup "
+            "of a home that has all its databases on a server, or set the same URLs of databases "
+            "as in the home that was backed up."
+        )
     if not replace and ((home / HOME_FACTS).exists() or any(map(has_tables, urls.values()))):
         raise ConfigurationError(
             f"{home} or its databases hold data. Name an empty RLHF_HOME, or overwrite with "
@@ -223,13 +230,19 @@ def _refuse_nested(folder: Path, home: Path) -> None:
 
 
 def _copy(source: Path, target: Path) -> None:
-    """A file or a folder; databases as SQLite copies them while they are in use."""
+    """A file or a folder; databases as SQLite copies them while they are in use. Links that lead
+    nowhere are left out.
+    """
     if source.is_dir():
-        beside = shutil.ignore_patterns(*BESIDE_DATABASES)
-        shutil.copytree(source, target, ignore=beside, copy_function=_copy_file)
+        shutil.copytree(source, target, ignore=_left_out, copy_function=_copy_file)
     elif source.is_file():
         target.parent.mkdir(parents=True, exist_ok=True)
         _copy_file(source, target)
+
+
+def _left_out(folder: str, names: list[str]) -> set[str]:
+    beside = shutil.ignore_patterns(*BESIDE_DATABASES)(folder, names)
+    return beside | {name for name in names if not Path(folder, name).exists()}
 
 
 def _copy_file(source: str | Path, target: str | Path) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from typing import Annotated
 
 import typer
@@ -55,8 +55,8 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
     settings = workspace.settings
     is_new = HomeFacts.load(settings.home) is None
     prepare(workspace, join=join)
-    if is_new and not join:
-        _record_start_day(settings)
+    if is_new:
+        _record_progress(workspace)
     if join:
         _relocate_artifacts(workspace)
     workspace.registry.initialise()
@@ -81,12 +81,17 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
     )
 
 
-def _record_start_day(settings: Settings) -> None:
-    """Record today as the start day, unless a setting or existing rows give another."""
-    facts = HomeFacts.load(settings.home)
-    assert facts is not None  # `prepare` wrote them
-    if facts.start_day is None and "start_day" not in settings.model_fields_set:
-        HomeFacts.change(settings.home, start_day=datetime.now(UTC).date())
+def _record_progress(workspace: Workspace) -> None:
+    """Record the start day, unless a setting gives it, and the last link of the audit chain: today
+    and none for a new home, else those of the rows in its store.
+    """
+    settings, store = workspace.settings, workspace.store
+    if "start_day" not in settings.model_fields_set:
+        judged = [f"{touched.day}" for touched in store.votes.touched_days()[:1]]
+        days = filter(None, (store.comparisons.first_day(), *judged))
+        first = min((datetime.now(UTC).date(), *map(date.fromisoformat, days)))
+        HomeFacts.change(settings.home, start_day=first)
+    HomeFacts.raise_audit_seq(settings.home, store.audit.head()[0])
 
 
 def prepare(workspace: Workspace, *, join: bool = False) -> None:

@@ -2,7 +2,7 @@
 
 import re
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -91,11 +91,13 @@ def remove_files(
     version: ModelVersion,
     cache: Path,
     at: datetime,
+    *,
+    is_needed: Callable[[], bool] = lambda: False,
 ) -> bool:
     """Delete the files of a version, then tag it as removed. An interrupted call can be repeated.
 
-    Returns False and deletes nothing if the version has an alias: it may have been promoted since
-    it was listed.
+    Returns False and deletes nothing if the version has an alias or `is_needed()`: it may have been
+    promoted since it was listed.
     """
     local, client = registry.local_folder(version), registry.tracking.client
 
@@ -106,7 +108,7 @@ def remove_files(
 
     def detach() -> bool:
         """Runs under the write lock; promotions check the files under the same lock."""
-        if version.version in registry.aliases(version.kind):
+        if version.version in registry.aliases(version.kind) or is_needed():
             return False
         if local is not None:
             _set_aside(local)

@@ -146,7 +146,8 @@ def keep_private(home: Path) -> None:
     """
     for pattern in DATABASES:
         for path in home.glob(pattern):
-            path.chmod(0o600)
+            with suppress(FileNotFoundError):  # a log that SQLite removes meanwhile
+                path.chmod(0o600)
 
 
 def _refuse_lost_store(settings: Settings, facts: HomeFacts | None, *, initialising: bool) -> None:

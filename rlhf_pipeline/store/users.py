@@ -324,7 +324,7 @@ def _build_user(row: dict[str, Any], roles: Iterable[Role]) -> User:
 
 
 def _normalize_email(email: str) -> str:
-    """The address as stored: NFKC, lower case, without invisible characters. Raises
+    """The address as stored: NFKC, lower case, without control and format characters. Raises
     ConfigurationError.
 
     >>> _normalize_email(" Ａnn@Example.org")
@@ -335,7 +335,7 @@ def _normalize_email(email: str) -> str:
     if (
         not local
         or not host
-        or not cleaned.isprintable()  # nor invisible characters
+        or not cleaned.isprintable()  # control and format characters
         or any(c.isspace() for c in cleaned)
         or "@" in host
         or len(cleaned) > 254

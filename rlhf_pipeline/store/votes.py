@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, func, null, select
 
-from rlhf_pipeline.errors import InvalidVote, NotFound, PipelineError
+from rlhf_pipeline.errors import InvalidVote, NotFound, PipelineError, StoreError
 from rlhf_pipeline.frames import JUDGEMENTS, VOTES, FrameSchema, check_frame
 from rlhf_pipeline.records import (
     AnnotatorKind,
@@ -87,26 +87,44 @@ class Votes(VoteLists):
         anything but the annotator's own standing vote on the comparison); IdempotencyConflict (same
         key, another body). A second vote of an annotator on a comparison that supersedes nothing is
         a repeat pass: kept, and the last pass counts.
+
+        Where the database does not answer, raises StoreError after the busy timeout and records
+        nothing; after twice that time if the vote is being recorded by then.
         """
         mine: Future[VoteRow] = Future()
         self._waiting.append((prepare_row(vote), mine))
-        with self._turn:
-            if not mine.done():
-                self._record_waiting()
-        return vote_of(mine.result())
+        timeout_s = self._database.busy_timeout_s
+        if self._turn.acquire(timeout=timeout_s):
+            try:
+                if not mine.done():
+                    self._record_waiting()
+            finally:
+                self._turn.release()
+        elif mine.cancel():
+            raise StoreError(
+                f"The store {self._database.where}: it does not answer. The vote was not "
+                "recorded; send it again once it does."
+            )
+        try:
+            return vote_of(mine.result(timeout_s))
+        except TimeoutError as cause:
+            raise StoreError(
+                f"The store {self._database.where}: it does not answer. Whether the vote was "
+                "recorded is not known; send it again under the same idempotency key."
+            ) from cause
 
     def _record_waiting(self) -> None:
-        """Record the waiting votes and resolve their futures, whatever happens: a thread whose
-        future stays open would wait forever.
+        """Record the waiting votes but those that were withdrawn, and resolve their futures,
+        whatever happens: a thread whose future stays open would wait for nothing.
         """
         n = len(self._waiting)  # more may come meanwhile
-        group = self._waiting[:n]
+        group = [one for one in self._waiting[:n] if one[1].set_running_or_notify_cancel()]
         del self._waiting[:n]
         answers: Sequence[VoteRow | BaseException]
         try:
             answers = self._record_each([row for row, _ in group])
         except BaseException as error:  # noqa: BLE001 (raised by each of the waiting threads)
-            answers = [error] * n
+            answers = [error] * len(group)
         for (_, future), answer in zip(group, answers, strict=True):
             if isinstance(answer, BaseException):
                 future.set_exception(answer)

@@ -63,11 +63,14 @@ class CacheTimes:
     champion_s: float = 1.0  # a query of MLflow takes longer than the route itself
     figures_s: float = 10.0  # what is counted over many votes
     scrape_s: float = 5.0  # what Prometheus reads
+    blind_s: float = 3.0  # the counts of the votes that a blind reader sees
     stages_s: float = 5.0  # the newest file of each stage; the state of schedules and sensors
 
 
 class CachedValue(Generic[V]):
-    """One value, read again when it is older than `seconds`; one thread reads at a time."""
+    """One value, read again when it is older than `seconds`; one thread reads at a time, and those
+    that wait for it take what it read.
+    """
 
     def __init__(
         self,
@@ -82,10 +85,10 @@ class CachedValue(Generic[V]):
         self._value: tuple[float, V] | None = None  # with the time at which reading began
 
     def __call__(self) -> V:
+        asked = self._now()
         with self._lock:
-            now = self._now()
-            if self._value is None or now - self._value[0] > self._seconds:
-                self._value = now, self._read()
+            if self._value is None or asked - self._value[0] > self._seconds:
+                self._value = self._now(), self._read()
             return self._value[1]
 
     def forget(self) -> None:

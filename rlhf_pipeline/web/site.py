@@ -69,7 +69,7 @@ class Site:
         self.auth = Auth(store, settings, known_for_s=cache_times.token_s)
         self.streams = Streams()
         self.cards = CardDealer(store)
-        self.vote_counter = VoteCounter(store)
+        self.vote_counter = VoteCounter(store, cache_times.blind_s)
         self.work = CachedValue(store.assignments.remaining_work, cache_times.work_s)
         self.lease_slots = asyncio.Semaphore(1 if store.database.is_sqlite else LEASES_AT_ONCE)
         self.terms = CachedValue(self._read_terms, cache_times.terms_s)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
@@ -32,7 +33,7 @@ from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import RetentionParams, Settings
 from rlhf_pipeline.errors import ModelNotFound
 from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
-from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.registry import Registry, StoredVersion, removable_versions
 from rlhf_pipeline.store import Store
 
 NOW = datetime.now(UTC)
@@ -206,8 +207,13 @@ def test_job_deletes_what_is_due_once_and_anchors_the_audit_chain(full: Home) ->
     assert full.retention.delete() == {}
 
 
-def test_job_runs_and_anchors_the_audit_chain(home: Home) -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_job_anchors_the_audit_chain_also_where_nothing_can_be_deleted(
+    home: Home, monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
     home.store.audit.record_salt("x")
+    if fails:
+        monkeypatch.setattr(Retention, "delete", lambda _: 1 / 0)
     result = housekeeping.execute_in_process(
         instance=home.instance,
         resources={
@@ -216,8 +222,9 @@ def test_job_runs_and_anchors_the_audit_chain(home: Home) -> None:
             "registry": home.registry,
         },
         run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
+        raise_on_error=False,
     )
-    assert result.success
+    assert result.success is not fails
     assert len((home.settings.home / "audit_anchors.jsonl").read_text().splitlines()) == 1
 
 
@@ -288,6 +295,24 @@ def test_version_that_was_ever_champion_keeps_its_files(home: Home) -> None:
     assert removed is not None
     with pytest.raises(ModelNotFound, match=r"removed the files of demo\.policy@3"):
         home.registry.fetch_folder(removed, home.settings.cache)
+
+
+def test_version_that_was_champion_since_the_listing_keeps_its_files(
+    home: Home, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number in (1, 2, 3):
+        home.version(number)
+
+    def promote_meanwhile(*listed: Any, **more: Any) -> list[StoredVersion]:
+        found = removable_versions(*listed, **more)
+        if found:
+            for champion in (1, 3):
+                home.store.promotions.record(home.registry.promote("policy", champion))
+        return found
+
+    monkeypatch.setattr("jobs.housekeeping.removable_versions", promote_meanwhile)
+    assert home.retention.delete() == {"model files": 1}
+    assert home.registry.removal_times("policy").keys() == {2}
 
 
 def test_no_file_is_deleted_while_another_run_is_under_way(full: Home) -> None:

@@ -8,8 +8,10 @@ from datetime import date, datetime
 from rlhf_pipeline.records import AnnotatorKind, Choice
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.vote_lists import VoteTally
+from rlhf_pipeline.web.memory_cache import ExpiringCache
 
 PACE_OF = 200  # newest votes of an annotator used for the median time
+MAX_BLIND_READERS = 200
 PACE_WITHIN = 20_000  # newest votes of all annotators that are searched for these at the start
 
 
@@ -49,10 +51,13 @@ class VoteCounts:
 
 
 class VoteCounter:
-    """One count per process. Counted votes stay counted; each caller adds those cast since."""
+    """One count per process. Counted votes stay counted; each caller adds those cast since. What a
+    blind reader sees is counted anew after `blind_s` seconds.
+    """
 
-    def __init__(self, store: Store):
+    def __init__(self, store: Store, blind_s: float = 0):
         self._store = store
+        self._seen: ExpiringCache[str, VoteCounts] = ExpiringCache(MAX_BLIND_READERS, blind_s)
         self._lock = threading.Lock()
         self._counted = VoteCounts()
 
@@ -60,10 +65,14 @@ class VoteCounter:
         """The count up to the newest vote. With `seen_by` as in `Votes.search`, counted from the
         first vote, because judging changes what the reader sees.
         """
+        visible = None if seen_by is None else self._seen.get(seen_by)
+        if visible is not None:
+            return visible
         newest = self._store.votes.max_seq()
         if seen_by is not None:
             visible = VoteCounts()
             self._count_new_votes(visible, newest, seen_by)
+            self._seen.put(seen_by, visible)
             return visible
         with self._lock:
             if newest > self._counted.seq:

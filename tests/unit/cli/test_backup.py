@@ -115,6 +115,33 @@ def test_backup_that_was_changed_since_is_not_restored(
     assert not (tmp_path / "restored").exists()
 
 
+def test_backup_that_lacks_a_dump_is_refused_before_anything_is_set_aside(
+    home: Path, backup: Path, tmp_path: Path
+) -> None:
+    folder = Path(shutil.copytree(backup, tmp_path / "partly"))
+    (folder / "store.dump").touch()
+    server = "postgresql://somebody@127.0.0.1:9/postgres"
+    with pytest.raises(
+        ConfigurationError, match=r"lacks dagster\.dump, mlflow\.dump\. Nothing was"
+    ):
+        rlhf(tmp_path / "restored", "restore", str(folder), "--replace", RLHF_SERVER_URL=server)
+    assert not (tmp_path / "restored").exists()
+
+
+def test_link_that_leads_nowhere_is_left_out_of_a_backup(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And one that leads somewhere is not, from whatever folder."""
+    (home / "models" / "dangling").symlink_to("nothing")
+    (home / "models" / "file").write_text("content")
+    (home / "models" / "link").symlink_to("file")
+    monkeypatch.chdir(tmp_path)
+    assert rlhf(home, "backup", str(tmp_path / "linked")).exit_code == 0
+    kept = tmp_path / "linked" / "models"
+    assert (kept / "link").read_text() == "content"
+    assert not (kept / "dangling").is_symlink()
+
+
 def test_folder_without_a_finished_backup_is_refused(home: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"not a finished backup.*rlhf backup"):
         rlhf(home, "restore", str(tmp_path), "--replace")

@@ -104,14 +104,27 @@ def test_registry_behind_a_server_is_not_asked(home: Path, url: str) -> None:
 
 
 def test_init_writes_lost_facts_from_the_store(rlhf: Rlhf, home: Path) -> None:
+    workspace = Workspace(Settings(home=home))
+    workspace.store.comparisons.publish(comparisons(3), published_at=NOON)
+    homes.record_end(workspace.settings, workspace.store.database)
+    HomeFacts.change(home, start_day=NOON.date())
+    workspace.store.close()
     before = HomeFacts.load(home)
     assert before is not None
+    assert before.audit_seq > 0
     lose_facts(home)
     assert rlhf("init", home=home).exit_code == 0
     after = HomeFacts.load(home)
     assert after is not None
     assert after == before
     assert rlhf("models", "list", home=home).exit_code == 0
+
+
+def test_log_that_goes_while_the_databases_are_made_private_is_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "store.db").touch(0o644)
+    (tmp_path / "store.db-wal").symlink_to(tmp_path / "gone")
+    homes.keep_private(tmp_path)
+    assert (tmp_path / "store.db").stat().st_mode & 0o077 == 0
 
 
 def test_new_folder_passes(tmp_path: Path) -> None:
