@@ -21,7 +21,7 @@ def test_day_is_reported_without_embeddings_if_the_encoder_is_missing(
     run = project.materialise(["drift_report"], grown.day(2))
     report = project.files.read_frame("drift_report", grown.day(2))
     assert (
-        "may be missing"
+        "Set `encoder` back"
         in json.loads(report[report["space"] == "embeddings"].iloc[0]["evidence"])["reason"]
     )
     (told,) = run.asset_materializations_for_node("drift_report")
