@@ -184,7 +184,7 @@ def drift_report(
                         store, current.label, votes, streams[current.label]
                     )
                 }
-                if current and current.label in streams
+                if current and current.label in streams and len(streams[current.label].errors)
                 else {}
             )
             | _draw_calibration(series.windows_of(days[-1])),

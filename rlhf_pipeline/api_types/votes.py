@@ -101,7 +101,7 @@ class VoteFields(Request):
 
 
 class VoteInBatch(VoteFields):
-    idempotency_key: Annotated[Text, Field(min_length=1, max_length=128)]
+    idempotency_key: Annotated[Text, Field(min_length=1, max_length=128, pattern=r"^[ -~]+$")]
 
 
 class Batch(Request):

@@ -461,12 +461,13 @@ def test_a_batch_is_answered_for_vote_by_vote(web: Web):
         {"idempotency_key": "4", "assignment_id": two, "choice": "tie", "strength": 3},
         {"idempotency_key": "5", "assignment_id": three, "choice": "b"},
         {"idempotency_key": "6", "assignment_id": three, "choice": "a"},
+        {"idempotency_key": "ké", "assignment_id": three, "choice": "b"},
         "no vote at all",
     ]
     answer = ann.post("/votes:batch", json={"votes": batch})
     assert answer.status_code == 200, answer.text
     results = answer.json()["results"]
-    assert [result["status"] for result in results] == [201, 404, 422, 422, 201, 409, 422]
+    assert [result["status"] for result in results] == [201, 404, 422, 422, 201, 409, 422, 422]
     assert results[2]["problem"]["errors"][0]["path"] == "body.votes.2.choice"
     assert web.store.votes.count() == 2
     again = ann.post("/votes:batch", json={"votes": batch}).json()["results"]
