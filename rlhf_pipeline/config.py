@@ -551,6 +551,13 @@ class Settings(BaseModel):
             )
         return url
 
+    @field_validator("dagster_url")
+    @classmethod
+    def _check_dagster_url(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None and not url.get_secret_value().startswith("postgresql"):
+            raise ValueError("names no Postgres database: write postgresql://USER@HOST/NAME")
+        return url
+
     @property
     def store_url(self) -> str:
         return (

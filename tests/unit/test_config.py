@@ -45,6 +45,7 @@ def test_an_unknown_setting_is_refused_with_the_known_ones(tmp_path):
         ("STEP_RETRIES", "11"),
         ("MAX_CONCURRENT_RUNS", "0"),
         ("MLFLOW_URL", "foo"),
+        ("DAGSTER_URL", "foo"),
     ],
 )
 def test_a_value_that_cannot_be_used_names_its_setting(tmp_path, name, value):
