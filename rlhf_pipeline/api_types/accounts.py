@@ -50,9 +50,7 @@ class NewToken(Request):
 
 
 class IssuedToken(TokenOut):
-    secret: str | None = Field(
-        description="Shown only once; null in the answer to a repeated request."
-    )
+    secret: str = Field(description="Shown only once.")
 
 
 class UserOut(User, Answer):

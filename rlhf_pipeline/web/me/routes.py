@@ -128,7 +128,7 @@ def make_token(site: AnySite, principal: Owner, body: NewToken) -> IssuedToken:
         scopes=body.scopes,
         asked_by=principal.token.token_id,
     )
-    return IssuedToken(secret=secret, **token.model_dump(exclude={"user_id"}))
+    return IssuedToken(secret=secret, **token.model_dump())
 
 
 @api.delete("/me/tokens/{token_id}", status_code=204)
