@@ -5,6 +5,7 @@ budgets, closing and pausing a lane, useless prompts and interrupts are handled 
 """
 
 import threading
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
@@ -90,7 +91,7 @@ class CompletionWork:
             self.parked_until = max(until, self.parked_until or until)
 
 
-class WorkLane:
+class WorkLane(ABC):
     """Turns the claims of one provider and model into attempts: the base of every lane.
 
     `drive` calls all methods from one thread. A lane that works in another thread sets the event
@@ -115,14 +116,14 @@ class WorkLane:
         self.wake = threading.Event()
 
     @property
+    @abstractmethod
     def n_wanted(self) -> int:
         """How many more claims it can take now."""
-        raise NotImplementedError
 
     @property
+    @abstractmethod
     def is_busy(self) -> bool:
         """Whether it has claims that are neither reported nor withdrawn."""
-        raise NotImplementedError
 
     @property
     def paused_s(self) -> float:
@@ -132,19 +133,19 @@ class WorkLane:
     def start(self, wake: threading.Event) -> None:
         self.wake = wake
 
+    @abstractmethod
     def add(self, claims: Sequence[Claim], *, is_all: bool) -> None:
         """Take claims; `is_all` if no more can be claimed now."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take_attempts(self, most: int) -> list[Attempt]:
         """Attempts not taken before."""
-        raise NotImplementedError
 
     def withdraw(self, items: set[int] | None = None) -> list[int]:
         """Give up claims, of these items or all, for which no call has begun."""
         return []
 
-    def stop(self) -> None:
+    def stop(self) -> None:  # noqa: B027 (a lane without calls has nothing to end)
         """End running calls; each becomes an attempt."""
 
 

@@ -1,6 +1,7 @@
 """What backends of HTTP providers share: address and key, and answers turned into replies."""
 
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, ClassVar
@@ -20,7 +21,7 @@ from rlhf_pipeline.plugins import NoParams
 from rlhf_pipeline.secret_files import clean_key
 
 
-class HTTPBackend:
+class HTTPBackend(ABC):
     """One call is one request: nothing is retried here. The key appears in no error and no `repr`.
 
     A subclass makes the client, encodes requests and parses messages; it satisfies HostedBackend.
@@ -96,16 +97,16 @@ class HTTPBackend:
         """A message of the provider, shortened and without secrets."""
         return redact(said, *self._secrets)
 
-    async def _fetch_whole(self, request: CompletionRequest) -> Reply:
-        raise NotImplementedError
+    @abstractmethod
+    async def _fetch_whole(self, request: CompletionRequest) -> Reply: ...
 
+    @abstractmethod
     async def _stream(
         self, request: CompletionRequest, collect: OnText, pieces: Sequence[str]
     ) -> Reply:
         """Read the stream; each event's text, perhaps empty, goes to `collect`, which keeps it in
         `pieces`. A stream without a reason for its end is incomplete.
         """
-        raise NotImplementedError
 
     def _build_reply(
         self, text: object, refusal: object, reason: str | None, usage: object, status: int
