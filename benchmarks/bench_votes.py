@@ -243,7 +243,8 @@ def measure_ours(table: LimitTable, where: str, url: str, folder: Path, seconds:
     enough = int(1500 * (seconds + WARM_UP_S) / 2)
     tokens = fill_store(url, n_annotators=VOTERS, n_comparisons=enough, overlap=2)
     headers = [{"Authorization": f"Bearer {token}"} for token in tokens]
-    with run_server(url, folder / "home") as (address, process):
+    # a home remembers the end of its store's audit chain, so each store has its own
+    with run_server(url, folder / f"home-{where}") as (address, process):
         before = fsyncs(folder, 3)
         seen = load(address, headers, lambda _, post: our_votes(post), seconds, process.pid)
         after = fsyncs(folder, 3)
