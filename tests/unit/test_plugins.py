@@ -142,7 +142,7 @@ FOLDERS = {
     "rlhf_pipeline.calibration": (CALIBRATORS, "from_json"),
     "rlhf_pipeline.reward_model": (REWARD_MODELS, "weights_hash"),
     "rlhf_pipeline.retraining.strategies": (STRATEGIES, "train"),
-    "rlhf_pipeline.datasets.formats": (FORMATS, "read"),
+    "rlhf_pipeline.datasets.formats": (FORMATS, "write"),
 }
 
 

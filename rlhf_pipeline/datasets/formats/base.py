@@ -1,4 +1,4 @@
-"""The protocol of file formats: writes frames to a file, and reads the file back as one frame."""
+"""The protocol of file formats, which write frames to a file; `row_files` reads files."""
 
 from collections.abc import Iterable
 from typing import IO, Any, ClassVar, Protocol
@@ -9,9 +9,7 @@ from rlhf_pipeline.frames import FrameSchema
 
 
 class Format(Protocol):
-    """One file format. A written frame is read back equal, including exact floats and the
-    difference between missing and empty.
-    """
+    """One file format, which loses nothing: floats are exact, and missing differs from empty."""
 
     name: ClassVar[str]
     suffix: ClassVar[str]
@@ -19,14 +17,7 @@ class Format(Protocol):
     def write(self, batches: Iterable[pd.DataFrame], schema: FrameSchema, file: IO[bytes]) -> int:
         """Write the frames of `schema` one by one, with one in memory. Returns the number of rows.
 
-        Without any frame, the file reads as the empty frame. Leaves `file` open. Raises FrameError
-        if a frame breaks the schema.
-        """
-        ...
-
-    def read(self, file: IO[bytes], schema: FrameSchema) -> pd.DataFrame:
-        """All rows as one frame of `schema`. Raises FrameError, which names the line or the fault
-        of the file.
+        Leaves `file` open. Raises FrameError if a frame breaks the schema.
         """
         ...
 

@@ -7,8 +7,6 @@ from typing import IO, Any, ClassVar
 import pandas as pd
 
 from rlhf_pipeline.datasets.formats.base import plain_columns
-from rlhf_pipeline.documents import parse_json
-from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import FrameSchema, check_frame
 
 # Characters that JSON does not escape but many readers treat as line ends.
@@ -35,38 +33,9 @@ class Jsonl:
             n += len(lines)
         return n
 
-    def read(self, file: IO[bytes], schema: FrameSchema) -> pd.DataFrame:
-        rows = [_row(line, number) for number, line in enumerate(file, start=1) if line.strip()]
-        if not rows:
-            return schema.empty_frame()
-        names = list(dict.fromkeys(name for row in rows for name in row))
-        # dtype object, because integers with missing values would become floats
-        return check_frame(
-            pd.DataFrame(
-                {name: pd.Series([row.get(name) for row in rows], dtype=object) for name in names}
-            ),
-            schema,
-        )
-
 
 def _line(row: dict[str, Any]) -> str:
     line = json.dumps(row, ensure_ascii=False, allow_nan=False)
     for character, escaped in LINE_ENDS.items():
         line = line.replace(character, escaped)
     return f"{line}\n"
-
-
-def _row(line: bytes, number: int) -> dict[str, Any]:
-    try:
-        row = parse_json(line.decode())
-    except ValueError as cause:  # broken JSON and broken UTF-8
-        raise FrameError(
-            f"Line {number} is not JSON in UTF-8 ({cause}). Write the file again, or correct that "
-            "line."
-        ) from cause
-    if not isinstance(row, dict):
-        raise FrameError(
-            f"Line {number} is a JSON {type(row).__name__}, not an object. Each line must be one "
-            "object."
-        )
-    return row

@@ -7,12 +7,8 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import FrameSchema, check_frame
-from rlhf_pipeline.parquet import READ_OPTIONS, WRITE_OPTIONS
-
-# Arrow's default conversion turns integers with missing values into floats.
-WHOLE = {pa.int64(): pd.Int64Dtype(), pa.bool_(): pd.BooleanDtype()}
+from rlhf_pipeline.parquet import WRITE_OPTIONS
 
 
 class Parquet:
@@ -38,13 +34,3 @@ class Parquet:
                     )
                 n += len(batch)
         return n
-
-    def read(self, file: IO[bytes], schema: FrameSchema) -> pd.DataFrame:
-        try:
-            rows = pq.read_table(file, **READ_OPTIONS).to_pandas(types_mapper=WHOLE.get)
-        except Exception as cause:  # a damaged file raises any of the decoder's errors
-            raise FrameError(
-                f"{schema.name}: the file is damaged or not a Parquet file ({cause}). Write or "
-                "copy it again."
-            ) from cause
-        return check_frame(rows, schema)

@@ -1,5 +1,6 @@
 """Comparisons, votes and tuples as files, and back."""
 
+import json
 from datetime import UTC, datetime, timedelta
 
 import pandas as pd
@@ -7,14 +8,12 @@ import pytest
 
 from rlhf_pipeline.config import HomeFacts
 from rlhf_pipeline.datasets.formats import FORMATS
-from rlhf_pipeline.datasets.preference import KINDS
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import NewVote
 from rlhf_pipeline.store import Store
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-KIND_OF = {"comparisons": "comparison", "votes": "vote", "tuples": "tuple"}
-EXPORTS = list(KIND_OF)
+EXPORTS = ("comparisons", "votes", "tuples")
 # whose rows are records: test_argilla_files
 TABLES = {name: form for name, form in FORMATS.items() if name != "argilla"}
 
@@ -120,18 +119,16 @@ def home(tmp_path):
     return made(tmp_path / "home")
 
 
-def read(path, noun):
-    form = next(form() for form in TABLES.values() if form.suffix == path.suffix)
-    with path.open("rb") as file:
-        return form.read(file, KINDS[KIND_OF[noun]])
+def read(path):
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_withdrawn_votes_are_exported_on_request(rlhf, home):
     rlhf("export", "votes", home=home)
-    assert not read(home / "exports" / "votes.jsonl", "votes")["is_superseded"].any()
+    assert not any(row["is_superseded"] for row in read(home / "exports" / "votes.jsonl"))
     assert rlhf("export", "votes", "--superseded", home=home).output.startswith("9 votes in ")
-    votes = read(home / "exports" / "votes.jsonl", "votes")
-    assert votes.loc[votes["is_superseded"], "comparison_id"].tolist() == ["c2"]
+    votes = read(home / "exports" / "votes.jsonl")
+    assert [row["comparison_id"] for row in votes if row["is_superseded"]] == ["c2"]
 
 
 def carried_over(rlhf, home, target, folder, form, nouns=("comparisons", "votes")):
@@ -158,5 +155,4 @@ def test_an_export_survives_a_round_trip_through_another_project(rlhf, home, tmp
         one, two = tmp_path / f"one{form.suffix}", tmp_path / f"two{form.suffix}"
         rlhf("export", noun, "--out", str(one), home=home)
         rlhf("export", noun, "--out", str(two), home=target)
-        pd.testing.assert_frame_equal(read(two, noun), read(one, noun), check_exact=True)
         assert two.read_bytes() == one.read_bytes()

@@ -16,7 +16,6 @@ from rlhf_pipeline.datasets.argilla import (
 from rlhf_pipeline.datasets.formats.argilla import Argilla
 from rlhf_pipeline.datasets.mapping import ColumnMapping
 from rlhf_pipeline.datasets.preference import comparison_rows
-from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import COMPARISONS, EXPORTED_VOTES, check_frame
 from rlhf_pipeline.row_files import open_rows
 
@@ -115,18 +114,6 @@ def test_only_last_words_that_judge_are_written():
     assert record["responses"]["preference"] == [{"value": "b", "user_id": "u1"}]
 
 
-def test_records_of_the_frame_come_back_as_the_frame():
-    frame = record_rows(
-        comparisons(3),
-        votes(
-            ("c1", "u1", "a", {"strength": 2}), ("c2", "m@1", "b", {"annotator_kind": "machine"})
-        ),
-    )
-    file = io.BytesIO()
-    Argilla().write([frame], RECORD_ROWS, file)
-    pd.testing.assert_frame_equal(Argilla().read(io.BytesIO(file.getvalue()), RECORD_ROWS), frame)
-
-
 def test_foreign_records_become_comparisons_and_votes(tmp_path):
     record = {
         "id": "r1",
@@ -198,17 +185,3 @@ def test_an_invalid_record_is_reported_by_row(tmp_path, more, reason):
         assert rows[1].fault is None
     else:
         assert reason in (rows[1].fault or "")
-
-
-@pytest.mark.parametrize(
-    ("content", "named"),
-    [
-        (b"{}", "JSON dict"),
-        (b'[{"id": 1}]', "record 1"),
-        (b"[1]", "record 1"),
-        (b"[\xff]", "UTF-8"),
-    ],
-)
-def test_a_file_that_holds_no_records_is_refused(content, named):
-    with pytest.raises(FrameError, match=named):
-        Argilla().read(io.BytesIO(content), RECORD_ROWS)

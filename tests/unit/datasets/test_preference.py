@@ -19,7 +19,6 @@ from rlhf_pipeline.datasets.preference import (
     tuple_rows,
     vote_rows,
 )
-from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.frames import COMPARISONS, EXPORTED_VOTES, check_frame
 from rlhf_pipeline.votes.splits import split_of
 
@@ -188,27 +187,6 @@ def test_a_row_that_lacks_a_field_is_invalid(kind):
         VALIDATOR.is_valid({name: value for name, value in row.items() if name != left_out})
         for left_out in set(row) - {"dimensions", "highlights"}  # later than the first files
     )
-
-
-@pytest.mark.parametrize("name", FORMATS)
-@pytest.mark.parametrize("kind", KINDS)
-def test_every_kind_comes_back_equal_from_every_format(kind, name):
-    file = io.BytesIO()
-    FORMATS[name]().write([EVERY_KIND[kind]], KINDS[kind], file)
-    pd.testing.assert_frame_equal(
-        FORMATS[name]().read(io.BytesIO(file.getvalue()), KINDS[kind]),
-        EVERY_KIND[kind],
-        check_exact=True,
-    )
-
-
-def test_a_file_of_another_version_is_refused_by_reading_it():
-    file = io.BytesIO()
-    FORMATS["jsonl"]().write([EVERY_KIND["vote"]], KINDS["vote"], file)
-    with pytest.raises(FrameError, match=r"preference-v1/vote.schema.*preference-v2"):
-        FORMATS["jsonl"]().read(
-            io.BytesIO(file.getvalue().replace(b"preference-v1", b"preference-v2")), KINDS["vote"]
-        )
 
 
 def test_comparisons_made_here_leave_with_the_project_as_their_source():
