@@ -145,8 +145,8 @@ def print_calibrations(reports: Sequence[CalibrationReport], console: Console) -
         "method",
         "accuracy",
         "noise ceiling",
-        "ECE before",
-        "ECE after",
+        "ECE with its noise, before",
+        "ECE with its noise, after",
         "log loss before → after",
     ):
         table.add_column(name)

@@ -305,16 +305,16 @@ class Artefacts:
             return decode_frames(list(contents.values()), schema)
         except FrameError:
             for path, content in contents.items():
-                _check_file(path, content, schema)
+                _check_file(path, content, schema, stage)
             raise  # each file is valid by itself, so the days contradict each other
 
 
-def _check_file(path: UPath, content: bytes, schema: FrameSchema) -> None:
+def _check_file(path: UPath, content: bytes, schema: FrameSchema, stage: str) -> None:
     """Raise ArtefactError, which names the file, if it cannot be read."""
     try:
         decode_frames([content], schema)
     except FrameError as cause:
         raise ArtefactError(
-            f"Cannot read {path}: {cause} Materialise {schema.name} again, or restore the file "
+            f"Cannot read {path}: {cause} Materialise {stage} again, or restore the file "
             "from a backup."
         ) from cause

@@ -65,6 +65,9 @@ def find_faults(
         yield "store", [str(error)]
         return
     with store:
+        if version is None:
+            yield "store", [f"{store.database.where} has no tables. {homes.RESTORE}."]
+            return
         if version != migrations.HEAD:
             yield "store", [str(migrations.refusal(store.database.where, version))]
             return

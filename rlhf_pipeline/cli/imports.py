@@ -267,9 +267,14 @@ class ImportSession:
         return {**self.counts.model_dump(), "reasons": dict(self.rejects.reasons)}
 
     def report(self) -> None:
-        """Print the counts in one line, then notes. Raises DatasetError where every
-        row was rejected.
+        """Print the counts in one line, then notes. Raises DatasetError for a file without rows,
+        and where every row was rejected.
         """
+        if not self.counts.total:
+            raise DatasetError(
+                f"{self.file} has no rows{', only a header' * self.rows.is_csv}. Nothing was "
+                "imported: write it again."
+            )
         echo(str(self.counts))
         for note in self.notes:
             echo(note)

@@ -13,9 +13,10 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.models import find_reward_model
 from rlhf_pipeline.cli.tables import echo, progress_bar
 from rlhf_pipeline.cli.training_files import TrainingFiles, append_lines, read_lines
-from rlhf_pipeline.errors import ConfigurationError, DatasetError, ModelNotFound
+from rlhf_pipeline.errors import ConfigurationError, ModelNotFound
 
 FIELDS = ("prompt", "completion_a", "completion_b")
+CURE = f"Write one JSON object a line with {', '.join(FIELDS)}."
 AT_ONCE = 512  # pairs between two writes: what was predicted before a kill stays
 
 
@@ -52,12 +53,12 @@ def predict(
     workspace = Workspace.open()
     path = out or TrainingFiles(workspace.settings.home).predictions
     # before a model is loaded for a file that cannot be read
-    questions = [] if input is None else read_questions(input)
+    rows = [] if input is None else read_lines(input, "file of pairs", CURE, FIELDS)
     judge = load_judge(workspace, model)
     n = (
         predict_dialogue(judge, iter(sys.stdin.readline, ""), sys.stdout, path)
         if input is None
-        else predict_all(judge, questions, path)
+        else predict_all(judge, rows, path)
     )
     echo(f"{n:,} predictions of {judge.label}, {judge.calibrator_version}, appended to {path}")
 
@@ -74,20 +75,6 @@ def load_judge(workspace: Workspace, label: str | None) -> Judge:
             "train, rlhf reward calibrate; or run `learning`."
         )
     return judge
-
-
-def read_questions(path: Path) -> list[dict[str, Any]]:
-    """Raises NotEnoughData, DatasetError naming line and field."""
-    rows = read_lines(path, "file of pairs", f"Write one with {', '.join(FIELDS)} a line.")
-    for number, row in enumerate(rows, start=1):
-        for name in FIELDS:
-            if not isinstance(row.get(name), str):
-                found = "is missing" if name not in row else f"is {row[name]!r:.40}, not a text"
-                raise DatasetError(
-                    f"{path}, object {number}: {name} {found}. Every line needs "
-                    f"{', '.join(FIELDS)}."
-                )
-    return rows
 
 
 def predict_all(judge: Judge, rows: list[dict[str, Any]], path: Path) -> int:

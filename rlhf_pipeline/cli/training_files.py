@@ -4,7 +4,7 @@ The file names are those of the vote predictor that this pipeline succeeds.
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,8 @@ from rlhf_pipeline.errors import DatasetError, NotEnoughData
 from rlhf_pipeline.files import translate_write_errors, write_atomically
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.row_files.json_rows import JsonLines
+
+SHOWN = 5  # invalid lines that a message names
 
 
 class TrainingFiles:
@@ -47,20 +49,35 @@ def append_lines(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     return len(lines)
 
 
-def read_lines(path: Path, what: str, cure: str) -> list[dict[str, Any]]:
-    """The objects of a JSONL file. Raises NotEnoughData if it is missing or empty, DatasetError
-    with the number of an invalid line.
+def read_lines(path: Path, what: str, cure: str, texts: Sequence[str] = ()) -> list[dict[str, Any]]:
+    """The objects of a JSONL file, each with these `texts`. Raises NotEnoughData if it is missing
+    or empty, DatasetError naming the first invalid lines and how many there are.
     """
     if not path.is_file():
         raise NotEnoughData(f"There is no {what} at {path}. {cure}")
-    rows = []
-    for row in JsonLines(path):
-        if row.fault is not None:
-            raise DatasetError(f"{path}, line {row.line}: {row.fault}. Write one object per line.")
-        rows.append(dict(row.cells))
+    rows = list(JsonLines(path))
     if not rows:
         raise NotEnoughData(f"{path} is empty. {cure}")
-    return rows
+    faults = [
+        f"line {row.line}: {fault}"
+        for row in rows
+        if (fault := row.fault or _find_missing_text(row.cells, texts))
+    ]
+    if faults:
+        more = f"; {len(faults) - SHOWN} more" if len(faults) > SHOWN else ""
+        raise DatasetError(
+            f"{path}, {len(faults)} of {len(rows)} lines are invalid: "
+            f"{'; '.join(faults[:SHOWN])}{more}. {cure}"
+        )
+    return [dict(row.cells) for row in rows]
+
+
+def _find_missing_text(cells: Mapping[str, Any], texts: Sequence[str]) -> str | None:
+    for name in texts:
+        if not isinstance(cells.get(name), str):
+            found = f"is {cells[name]!r:.40}, not a text" if name in cells else "is missing"
+            return f"{name} {found}"
+    return None
 
 
 def read_pairs(path: Path) -> pd.DataFrame:

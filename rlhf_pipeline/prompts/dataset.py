@@ -145,6 +145,8 @@ def read_jsonl(path: Path) -> pd.DataFrame:
 def _parse_draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
     """The draft of a row, or the fault with its cure."""
     text = next((row[c] for c in TEXT_COLUMNS if isinstance(row.get(c), str)), None)
+    if text is None and any(c in row and row[c] is None for c in TEXT_COLUMNS):
+        text = ""  # the column is there and its cell is empty
     if text is None:
         return (
             f"no text. Give a column {' or '.join(TEXT_COLUMNS)}; here are "

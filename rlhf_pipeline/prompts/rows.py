@@ -49,7 +49,8 @@ def _read_file(path: Path) -> Iterator[PromptRow]:
         if fault is not None:
             yield PromptRow(where, {}, fault)
         elif rows.is_csv:  # an empty cell is a missing one
-            yield PromptRow(where, {name.strip(): cell for name, cell in row.cells.items() if cell})
+            cells = {name.strip(): cell or None for name, cell in row.cells.items()}
+            yield PromptRow(where, cells)
         else:
             yield PromptRow(where, replace_missing(row.cells))
 

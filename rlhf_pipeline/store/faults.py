@@ -1,5 +1,6 @@
 """Translates database errors into StoreErrors with cause and cure."""
 
+import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -171,6 +172,8 @@ def translate_errors(where: str) -> Iterator[None]:
         if isinstance(cause.orig, UnstorableText):
             raise cause.orig from None
         raise StoreError(f"The store {where}: {explain(str(cause.orig))}") from cause
+    except sqlite3.Error as cause:  # of a connection that SQLAlchemy did not open
+        raise StoreError(f"The store {where}: {explain(str(cause))}") from cause
     except (
         UnicodeEncodeError,
         ValueError,

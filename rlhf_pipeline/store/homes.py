@@ -15,7 +15,6 @@ from rlhf_pipeline.store.promotions import Promotions
 from rlhf_pipeline.store.registered_models import read_champions
 
 DATABASES = ("store.db*", "mlflow/mlflow.db*", "dagster/**/*.db*")
-STORE_LOG = "store.db-wal"
 RESTORE = "Restore the last backup with `rlhf restore FOLDER --replace`"
 
 
@@ -62,10 +61,14 @@ def refuse_older_store(settings: Settings, facts: HomeFacts) -> None:
         finally:
             database.close()
     if lost:
+        cause = "An older copy of the database was put back"
+        if database.is_sqlite:
+            cause += (
+                ", or its log store.db-wal was damaged or left out of a copy: put the log back "
+                "beside it"
+            )
         raise ConfigurationError(
-            f"The store {database.where} lost rows: {'; '.join(lost)}. Its log {STORE_LOG} was "
-            "damaged or left out of a copy, or an older store was put back. Put the log back "
-            f"beside it, or: {RESTORE[0].lower()}{RESTORE[1:]}."
+            f"The store {database.where} lost rows: {'; '.join(lost)}. {cause}. {RESTORE}."
         )
 
 

@@ -86,7 +86,7 @@ def test_store_that_ends_before_the_last_run_did_is_refused(rlhf: Rlhf, home: Pa
     workspace.store.close()
     assert rlhf("users", "list", home=home).exit_code == 0
     (home / "store.db").write_bytes(older)
-    with pytest.raises(ConfigurationError, match=r"lost rows: its audit chain.*rlhf restore"):
+    with pytest.raises(ConfigurationError, match=r"lost rows: its audit .*db-wal.*rlhf restore"):
         rlhf("users", "list", home=home)
 
 

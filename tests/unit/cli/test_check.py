@@ -2,7 +2,9 @@
 
 import hashlib
 import shutil
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -63,6 +65,14 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:500])
 
 
+def empty_store(path: Path) -> None:
+    """A valid file of SQLite without tables."""
+    path.unlink()
+    with closing(sqlite3.connect(path)) as database:
+        database.execute("PRAGMA journal_mode=WAL")
+        database.execute("VACUUM")
+
+
 FRAME = f"frames/votes/{DAY}.parquet"
 DAMAGE: dict[str, tuple[str, Callable[[Path], object], str]] = {
     "flipped page": (FRAME, lambda path: flip(path, 60), "Cannot read"),
@@ -76,6 +86,12 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object], str]] = {
     ),
     "store": ("store.db", damage_page, "is damaged"),
     "mlflow": ("mlflow/mlflow.db", damage_page, "is damaged"),
+    "emptied store": ("store.db", empty_store, "has no tables. Restore"),
+    "annotator model": (
+        "frames/annotator_model/all_votes.parquet",
+        lambda path: (path.parent.mkdir(), path.write_bytes(b"PAR1")),
+        "Materialise annotator_model again",
+    ),
     "lost store": ("store.db", Path.unlink, "is missing"),
     "lost registry": ("mlflow/mlflow.db", Path.unlink, "is missing"),
     "lost project": ("project.json", Path.unlink, "is missing"),

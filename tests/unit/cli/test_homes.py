@@ -12,7 +12,7 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.store import Store
+from rlhf_pipeline.store import Store, homes
 from tests.postgres import QUOTED_PASSWORD, PostgresServer
 
 
@@ -65,6 +65,14 @@ def test_home_on_sqlite_does_not_open_the_databases_of_a_server(tmp_path, server
             act()
     with opened(tmp_path / "a", server) as store:
         assert store.votes.count() == 0
+
+
+def test_older_database_on_a_server_is_not_blamed_on_a_log_of_sqlite(tmp_path, server):
+    prepared(tmp_path, **server)
+    HomeFacts.change(tmp_path, audit_seq=10**6)
+    with pytest.raises(ConfigurationError, match=r"lost rows.*older copy.*rlhf restore") as raised:
+        homes.refuse_broken(Settings(home=tmp_path, **server))
+    assert "wal" not in str(raised.value)
 
 
 def opened(home: Path, server: dict[str, object]) -> Store:

@@ -108,6 +108,16 @@ def comparisons_in(home, project="real"):
         }
 
 
+@pytest.mark.parametrize(("name", "said"), [("p.csv", ", only a header"), ("p.parquet", "")])
+def test_file_without_rows_is_refused(rlhf, tmp_path, name, said):
+    file = tmp_path / name
+    pd.DataFrame(columns=list(pair(1)), dtype=str).to_csv(tmp_path / "p.csv", index=False)
+    schema = pa.schema([(column, pa.string()) for column in pair(1)])
+    pq.write_table(schema.empty_table(), tmp_path / "p.parquet")
+    with pytest.raises(DatasetError, match=f"{re.escape(name)} has no rows{said}\\. Nothing was"):
+        rlhf("import", "comparisons", file)
+
+
 def test_a_new_home_takes_the_project_and_holds_it(rlhf, home, tmp_path):
     file = write(tmp_path / "pairs.jsonl", [pair(1)])
     rlhf("import", "comparisons", file, "--project", "real")

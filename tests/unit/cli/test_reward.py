@@ -15,6 +15,7 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.training_files import TrainingFiles, read_pairs
 from rlhf_pipeline.errors import (
     ConfigurationError,
+    DatasetError,
     ModelNotFound,
     NotEnoughData,
 )
@@ -349,6 +350,19 @@ def test_predictions_say_what_they_rest_on(
     assert one["features_hash"] != other["features_hash"]
     assert other["id"] == 7
     assert {name: one[name] for name in PAIR} == PAIR
+
+
+def test_every_invalid_line_of_the_pairs_is_named(
+    learnt: LearntHome, asked: Callable[..., Path]
+) -> None:
+    lacking = {name: text for name, text in PAIR.items() if name != "prompt"}
+    path = asked(PAIR, lacking, "", "no JSON", PAIR | {"completion_b": 7})
+    with pytest.raises(
+        DatasetError,
+        match=r"3 of 4 lines are invalid: line 2: prompt is missing; line 4: no JSON.*; "
+        r"line 5: completion_b is 7, not a text\. Write one JSON object",
+    ):
+        learnt.rlhf("reward", "predict", "--input", str(path))
 
 
 def test_pairs_are_predicted_interactively(learnt: LearntHome, tmp_path: Path) -> None:

@@ -147,6 +147,8 @@ def test_a_data_set_of_the_hub_is_drawn_from_by_its_name(tmp_path, kind):
         ("p.jsonl", "[1]\n", "line 1: a list, not an object"),
         ("p.jsonl", '{"txt": "?"}\n', "line 1: no text"),
         ("p.jsonl", '{"text": "  "}\n', "line 1: the prompt is empty"),
+        ("p.csv", "text,domain\nfine,law\n,law\n", "line 3: the prompt is empty"),
+        ("p.jsonl", '{"prompt": null}\n', "line 1: the prompt is empty"),
         (
             "p.jsonl",
             json.dumps({"text": "x" * 100_001}),
