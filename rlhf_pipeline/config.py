@@ -79,6 +79,12 @@ TELEMETRY_OFF = {
     "TRL_EXPERIMENTAL_SILENCE": "1",
     "TOKENIZERS_PARALLELISM": "false",
 }
+# MLflow's own limits let a call to an unreachable server block for minutes.
+MLFLOW_PATIENCE = {
+    "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "2",
+    "MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR": "1",
+    "MLFLOW_HTTP_REQUEST_TIMEOUT": "20",  # seconds
+}
 
 
 class HomeFacts(BaseModel):
@@ -518,6 +524,21 @@ class Settings(BaseModel):
     def _parse_targets(cls, value: Any) -> tuple[AlertTarget, ...]:
         return parse_targets(value)
 
+    @field_validator("frames_url")
+    @classmethod
+    def _check_frames_url(cls, url: str | None) -> str | None:
+        scheme, is_url, _ = (url or "").rpartition("::")[2].partition("://")
+        if is_url:
+            # only where frames are remote
+            from fsspec import available_protocols  # type: ignore[import-untyped]
+
+            if scheme not in available_protocols():
+                raise ValueError(
+                    f"begins with {scheme}:, which fsspec does not know: write a folder, or a URL "
+                    "such as s3://bucket/folder"
+                )
+        return url
+
     @field_validator("otlp_headers")
     @classmethod
     def _check_headers(cls, headers: SecretStr | None) -> SecretStr | None:
@@ -785,6 +806,15 @@ def _resolve_home(named: str, folder: Path) -> Path:
     return home
 
 
+# What a setting with a pattern expects, instead of the pattern
+FORMS = {
+    "project": "must consist of lower-case letters, digits, - and _",
+    "database_prefix": "must be a lower-case letter, then lower-case letters, digits and _",
+    "web_url": "must be an address such as https://votes.example.org, without path and user:@",
+    "otlp_endpoint": "must be an address such as http://collector:4318, without user:@",
+}
+
+
 def _describe_problems(refusal: ValidationError) -> str:
     """Each invalid setting with the expected value. The given value is included only for types that
     cannot hold a secret: numbers, dates, switches and choices.
@@ -796,13 +826,14 @@ def _describe_problems(refusal: ValidationError) -> str:
         is_open = field is not None and not any(
             kind in str(field.annotation) for kind in ("str", "Secret", "Path", "Target")
         )
-        value = (
-            f", not {error['input']!r}; correct {ENV_PREFIX}{name.upper()}, or {name} in rlhf.yaml"
-            if is_open
-            else ""
+        value = f", not {error['input']!r}" if is_open else ""
+        is_form = error["type"] == "string_pattern_mismatch" and name in FORMS
+        expected = FORMS[name] if is_form else error["msg"].removeprefix("Value error, ")
+        problems.append(
+            f"{'.'.join(map(str, error['loc'])) or name}: {expected}{value}; correct "
+            f"{ENV_PREFIX}{name.upper()}, or {name} in rlhf.yaml"
         )
-        problems.append(f"{'.'.join(map(str, error['loc'])) or name}: {error['msg']}{value}")
-    return "; ".join(problems)
+    return ". ".join(problems)
 
 
 def _merge_facts(values: dict[str, Any], facts: HomeFacts | None, home: Path) -> dict[str, Any]:
@@ -895,10 +926,10 @@ def split_url(url: str) -> SplitResult:
 
 
 def silence_telemetry() -> None:
-    """Disable telemetry of all libraries. Each entry point calls this first, before heavy
-    imports.
+    """Disable telemetry of all libraries, and bound MLflow's retries. Each entry point calls this
+    first, before heavy imports.
     """
-    for key, value in TELEMETRY_OFF.items():
+    for key, value in (TELEMETRY_OFF | MLFLOW_PATIENCE).items():
         os.environ.setdefault(key, value)
 
 

@@ -1,7 +1,8 @@
-"""Parses JSON and YAML strictly: refuses duplicate keys and numbers that are not finite."""
+"""Parses JSON and YAML strictly: refuses duplicate keys, and numbers that would change silently."""
 
 import json
 import math
+import re
 from collections.abc import Hashable
 from typing import Any
 
@@ -100,10 +101,36 @@ class _Loader(yaml.SafeLoader):
                 seen.add(name)
         return super().construct_mapping(node, deep)
 
+    def construct_number(self, node: yaml.ScalarNode) -> float:
+        if _AMBIGUOUS_NUMBER.match(node.value):
+            raise yaml.constructor.ConstructorError(
+                problem="found a number with a leading zero or a colon, which YAML reads in base "
+                "8, 16 or 60",
+                problem_mark=node.start_mark,
+            )
+        kind = node.tag.rpartition(":")[2]
+        value: float = getattr(self, f"construct_yaml_{kind}")(node)
+        return value
+
+    def construct_date(self, node: yaml.ScalarNode) -> Any:
+        try:
+            return self.construct_yaml_timestamp(node)
+        except ValueError:
+            raise yaml.constructor.ConstructorError(
+                problem="found a date that is not in the calendar", problem_mark=node.start_mark
+            ) from None
+
+
+# 010 is 8 in YAML 1.1, 1:30 is 90, 0x10 is 16
+_AMBIGUOUS_NUMBER = re.compile(r"[-+]?0[\d_xb]|.*:", re.IGNORECASE)
+_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_number)
+_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_number)
+_Loader.add_constructor("tag:yaml.org,2002:timestamp", _Loader.construct_date)
+
 
 def parse_yaml(text: str) -> Any:
-    """The value of a YAML document. Raises yaml.YAMLError, with the line, for broken YAML and
-    duplicate keys.
+    """The value of a YAML document. Raises yaml.YAMLError, with the line, for broken YAML,
+    duplicate keys, numbers such as 010 and 1:30, and impossible dates.
 
     >>> parse_yaml("a: 1")
     {'a': 1}

@@ -20,6 +20,12 @@ T = TypeVar("T")
 P = TypeVar("P", bound=BaseModel)
 
 
+class UnknownMember(ConfigurationError, KeyError):
+    """No member has this name; the message lists the known ones."""
+
+    __str__ = Exception.__str__  # KeyError would quote the message
+
+
 class NoParams(BaseModel):
     """The `Params` of a member without parameters."""
 
@@ -30,8 +36,9 @@ class Members(Mapping[str, T], Generic[T]):
     """Members by name: the shipped ones in their order, then installed ones by name.
 
     Reads like a dict. Names are known without an import; a package is imported when its member is
-    first read. Raises ConfigurationError for two members of one name and for a member that cannot
-    be imported, naming the package and the fix.
+    first read. Raises UnknownMember, a ConfigurationError and KeyError, for an unknown name, and
+    ConfigurationError for two members of one name and for a member that cannot be imported, naming
+    the package and the fix.
     """
 
     def __init__(
@@ -48,6 +55,8 @@ class Members(Mapping[str, T], Generic[T]):
     def __getitem__(self, name: str) -> T:
         if name in self._shipped:
             return self._shipped[name]
+        if name not in self._installed:
+            raise UnknownMember(f"No {name!r} in {self._group}. Known: {', '.join(self)}.")
         if name not in self._loaded:
             self._loaded[name] = self._load(self._installed[name])
         return self._loaded[name]

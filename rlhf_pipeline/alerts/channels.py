@@ -9,6 +9,7 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from threading import Thread
+from typing import Any
 
 import httpx
 from standardwebhooks import Webhook
@@ -75,6 +76,21 @@ def send(settings: Settings, target: AlertTarget, message: AlertMessage, now: da
         ) from None
 
 
+def check_target(settings: Settings, target: AlertTarget) -> None:
+    """Raise ConfigurationError, which repeats no secret, for a target that no message can reach.
+    Sends nothing; only the names of webhooks' hosts are looked up.
+    """
+    try:
+        if target.channel == "webhook":
+            url, secrets = _read_webhook(target)
+            _sign(secrets, "msg_check", datetime.now(UTC), "")
+            resolve_allowed(url, allow_private=settings.alert_allow_private)
+        elif target.channel == "apprise":
+            _open_service(target)
+    except (ConfigurationError, DeliveryFailed) as cause:
+        raise ConfigurationError(f"alert_targets.{target.name}: {cause}") from None
+
+
 def _bring(settings: Settings, target: AlertTarget, message: AlertMessage, now: datetime) -> str:
     if target.channel == "webhook":
         return _post(target, message, now, allow_private=settings.alert_allow_private)
@@ -93,13 +109,10 @@ def _notify(target: AlertTarget, message: AlertMessage, secrets: SecretFilter) -
     """Send mail and chat, and whatever else the package apprise knows."""
     import apprise  # loads plug-ins for more than a hundred services
 
-    service = apprise.Apprise()
     severity = message.payload["data"]["severity"]
     kind = "failure" if severity == "critical" else severity
     with apprise.LogCapture(level=logging.WARNING) as said:  # type: ignore[no-untyped-call]
-        if not service.add(read_secret(target.url, target.url_file)):
-            raise ConfigurationError("apprise cannot use the url. https://appriseit.com helps.")
-        is_sent = service.notify(
+        is_sent = _open_service(target).notify(
             title=build_subject(message),
             body=build_text(message),
             notify_type="success" if message.kind == "resolved" else kind,
@@ -110,18 +123,30 @@ def _notify(target: AlertTarget, message: AlertMessage, secrets: SecretFilter) -
     return "apprise sent the message"
 
 
-def _post(target: AlertTarget, message: AlertMessage, now: datetime, *, allow_private: bool) -> str:
-    """Post JSON that is signed as Standard Webhooks prescribes, to an address that was checked.
+def _open_service(target: AlertTarget) -> Any:
+    import apprise
 
-    The host is resolved once: a second answer of the DNS could lead into the own network.
-    """
+    service = apprise.Apprise()
+    if not service.add(read_secret(target.url, target.url_file)):
+        raise ConfigurationError("apprise cannot use the url. https://appriseit.com helps.")
+    return service
+
+
+def _read_webhook(target: AlertTarget) -> tuple[httpx.URL, str]:
     text = read_secret(target.url, target.url_file)
     if not WEB_ADDRESS.fullmatch(text):
         raise ConfigurationError(
             "A webhook's url must be an address such as https://example.org/alerts without user:@."
         )
-    url = httpx.URL(text)
-    secrets = read_secret(target.secret, target.secret_file)
+    return httpx.URL(text), read_secret(target.secret, target.secret_file)
+
+
+def _post(target: AlertTarget, message: AlertMessage, now: datetime, *, allow_private: bool) -> str:
+    """Post JSON that is signed as Standard Webhooks prescribes, to an address that was checked.
+
+    The host is resolved once: a second answer of the DNS could lead into the own network.
+    """
+    url, secrets = _read_webhook(target)
     body = json.dumps(message.payload, allow_nan=False, separators=(",", ":"))
     headers = {
         "Host": url.netloc.decode(),

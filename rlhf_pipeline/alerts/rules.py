@@ -26,6 +26,14 @@ FACTS: Mapping[str, str] = {
     "settings.unusable": "1 while the section loop of rlhf.yaml is invalid, or names an unknown "
     "target",
 }
+# Labels of those readings of facts that have any
+FACT_LABELS = {
+    "drift.unanswered": ("decision",),
+    "gate.refused": ("candidate",),
+    "runs.last_failed": ("job",),
+    "checks.last_failed": ("check",),
+    "schedules.overdue": ("schedule",),
+}
 RuleName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=60)]
 # Minutes double from 1 to 6 hours: with the first one, 12 attempts in about 20 hours.
 RETRY_SECONDS = [60.0 * min(2**n, 360) for n in range(11)]
@@ -86,9 +94,13 @@ class AlertRule(Parameters):
         if self.reads not in METRICS.keys() | FACTS.keys():
             known = suggest(self.reads, [*METRICS, *FACTS])
             raise ValueError(f"reads {self.reads!r}, which is not measured. {known}")
+        now = datetime.now(UTC)
         try:
-            self.fill_title(Reading(self.reads, datetime.now(UTC), 1.0))
-        except (ValueError, AttributeError, IndexError, TypeError, KeyError) as cause:
+            self.fill_title(Reading(self.reads, now, 1.0))
+        except KeyError as cause:
+            known = suggest(str(cause.args[0]), self._build_blanks(Reading(self.reads, now, 1.0)))
+            raise ValueError(f"the title has an unknown placeholder {cause}. {known}") from None
+        except (ValueError, AttributeError, IndexError, TypeError) as cause:
             raise ValueError(f"the title cannot be filled in: {cause}") from None
         return self
 
@@ -97,7 +109,14 @@ class AlertRule(Parameters):
 
     def fill_title(self, reading: Reading) -> str:
         """The title with its blanks filled in; `?` stands for a label that the reading lacks."""
-        figures = {
+        return self.title.format_map(self._build_blanks(reading))
+
+    def _build_blanks(self, reading: Reading) -> dict[str, Any]:
+        metric = METRICS.get(self.reads)
+        labels = metric.labels if metric else FACT_LABELS.get(self.reads, ())
+        return {
+            **dict.fromkeys(labels, "?"),
+            **reading.labels,
             "reads": self.reads,
             "comparison": self.comparison,
             "threshold": self.threshold,
@@ -106,12 +125,6 @@ class AlertRule(Parameters):
             "value": reading.value,
             "duration": timedelta(seconds=round(reading.value or 0)),
         }
-        return self.title.format_map(_Blanks({**reading.labels, **figures}))
-
-
-class _Blanks(dict[str, Any]):
-    def __missing__(self, name: str) -> str:
-        return "?"
 
 
 class AlertParams(Parameters):

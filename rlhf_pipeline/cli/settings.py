@@ -8,7 +8,7 @@ import typer
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, show
-from rlhf_pipeline.config import CONFIG, Settings
+from rlhf_pipeline.config import CONFIG, HomeFacts, Settings
 from rlhf_pipeline.effective_settings import list_parameters
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import PARTS, LoopSettings, describe_changes
@@ -61,10 +61,25 @@ def show_settings(
 
 @app.command("check")
 def check_settings() -> None:
-    """Check the settings file; exit with 1 and every problem if a run could not use it."""
-    settings = Workspace.from_environment().settings
+    """Check the settings and the targets of alerts; exit with 1 and the problem if a run could not
+    use them. A file that `rlhf init` has not recorded yet is checked too.
+    """
+    from rlhf_pipeline.alerts.channels import check_target
+    from rlhf_pipeline.alerts.rounds import read_plan
+
+    settings = Workspace.from_environment(initialising=True).settings
     n = len(describe_changes({}, LoopSettings.read(settings).given))
-    echo(f"{_describe_file(settings)} is valid; {n} loop parameters differ from their defaults.")
+    for target in settings.alert_targets:
+        check_target(settings, target)
+    plan = read_plan(settings)
+    if plan.problem:
+        raise ConfigurationError(plan.problem)
+    facts = HomeFacts.load(settings.home)
+    is_recorded = facts is not None and facts.config == settings.config
+    echo(
+        f"{_describe_file(settings)} is valid; {n} loop parameters differ from their defaults."
+        + ("" if is_recorded else " `rlhf init` records it for the home.")
+    )
 
 
 def _describe_file(settings: Settings) -> str:

@@ -20,7 +20,6 @@ from rlhf_pipeline.completions.openai_compatible import OpenAICompatibleBackend
 from rlhf_pipeline.completions.request_plan import CompletionParams
 from rlhf_pipeline.completions.template import TemplateBackend
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.plugins import Members
 
 # A new backend: one file with one class that satisfies DirectBackend or HostedBackend of base.py,
@@ -40,10 +39,6 @@ def open_backend(
     settings: Settings, policy: ChampionPolicy, *, timeout_s: float = 60.0
 ) -> CompletionBackend:
     """The backend that the settings name. `policy` finds the champion policy if it is needed."""
-    if settings.completion_backend not in BACKENDS:
-        raise ConfigurationError(
-            f"No completion backend {settings.completion_backend!r}. Known: {', '.join(BACKENDS)}."
-        )
     return BACKENDS[settings.completion_backend].from_settings(
         settings, policy, timeout_s=timeout_s
     )

@@ -66,14 +66,13 @@ def generate(
     outcome of every prompt; `embed` is a sentence encoder, which a topic needs. Raises PromptError
     with the row and the fix.
     """
-    if params.source not in GENERATORS:
-        raise PromptError(f"No prompt source {params.source!r}. Known: {', '.join(GENERATORS)}.")
+    kind = GENERATORS[params.source]
     if text_generator is not None and params.source in EXISTING_SOURCES:
         raise PromptError(
             f"The source {params.source} writes nothing and cannot use a text generator. Leave the "
             "text generator out, or choose another source."
         )
-    generator = GENERATORS[params.source](source_file=source_file, text_generator=text_generator)
+    generator = kind(source_file=source_file, text_generator=text_generator)
     read = select_params(DatasetParams, params).dataset or source_file
     what = (
         "The template library"

@@ -53,10 +53,11 @@ class DatabaseBusy(StoreError):
 
 
 class DatabaseFaults:
-    """Translates faults of one tracking database; `database` is its file, None for a server."""
+    """Translates faults of one tracking database: a file `database`, or the server at `address`."""
 
-    def __init__(self, database: Path | None, patience_s: float):
+    def __init__(self, database: Path | None, address: str, patience_s: float):
         self._database = database
+        self._address = address
         self._patience_s = patience_s
 
     @contextmanager
@@ -82,8 +83,9 @@ class DatabaseFaults:
         reason = _reason(message)
         if self._database is None:
             return (
-                f"MLflow's database does not answer: {reason}. Start its server and run again; "
-                "nothing was registered partially."
+                f"MLflow's server {self._address} does not answer: {reason}. Start it, or correct "
+                "RLHF_MLFLOW_URL or RLHF_SERVER_URL, and run again; nothing was registered "
+                "partially."
             )
         if "locked" in message:
             return (

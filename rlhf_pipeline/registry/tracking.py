@@ -61,7 +61,9 @@ class Tracking:
         self.patience_s = patience_s
         self._opening = threading.Lock()
         self._opened: tuple[Any, str] | None = None
-        self._faults = DatabaseFaults(self._sqlite_file(), patience_s)
+        parts = urlsplit(tracking_uri)
+        address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
+        self._faults = DatabaseFaults(self._sqlite_file(), address, patience_s)
 
     @property
     def client(self) -> Any:

@@ -96,7 +96,7 @@ class RewardModelParams(BaseModel):
         Raises ConfigurationError for an unknown kind, and for parameters that the kind lacks.
         """
         name_of_kind = self.chosen_kind
-        kind, given = find_kind(name_of_kind), self.model_dump()
+        kind, given = REWARD_MODELS[name_of_kind], self.model_dump()
         given |= given.get(SECTIONS.get(name_of_kind, name_of_kind), {})
         own, unnested = kind.Params.model_fields, REWARD_MODELS[UNNESTED].Params.model_fields
         for name, value in PRESETS.get(self.preset, {}).items():
@@ -119,21 +119,12 @@ class RewardModelParams(BaseModel):
         return of_fit | self.kind_params().model_dump(mode="json")
 
 
-def find_kind(name: str) -> type[RewardModel]:
-    """Return the kind called `name`. Raises ConfigurationError naming the available kinds."""
-    if name not in REWARD_MODELS:
-        raise ConfigurationError(
-            f"No reward model of kind {name!r}. Known: {', '.join(REWARD_MODELS)}."
-        )
-    return REWARD_MODELS[name]
-
-
 @cache
 def params_class(kind: str) -> type[RewardModelParams]:
     """RewardModelParams plus the parameters of one kind at the top level, as on the command
     line.
     """
-    bases: Any = (find_kind(kind).Params, RewardModelParams)
+    bases: Any = (REWARD_MODELS[kind].Params, RewardModelParams)
     fields: dict[str, Any] = {
         "kind": (Literal[kind], kind),
         "seed": _field(RewardModelParams, "seed"),
@@ -161,7 +152,7 @@ def launchpad_class() -> type[RewardModelParams]:
 
 def _section_class(kind: str) -> type[BaseModel]:
     """The parameters of `kind` that are not shared."""
-    own = find_kind(kind).Params
+    own = REWARD_MODELS[kind].Params
     fields: dict[str, Any] = {
         name: _field(own, name) for name in own.model_fields if name not in SHARED
     }
@@ -190,7 +181,7 @@ def reward_model_params(**given: Any) -> RewardModelParams:
 
 def build_reward_model(params: RewardModelParams, encoder: Encoder | None = None) -> RewardModel:
     """Build the unfitted model that `params` describe; see `RewardModel.__init__`."""
-    return find_kind(params.chosen_kind)(params.kind_params(), encoder)
+    return REWARD_MODELS[params.chosen_kind](params.kind_params(), encoder)
 
 
 def load_reward_model(folder: Path, *, encoder: Encoder | None = None) -> RewardModel:

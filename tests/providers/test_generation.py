@@ -652,7 +652,7 @@ def test_the_settings_name_the_provider_and_its_address() -> None:
 
     assert isinstance(open_with(completion_backend="template"), TemplateBackend)
     assert open_with(completion_backend="local").model_version == "demo.policy@1"
-    with pytest.raises(ConfigurationError, match=r"No completion backend 'x'\. Known: template"):
+    with pytest.raises(ConfigurationError, match=r"No 'x' in rlhf_pipeline.completions. Known: t"):
         open_with(completion_backend="x")
     [made, own, named] = [
         open_with(completion_backend="openai_compatible", base_url="http://here/v1"),

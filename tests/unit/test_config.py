@@ -46,10 +46,12 @@ def test_an_unknown_setting_is_refused_with_the_known_ones(tmp_path):
         ("MAX_CONCURRENT_RUNS", "0"),
         ("MLFLOW_URL", "foo"),
         ("DAGSTER_URL", "foo"),
+        ("FRAMES_URL", "foo://x"),
+        ("WEB_URL", "foo"),
     ],
 )
 def test_a_value_that_cannot_be_used_names_its_setting(tmp_path, name, value):
-    with pytest.raises(ConfigurationError, match=f"{name.lower()}: "):
+    with pytest.raises(ConfigurationError, match=rf"{name.lower()}: [^^]*; correct RLHF_{name}"):
         Settings.read({f"RLHF_{name}": value}, tmp_path)
 
 

@@ -37,6 +37,12 @@ def test_duplicate_yaml_key_is_refused_with_its_line():
         parse_yaml("a: 1\nb: {a: 1}\na: 2\n")
 
 
+@pytest.mark.parametrize("value", ["010", "-017", "0x1f", "1:30", "1:30.5", "2026-02-30"])
+def test_yaml_values_that_would_change_are_refused_with_their_line(value):
+    with pytest.raises(yaml.MarkedYAMLError, match="line 2, column 4"):
+        parse_yaml(f"a: '{value}'\nb: {value}\n")
+
+
 def test_yaml_merges_and_repeated_values_are_not_duplicates():
     assert parse_yaml("x: &x {a: 1}\ny: {<<: *x, a: 2, b: 1}\n1: a\n'1': b\n") == {
         "x": {"a": 1},

@@ -97,6 +97,13 @@ class First:
     name, Params = "first", FirstParams
 
 
+def test_unknown_member_is_refused_with_the_known_ones():
+    members = Members("drift", {"first": First})
+    assert (members.get("fisrt"), "fisrt" in members) == (None, False)
+    with pytest.raises(ConfigurationError, match=r"^No 'fisrt' in rlhf_pipeline.drift. Known: f"):
+        members["fisrt"]
+
+
 class Second:
     name, Params = "second", NoParams
 

@@ -26,8 +26,6 @@ def format_for(path: Path | None = None, name: str | None = None) -> Format:
     ConfigurationError for an unknown one.
     """
     if name is not None:
-        if name not in FORMATS:
-            raise ConfigurationError(f"Unknown format {name!r}. Known: {', '.join(FORMATS)}.")
         return FORMATS[name]()
     if path is None or not path.suffix:
         return Jsonl()

@@ -58,11 +58,6 @@ def train_candidate(
     `params` is a StrategyParams: the parameters of all strategies are part of the candidate's
     fingerprint. Raises ConfigurationError for an unknown name, and as `check_batch`.
     """
-    if strategy not in STRATEGIES:
-        raise ConfigurationError(
-            f"Unknown strategy `{strategy}`. Known: {', '.join(sorted(STRATEGIES))}."
-        )
+    kind = STRATEGIES[strategy]
     check_batch(strategy, params)
-    return STRATEGIES[strategy]().train(
-        policy_folder, pairs, out, params, reward=reward, progress=progress
-    )
+    return kind().train(policy_folder, pairs, out, params, reward=reward, progress=progress)

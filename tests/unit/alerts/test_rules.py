@@ -95,6 +95,11 @@ def test_labels_choose_what_a_rule_reads_and_a_replaced_model_has_no_alert():
     assert look("own", groups, **own, is_on=False) == []
 
 
+def test_unknown_placeholder_of_a_title_is_refused():
+    with pytest.raises(ConfigurationError, match=r"unknown placeholder 'chek'.*check"):
+        merge_rules({"check_failed": {"title": "{chek} failed"}})
+
+
 def test_a_title_holds_the_figures_and_never_fails_for_a_missing_label():
     (found,) = look("calibration_error", [reading(labels={})])
     assert found.title == "The calibration error of ? is 0.200 (limit 0.08)"

@@ -202,7 +202,7 @@ def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(
         (
             ("train", "--kind", "oracle"),
             ConfigurationError,
-            r"No reward model of kind 'oracle'\. Known: embedding",
+            r"No 'oracle' in rlhf_pipeline\.reward_model\. Known: embedding",
         ),
         (
             ("train", "--set", "l3_grid=[1]"),

@@ -50,3 +50,29 @@ def test_check_reports_every_problem(file: Path) -> None:
     file.write_text("loop: {gate: {min_win: 1}, gat: {}}\n")
     with pytest.raises(ConfigurationError, match=r"(?s)Did you mean min_win_rate.*gat is unknown"):
         CliRunner().invoke(app, ["settings", "check"], catch_exceptions=False)
+
+
+def test_check_reads_a_file_that_is_not_recorded(
+    file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "new").mkdir()
+    monkeypatch.chdir(tmp_path / "new")
+    monkeypatch.setenv("RLHF_HOME", str(tmp_path / "new" / "home"))
+    prepare(Workspace(Settings.read(initialising=True)))
+    (tmp_path / "new" / "rlhf.yaml").write_text("quiet_minutes: 3\n")
+    assert "`rlhf init` records it" in run("check")
+
+
+@pytest.mark.parametrize(
+    ("target", "problem"),
+    [
+        ("{channel: apprise, url: nonsense}", "apprise cannot use the url"),
+        ("{channel: webhook, url: 'https://no.such.host.invalid', secret: x}", "must be whsec_"),
+    ],
+)
+def test_check_refuses_a_target_that_no_message_reaches(
+    file: Path, target: str, problem: str
+) -> None:
+    file.write_text(f"alert_targets: {{team: {target}}}\n")
+    with pytest.raises(ConfigurationError, match=rf"alert_targets\.team: .*{problem}"):
+        run("check")
