@@ -119,12 +119,7 @@ def _check_audit_chain(settings: Settings, store: Store) -> list[str]:
 
 
 def _check_rows(settings: Settings, store: Store) -> list[str]:
-    changed = (
-        *integrity.find_orphans(store.database),
-        *integrity.find_changed_calibrators(store.database),
-        *integrity.changed_taste_changes(store.database),
-    )
-    faults = [f"{fault} {homes.RESTORE}." for fault in changed]
+    faults = [f"{fault} {homes.RESTORE}." for fault in integrity.find_orphans(store.database)]
     if ahead := integrity.find_votes_after(store.database, datetime.now(UTC)):
         named = ", ".join(f"{seq:,}" for seq in ahead[:3])
         faults.append(

@@ -3,13 +3,14 @@
 import hashlib
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from datetime import datetime
+from datetime import UTC, datetime
+from functools import cache
 from typing import Any, NamedTuple
 
-from sqlalchemy import Column, Connection, Table, func, select
+from sqlalchemy import ColumnElement, Connection, String, Table, cast, func, select
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import Record, content_hash
@@ -18,11 +19,16 @@ from rlhf_pipeline.store.schema import (
     ONLY_ROW,
     annotation_rules,
     audit,
+    calibrations,
+    decisions,
     evaluation_sets,
     feedback,
+    gates,
     guidelines,
     heads,
     loop_settings,
+    predictions,
+    taste_changes,
     votes,
 )
 
@@ -33,6 +39,8 @@ GUIDELINES_ADD = "guidelines.add"
 RULES_PUT = "rules.put"
 EVALUATION_SET_ADD = "evaluation_set.add"
 LOOP_SETTINGS_PUT = "loop_settings.put"
+PREDICTIONS_WRITE = "predictions.write"
+PREDICTIONS_REPLAY = "predictions.replay"
 SALT_RECORDED = "annotators.salt"
 VERIFY_ROWS = 5_000  # read at a time
 PAGE_LOOKS_AT = 50_000  # links that a page reads at most, whatever the filter
@@ -75,8 +83,10 @@ class Ledger:
 
     def append(
         self, *, actor: str, action: str, object_id: str, digest: str, at: datetime | None = None
-    ) -> None:
-        """Link one act: who did what to which thing, with the digest of what was written."""
+    ) -> int:
+        """Link one act: who did what to which thing, with the digest of what was written; returns
+        the link's seq.
+        """
         self.seq += 1
         at = at or self._database.clock.now()
         link = {
@@ -91,6 +101,7 @@ class Ledger:
         self.hash = link_hash(link)
         link["hash"] = self.hash
         self._links.append(link)
+        return self.seq
 
     def write(self) -> None:
         """Insert the links and move the head: the last thing a transaction does."""
@@ -147,33 +158,67 @@ def link_hash(link: Mapping[str, Any]) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def row_digest(table: Table, row: Mapping[str, Any]) -> str:
-    """Digest of a stored row that is neither changed nor removed: the `content_hash` of it."""
-    return content_hash({column.name: row[column.name] for column in table.c})
+def row_digest(table: Table, row: Mapping[Any, Any]) -> str:
+    """The canonical hash of a stored row, equal before its insert and after every read: the
+    `content_hash` of its columns, times in UTC. A lease is no act and is left out.
+    """
+    columns = {name: row[name] for name in _linked_columns(table)}
+    for name, value in columns.items():
+        if isinstance(value, datetime):
+            columns[name] = value.astimezone(UTC)
+    return content_hash(columns)
+
+
+@cache
+def _linked_columns(table: Table) -> list[str]:
+    return [column.name for column in table.c if column.name not in ("leased_until", "link_seq")]
+
+
+def sum_digests(table: Table, rows: Iterable[Mapping[Any, Any]]) -> str:
+    """One digest of several rows of `table`, whatever their order."""
+    return _hex(sum(int(row_digest(table, row), 16) for row in rows))
+
+
+def _hex(total: int) -> str:
+    return f"{total % 2**256:064x}"
 
 
 class AuditedTable(NamedTuple):
-    """Rows that an act writes once: the link's `object_id` names the row, its digest is the
-    row's.
-    """
+    """Rows that acts write: the last link with a row's name as `object_id` has the row's digest."""
 
     table: Table
-    key: Column[Any]
+    object_id: ColumnElement[Any]
     name: str
 
 
 AUDITED_TABLES = {
-    VOTE_CAST: AuditedTable(votes, votes.c.vote_id, "vote"),
-    FEEDBACK_ADD: AuditedTable(feedback, feedback.c.feedback_id, "feedback"),
-    GUIDELINES_ADD: AuditedTable(guidelines, guidelines.c.version, "version of the guidelines"),
-    RULES_PUT: AuditedTable(annotation_rules, annotation_rules.c.version, "version of the rules"),
-    EVALUATION_SET_ADD: AuditedTable(
-        evaluation_sets, evaluation_sets.c.version, "version of the evaluation set"
+    "vote": AuditedTable(votes, votes.c.vote_id, "vote"),
+    "feedback": AuditedTable(feedback, cast(feedback.c.feedback_id, String), "feedback"),
+    "guidelines": AuditedTable(
+        guidelines, cast(guidelines.c.version, String), "version of the guidelines"
     ),
-    LOOP_SETTINGS_PUT: AuditedTable(
-        loop_settings, loop_settings.c.version, "version of the loop settings"
+    "rules": AuditedTable(
+        annotation_rules, cast(annotation_rules.c.version, String), "version of the rules"
+    ),
+    "evaluation_set": AuditedTable(
+        evaluation_sets, cast(evaluation_sets.c.version, String), "version of the evaluation set"
+    ),
+    "loop_settings": AuditedTable(
+        loop_settings, cast(loop_settings.c.version, String), "version of the loop settings"
+    ),
+    "decision": AuditedTable(decisions, cast(decisions.c.decision_id, String), "decision"),
+    "gate": AuditedTable(gates, cast(gates.c.gate_id, String), "decision of the gate"),
+    "taste_change": AuditedTable(
+        taste_changes, cast(taste_changes.c.change_id, String), "taste change"
+    ),
+    "calibration": AuditedTable(
+        calibrations,
+        calibrations.c.reward_model + " calibrator " + cast(calibrations.c.version, String),
+        "calibration",
     ),
 }
+# Of the other tables each row is written once; a few rows of these change.
+CHANGING = ("decision", "taste_change")
 
 
 class Audit:
@@ -261,30 +306,58 @@ class Audit:
         ]
 
     def verify(self) -> int:
-        """Check the whole chain, and every vote, feedback, guideline and rule against its link;
-        returns the number of links.
+        """Check the whole chain, and every row of the audited tables and every prediction against
+        its link; returns the number of links.
 
         Raises StoreError naming the first seq that was changed, removed or cut off, in the chain or
         in those rows.
         """
         with self._database.read_transaction() as connection:
+            predicted = self._sum_predictions(connection)
             previous, n_kept = FIRST_HASH, Counter[str]()
             seq = 0
             for seq, (link, row) in enumerate(self._read_links(connection), start=1):
                 self._check_link(link, seq, previous)
-                if link["action"] in AUDITED_TABLES:
-                    n_kept[link["action"]] += 1
+                if row is not None:
+                    n_kept[_subject(link["action"])] += 1
                     self._check_row(link, row)
+                if link["action"] in (PREDICTIONS_WRITE, PREDICTIONS_REPLAY):
+                    self._check_predictions(link, predicted.pop(seq, 0))
                 previous = link["hash"]
             self._check_ends(connection, seq, previous, n_kept)
+            for other in predicted:
+                raise self._broken_chain_error(other, "has predictions that it did not write")
         return seq
+
+    def _sum_predictions(self, connection: Connection) -> Counter[int]:
+        """By link: the sum of the digests of the predictions that name it."""
+        found = Counter[int]()
+        streamed = {"yield_per": VERIFY_ROWS}
+        for row in connection.execute(select(predictions), execution_options=streamed):
+            found[row.link_seq] += int(row_digest(predictions, row._mapping), 16)
+        return found
+
+    def _check_predictions(self, link: Mapping[str, Any], total: int) -> None:
+        if _hex(total) != link["payload_digest"]:
+            raise self._broken_chain_error(
+                link["seq"],
+                f"stands for {link['object_id']}, of which some were changed, added or removed",
+            )
 
     def _read_links(
         self, connection: Connection
-    ) -> Iterator[tuple[dict[str, Any], dict[str, Any] | None]]:
-        """Links in order, each with the row it stands for (None for acts that write none, and for
-        missing rows).
+    ) -> Iterator[tuple[dict[str, Any], Mapping[Any, Any] | None]]:
+        """Links in order, each with the row that it is the last one of: None for other acts, empty
+        for a missing row.
         """
+        newest = select(func.max(audit.c.seq)).group_by(audit.c.object_id)
+        last = {
+            seq
+            for subject in CHANGING
+            for seq in connection.execute(
+                newest.where(audit.c.action.startswith(f"{subject}."))
+            ).scalars()
+        }
         after = 0
         while True:
             links = connection.execute(
@@ -292,30 +365,28 @@ class Audit:
             ).all()
             if not links:
                 return
+            named: dict[str, list[str]] = {}
+            for link in links:
+                named.setdefault(_subject(link.action), []).append(link.object_id)
             rows = {
-                action: self._read_rows(
-                    connection, action, [link.object_id for link in links if link.action == action]
-                )
-                for action in AUDITED_TABLES
+                subject: self._read_rows(connection, AUDITED_TABLES[subject], ids)
+                for subject, ids in named.items()
+                if subject in AUDITED_TABLES
             }
             for link in links:
-                yield dict(link._mapping), rows.get(link.action, {}).get(link.object_id)
+                subject = _subject(link.action)
+                is_last = subject not in CHANGING or link.seq in last
+                known = rows.get(subject) if is_last else None
+                yield dict(link._mapping), None if known is None else known.get(link.object_id, {})
             after = links[-1].seq
 
     def _read_rows(
-        self, connection: Connection, action: str, ids: Sequence[str]
-    ) -> dict[str, dict[str, Any]]:
-        """The rows that links of one action stand for, by object_id."""
-        table, key, _ = AUDITED_TABLES[action]
-        if not ids:
-            return {}
-        wanted = (
-            ids
-            if key.type.python_type is str
-            else [int(one) for one in ids if one.isascii() and one.isdigit() and len(one) <= 18]
-        )
-        found = connection.execute(select(table).where(key.in_(wanted))).mappings()
-        return {str(row[key.name]): dict(row) for row in found}
+        self, connection: Connection, audited: AuditedTable, ids: Sequence[str]
+    ) -> dict[str, Mapping[Any, Any]]:
+        """The rows of these names."""
+        wanted = select(audited.table, audited.object_id.label("object_id"))
+        found = connection.execute(wanted.where(audited.object_id.in_(ids))).mappings()
+        return {row["object_id"]: row for row in found}
 
     def _check_link(self, link: Mapping[str, Any], seq: int, previous: str) -> None:
         if link["seq"] != seq:
@@ -325,17 +396,14 @@ class Audit:
         if link_hash(link) != link["hash"]:
             raise self._broken_chain_error(seq, "was changed")
 
-    def _check_row(self, link: Mapping[str, Any], row: Mapping[str, Any] | None) -> None:
-        table, _, name = AUDITED_TABLES[link["action"]]
-        if row is None:
-            raise self._broken_chain_error(
-                link["seq"], f"stands for {name} {link['object_id']}, which was removed"
-            )
+    def _check_row(self, link: Mapping[str, Any], row: Mapping[Any, Any]) -> None:
+        table, _, name = AUDITED_TABLES[_subject(link["action"])]
+        stands_for = f"stands for {name} {link['object_id']}"
+        if not row:
+            raise self._broken_chain_error(link["seq"], f"{stands_for}, which was removed")
         if row_digest(table, row) != link["payload_digest"]:
             number = f" (seq {row['seq']})" if table is votes else ""
-            raise self._broken_chain_error(
-                link["seq"], f"stands for {name} {link['object_id']}{number}, which was changed"
-            )
+            raise self._broken_chain_error(link["seq"], f"{stands_for}{number}, which was changed")
 
     def _check_ends(
         self, connection: Connection, seq: int, previous: str, n_kept: Mapping[str, int]
@@ -347,8 +415,8 @@ class Audit:
                 f"is the first at which chain (end {seq}) and head ({head.seq}) differ: the tail "
                 f"was cut",
             )
-        for action, (table, _, _) in AUDITED_TABLES.items():
-            n = n_kept[action]
+        for subject, (table, _, _) in AUDITED_TABLES.items():
+            n = n_kept[subject]
             stored = connection.execute(select(func.count()).select_from(table)).scalar_one()
             if stored != n:
                 raise self._broken_chain_error(
@@ -362,3 +430,8 @@ class Audit:
             f"The audit chain is broken at seq {seq}: it {what}. Stop writing, keep the file "
             "as evidence and restore the last backup that verifies."
         )
+
+
+def _subject(action: str) -> str:
+    """What an act is about: the part of its action before the dot."""
+    return action.partition(".")[0]

@@ -1,15 +1,15 @@
 """The versioned log of calibrators with their reports, and of imported reports."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from itertools import count
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
-from rlhf_pipeline.records import CalibrationReport, Record, content_hash
-from rlhf_pipeline.store.audit import Ledger, audited_transaction
+from rlhf_pipeline.records import CalibrationReport, Record
+from rlhf_pipeline.store.audit import Ledger, audited_transaction, row_digest
 from rlhf_pipeline.store.conversion import batches, json_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import calibrations
@@ -50,14 +50,8 @@ class Calibrations:
         with audited_transaction(self._database) as (connection, ledger):
             version = self._next_version(connection, report.reward_model)
             text = _encode_report(report.model_copy(update={"calibrator_version": version}))
-            self._insert(connection, report, version, text, calibrator_text)
-            label = f"{report.reward_model} calibrator {version}"
-            ledger.append(
-                actor="pipeline",
-                action="calibration.add",
-                object_id=label,
-                digest=content_hash(text, calibrator_text),
-            )
+            row = self._insert(connection, report, version, text, calibrator_text)
+            _link(ledger, row, action="calibration.add", actor="pipeline")
         return version
 
     def import_reports(
@@ -201,14 +195,8 @@ class Calibrations:
         actor: str,
     ) -> None:
         version = self._next_version(connection, report.reward_model)
-        self._insert(connection, report, version, text, NO_CALIBRATOR)
-        label = f"{report.reward_model} calibration {version}"
-        ledger.append(
-            actor=actor,
-            action="calibration.import",
-            object_id=label,
-            digest=content_hash(text, NO_CALIBRATOR),
-        )
+        row = self._insert(connection, report, version, text, NO_CALIBRATOR)
+        _link(ledger, row, action="calibration.import", actor=actor)
 
     def _insert(
         self,
@@ -217,7 +205,7 @@ class Calibrations:
         version: int,
         text: str,
         calibrator: str,
-    ) -> None:
+    ) -> dict[str, Any]:
         row = {
             "reward_model": report.reward_model,
             "version": version,
@@ -226,6 +214,7 @@ class Calibrations:
             "calibrator": calibrator,
         }
         self._database.insert(connection, calibrations, [row])
+        return row
 
     def _texts_of(self, connection: Connection, reward_models: list[str]) -> set[str]:
         """All reports of these models as `_encode_report` writes them now: some were stored before
@@ -238,6 +227,15 @@ class Calibrations:
             _encode_report(CalibrationReport.from_json(text))
             for text in connection.execute(of_models).scalars()
         }
+
+
+def _link(ledger: Ledger, row: Mapping[str, Any], *, action: str, actor: str) -> None:
+    ledger.append(
+        actor=actor,
+        action=action,
+        object_id=f"{row['reward_model']} calibrator {row['version']}",
+        digest=row_digest(calibrations, row),
+    )
 
 
 def _encode_report(report: CalibrationReport) -> str:

@@ -11,10 +11,11 @@ from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, literal,
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS
 from rlhf_pipeline.records import AnnotatorKind, Choice, Record, content_hash, content_id
-from rlhf_pipeline.store.audit import Ledger, audited_transaction
+from rlhf_pipeline.store.audit import PREDICTIONS_WRITE, audited_transaction
 from rlhf_pipeline.store.comparison_lists import FRAME_COLUMNS, ComparisonLists
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS
+from rlhf_pipeline.store.predictions import write_predictions
 from rlhf_pipeline.store.schema import comparisons, predictions, votes
 
 if TYPE_CHECKING:
@@ -265,8 +266,15 @@ class Comparisons(ComparisonLists):
                     f"first {min(unknown)!r}. Publish the comparisons with them."
                 )
             self._database.insert(connection, comparisons, new)
-            written, n_refused = self._insert_predictions(connection, predicted)
-            self._link(ledger, new, written)
+            if new:
+                ledger.append(
+                    actor="pipeline",
+                    action="comparisons.publish",
+                    object_id=f"{len(new)} comparisons",
+                    digest=content_hash(new),
+                )
+            written, n_refused = self._select_new_predictions(connection, predicted)
+            write_predictions(self._database, connection, ledger, written, action=PREDICTIONS_WRITE)
         return PublishResult(
             n_new=len(new),
             n_known=len(rows) - len(new),
@@ -274,7 +282,7 @@ class Comparisons(ComparisonLists):
             n_predictions_refused=n_refused,
         )
 
-    def _insert_predictions(
+    def _select_new_predictions(
         self, connection: Connection, predicted: list[dict[str, Any]]
     ) -> tuple[list[dict[str, Any]], int]:
         ids = sorted({p["comparison_id"] for p in predicted})
@@ -286,7 +294,6 @@ class Comparisons(ComparisonLists):
         too_late = set(connection.execute(voted).scalars())
         new = [p for p in predicted if (p["comparison_id"], p["reward_model"]) not in known]
         written = [p for p in new if p["comparison_id"] not in too_late]
-        self._database.insert(connection, predictions, written)
         return written, len(new) - len(written)
 
     def _find_stored_ids(self, connection: Connection, ids: list[str]) -> set[str]:
@@ -294,25 +301,6 @@ class Comparisons(ComparisonLists):
             comparisons.c.comparison_id.in_(sorted(set(ids))),
         )
         return set(connection.execute(stored).scalars())
-
-    def _link(
-        self, ledger: Ledger, new: list[dict[str, Any]], written: list[dict[str, Any]]
-    ) -> None:
-        if new:
-            digest = content_hash(new)
-            ledger.append(
-                actor="pipeline",
-                action="comparisons.publish",
-                object_id=f"{len(new)} comparisons",
-                digest=digest,
-            )
-        if written:
-            ledger.append(
-                actor="pipeline",
-                action="predictions.write",
-                object_id=f"{len(written)} predictions",
-                digest=content_hash(written),
-            )
 
 
 _TEXTS = select(*(comparisons.c[name] for name in Texts.model_fields)).where(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -16,8 +15,6 @@ from rlhf_pipeline.store.votes import ROWS_AT_ONCE
 
 if TYPE_CHECKING:
     import pandas as pd
-
-OBJECT = re.compile(r"decision (\d+) attempt \d+")
 
 
 class DecisionHistory:
@@ -63,10 +60,7 @@ class DecisionHistory:
         )
         began, took = {}, {}
         for row in self._database.fetch_all(wanted):
-            found = OBJECT.fullmatch(row.object_id)
-            if found is None:
-                continue
-            decision_id = int(found[1])
+            decision_id = int(row.object_id)
             if row.action == "decision.pending":
                 began[decision_id] = row.at
             elif decision_id in began and row.at >= began[decision_id]:  # clocks may be set back

@@ -1,6 +1,6 @@
 """Retraining decisions: one transaction reads evidence, calls the rule and claims events."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,9 +15,8 @@ from rlhf_pipeline.records import (
     TrainingOrder,
     TriggerDecision,
     TriggerEvidence,
-    content_hash,
 )
-from rlhf_pipeline.store.audit import Ledger, audited_transaction
+from rlhf_pipeline.store.audit import Ledger, audited_transaction, row_digest
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.counting import supersedes
 from rlhf_pipeline.store.engine import Database
@@ -194,7 +193,7 @@ class Decisions:
             at = decisions.c.decision_id == decision_id
             ended = {"state": "failed", "error": f"cancelled by {actor}: {reason}"}
             connection.execute(decisions.update().where(at).values(ended))
-            self._link(ledger, _build_decision(self._get_row(connection, decision_id)), actor)
+            self._link(ledger, self._get_row(connection, decision_id), actor)
             cancellation = TriggerDecision(
                 action="hold",
                 reasons=(f"by hand: cancels job {decision_id}: {reason}",),
@@ -505,23 +504,18 @@ class Decisions:
         columns = decision.model_dump(
             include={"decision_id", "action", "state", "attempt", "run_id", "decided_at"}
         )
-        self._database.insert(
-            connection,
-            decisions,
-            [
-                {
-                    **columns,
-                    "max_seq": known_seq,
-                    "leased_until": None,
-                    "error": None,
-                    "record": record,
-                }
-            ],
-        )
+        row = {
+            **columns,
+            "max_seq": known_seq,
+            "leased_until": None,
+            "error": None,
+            "record": record,
+        }
+        self._database.insert(connection, decisions, [row])
         if decision.actor is None:
             claimed = drift_events.update().where(IS_OPEN)
             connection.execute(claimed.values(decision_id=decision.decision_id))
-        self._link(ledger, decision, decision.actor or PIPELINE)
+        self._link(ledger, row, decision.actor or PIPELINE)
         if decision.action == "fire" and decision.change_seq is not None:
             record_change(
                 self._database,
@@ -545,16 +539,16 @@ class Decisions:
                 return _build_decision(row)
             at = decisions.c.decision_id == decision_id
             connection.execute(decisions.update().where(at).values(changed))
-            moved = _build_decision(self._get_row(connection, decision_id))
+            moved = self._get_row(connection, decision_id)
             self._link(ledger, moved)
-            return moved
+            return _build_decision(moved)
 
-    def _link(self, ledger: Ledger, decision: TriggerDecision, actor: str = PIPELINE) -> None:
+    def _link(self, ledger: Ledger, row: Mapping[Any, Any], actor: str = PIPELINE) -> None:
         ledger.append(
             actor=actor,
-            action=f"decision.{decision.state}",
-            object_id=f"decision {decision.decision_id} attempt {decision.attempt}",
-            digest=content_hash(decision.model_dump(mode="json")),
+            action=f"decision.{row['state']}",
+            object_id=str(row["decision_id"]),
+            digest=row_digest(decisions, row),
         )
 
     def _require_votes(self, connection: Connection, quarantine: Quarantine) -> None:

@@ -10,8 +10,13 @@ from sqlalchemy import Connection, Select, and_, func, literal, or_, select
 
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import PREDICTIONS
-from rlhf_pipeline.records import AnnotatorKind, Choice, Record, content_hash
-from rlhf_pipeline.store.audit import audited_transaction
+from rlhf_pipeline.records import AnnotatorKind, Choice, Record
+from rlhf_pipeline.store.audit import (
+    PREDICTIONS_REPLAY,
+    Ledger,
+    audited_transaction,
+    sum_digests,
+)
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import comparisons, predictions, votes
@@ -93,15 +98,9 @@ class PredictionLog:
                 row for row in new if row["comparison_id"] not in learnt and row["day"] not in past
             ]
             written = [{**row, "is_replayed": True} for row in honest]
-            self._database.insert(connection, predictions, written)
-            if written:
-                digest = content_hash(written)
-                ledger.append(
-                    actor="pipeline",
-                    action="predictions.replay",
-                    object_id=f"{len(written)} predictions",
-                    digest=digest,
-                )
+            write_predictions(
+                self._database, connection, ledger, written, action=PREDICTIONS_REPLAY
+            )
         return PredictionReplay(
             n_written=len(written), n_known=len(rows) - len(new), n_refused=len(new) - len(written)
         )
@@ -200,6 +199,26 @@ class PredictionLog:
 
     def count(self) -> int:
         return self._database.count(predictions)
+
+
+def write_predictions(
+    database: Database,
+    connection: Connection,
+    ledger: Ledger,
+    rows: Sequence[dict[str, Any]],
+    *,
+    action: str,
+) -> None:
+    """Insert predictions and the one link that has their digest."""
+    if not rows:
+        return
+    link_seq = ledger.append(
+        actor="pipeline",
+        action=action,
+        object_id=f"{len(rows)} predictions",
+        digest=sum_digests(predictions, rows),
+    )
+    database.insert(connection, predictions, [{**row, "link_seq": link_seq} for row in rows])
 
 
 SIDES = (Choice.A.value, Choice.B.value)

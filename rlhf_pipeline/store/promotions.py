@@ -3,7 +3,7 @@
 from sqlalchemy import select
 
 from rlhf_pipeline.records import GateDecision, Promotion, content_hash
-from rlhf_pipeline.store.audit import audited_transaction
+from rlhf_pipeline.store.audit import audited_transaction, row_digest
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import gates, promotions
@@ -81,8 +81,8 @@ class Gates:
             ledger.append(
                 actor="pipeline",
                 action="gate.decide",
-                object_id=decision.candidate,
-                digest=content_hash(text),
+                object_id=str(number),
+                digest=row_digest(gates, row),
             )
         return number
 

@@ -220,6 +220,12 @@ predictions = _table(
         Boolean,
         comment="written after the votes, by a model that had seen none of them",
     ),
+    Column(
+        "link_seq",
+        BigInteger,
+        nullable=False,
+        comment="link of the audit chain that has the digest of the rows written with it",
+    ),
     CheckConstraint("p_raw BETWEEN 0 AND 1 AND p_calibrated BETWEEN 0 AND 1", name="probabilities"),
     _refers("comparison_id", "comparisons"),
     Index("ix_predictions_day", "day"),

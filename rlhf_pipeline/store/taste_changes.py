@@ -1,13 +1,14 @@
 """Confirmed changes of taste, recorded by a decision or a person; retracted, never deleted."""
 
+from collections.abc import Mapping
 from datetime import UTC
 from typing import Any
 
 from sqlalchemy import Connection, select
 
 from rlhf_pipeline.errors import NotFound, StoreError
-from rlhf_pipeline.records import TasteChange, content_hash
-from rlhf_pipeline.store.audit import Ledger, audited_transaction
+from rlhf_pipeline.records import TasteChange
+from rlhf_pipeline.store.audit import Ledger, audited_transaction, row_digest
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import comparisons, taste_changes
 
@@ -71,9 +72,9 @@ class TasteChangeLog:
                 "retraction_reason": reason,
             }
             connection.execute(taste_changes.update().where(this).values(values))
-            retracted = _build_change({**row, **values})
+            retracted = {**row, **values}
             _link(ledger, retracted, action=RETRACT, actor=actor)
-        return retracted
+        return _build_change(retracted)
 
     def _require_category(self, connection: Connection, category: str) -> None:
         found = (
@@ -107,29 +108,20 @@ def record_change(
         actor=actor,
         recorded_at=database.clock.now().astimezone(UTC),
     )
-    database.insert(connection, taste_changes, [change.model_dump()])
-    _link(ledger, change, action=ADD, actor=actor)
+    row = change.model_dump()
+    database.insert(connection, taste_changes, [row])
+    _link(ledger, row, action=ADD, actor=actor)
     return change
 
 
-def _link(ledger: Ledger, change: TasteChange, *, action: str, actor: str) -> None:
+def _link(ledger: Ledger, row: Mapping[str, Any], *, action: str, actor: str) -> None:
     ledger.append(
         actor=actor,
         action=action,
-        object_id=object_id_of(change),
-        digest=taste_change_digest(change),
+        object_id=str(row["change_id"]),
+        digest=row_digest(taste_changes, row),
     )
-
-
-def object_id_of(change: TasteChange) -> str:
-    """The name of a change in its audit links."""
-    return f"taste change {change.change_id}"
 
 
 def _build_change(row: Any) -> TasteChange:
     return TasteChange.model_validate({name: row[name] for name in TasteChange.model_fields})
-
-
-def taste_change_digest(change: TasteChange) -> str:
-    """The digest of a change in its audit link."""
-    return content_hash(change.model_dump(mode="json"))

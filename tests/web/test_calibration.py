@@ -386,7 +386,7 @@ def test_an_imported_report_never_serves_and_is_exported_again(web: Web):
     )
     assert (again.n_added, again.n_known) == (0, 2)
     (link,), _ = web.store.audit.page(action="calibration.import")
-    assert (link.actor, link.object_id) == ("ann", f"{MODEL} calibration 1")
+    assert (link.actor, link.object_id) == ("ann", f"{MODEL} calibrator 1")
     assert web.store.audit.verify() > 0
 
 

@@ -121,17 +121,6 @@ def test_changed_vote_breaks_the_audit_chain(home: Path) -> None:
     assert "The audit chain is broken" in faults(home)
 
 
-def test_changed_calibrator_and_taste_change_are_named(home: Path) -> None:
-    edit(
-        home,
-        "UPDATE calibrations SET calibrator = replace(calibrator, '1.5', '3.5')",
-        "UPDATE taste_changes SET change_seq = 1",
-    )
-    said = faults(home)
-    assert "The calibration 1 of demo.reward_model@1 was changed in the store." in said
-    assert "The taste change 1 was changed in the store." in said
-
-
 class FastClock:
     """Runs two years ahead."""
 

@@ -69,6 +69,9 @@ def test_a_table_cannot_be_emptied_either(voted):
         ("UPDATE votes SET choice = 'b' WHERE seq = 2", 4),
         ("UPDATE votes SET voted_at = '2026-01-01 12:00:00.000001' WHERE seq = 2", 4),
         ("DELETE FROM votes WHERE seq = 5", 7),
+        ("UPDATE predictions SET p_raw = 0.9 WHERE comparison_id = 'c1'", 2),
+        ("DELETE FROM predictions WHERE comparison_id = 'c1'", 2),
+        ("UPDATE predictions SET link_seq = 4 WHERE comparison_id = 'c1'", 2),
     ],
 )
 def test_the_first_broken_seq_is_named(voted, statement, seq):

@@ -2,14 +2,15 @@
 triggers.
 """
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 import pytest
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import AnnotationRules, NewFeedback
+from rlhf_pipeline.records import AnnotationRules, GateDecision, NewFeedback
 from rlhf_pipeline.store import Store
 from tests.unit.store.conftest import tamper
+from tests.unit.store.test_logs import report
 
 GIVEN = datetime(2026, 1, 3, 9, tzinfo=UTC)
 
@@ -128,3 +129,43 @@ def test_a_row_without_its_link_is_found(written, table, change):
     tamper(written, f"INSERT INTO {table} ({change} FROM {table} LIMIT 1")
     with pytest.raises(StoreError, match=f"{table}, but . are stored"):
         written.audit.verify()
+
+
+@pytest.fixture
+def decided(store) -> Store:
+    """A decision of three links, a decision of the gate and a calibration."""
+    store.decisions.fire_by_hand("new data", actor="ann", now=GIVEN)
+    store.decisions.lease(1, 1, now=GIVEN, lease=timedelta(minutes=1))
+    store.decisions.mark_submitted(1, 1, "run")
+    store.decisions.mark_finished(1, succeeded=False, error="out of memory")
+    gate = GateDecision(
+        candidate="demo.policy@2",
+        champion="demo.policy@1",
+        promoted=True,
+        checks=(),
+        decided_at=GIVEN,
+    )
+    store.gates.record(gate)
+    store.calibrations.add(report(), {"temperature": 1.5})
+    return store
+
+
+def test_a_row_that_changed_by_its_acts_verifies(decided):
+    assert decided.audit.verify() == 5
+
+
+@pytest.mark.parametrize(
+    ("change", "seq", "what"),
+    [
+        ("UPDATE decisions SET error = NULL", 3, "decision 1, which was changed"),
+        ("UPDATE decisions SET record = '{}'", 3, "decision 1, which was changed"),
+        ("DELETE FROM decisions", 3, "decision 1, which was removed"),
+        ("UPDATE gates SET record = '{}'", 4, "decision of the gate 1, which was changed"),
+        ("DELETE FROM gates", 4, "decision of the gate 1, which was removed"),
+        ("UPDATE calibrations SET calibrator = '{}'", 5, "calibrator 1, which was changed"),
+    ],
+)
+def test_a_changed_decision_is_named(decided, change, seq, what):
+    tamper(decided, change)
+    with pytest.raises(StoreError, match=f"broken at seq {seq}: .*{what}"):
+        decided.audit.verify()

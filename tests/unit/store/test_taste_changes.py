@@ -5,8 +5,8 @@ retracted.
 import pytest
 from sqlalchemy import text
 
+from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import TriggerDecision
-from rlhf_pipeline.store import integrity
 from tests.unit.store.conftest import NOON
 
 
@@ -105,8 +105,8 @@ def test_taste_change_edited_in_the_store_is_found(voted, decide, change):
     decide(decision())
     voted.taste_changes.add(3, cause="new guidelines", category="factual", actor="ann")
     voted.taste_changes.retract(2, reason="false alarm", actor="bob")
-    assert integrity.changed_taste_changes(voted.database) == []
+    voted.audit.verify()
     with voted.database.write_transaction() as connection:
         connection.execute(text(change))
-    (found,) = integrity.changed_taste_changes(voted.database)
-    assert "in the store" in found or "from the store" in found
+    with pytest.raises(StoreError, match="taste"):
+        voted.audit.verify()
