@@ -256,6 +256,11 @@ VOTES = FrameSchema(
         "guideline_version": integer(
             "version of the guidelines shown to the annotator", nullable=True, optional=True
         ),
+        "is_blind": flag(
+            "the annotator could not read other people's votes; missing if unknown",
+            nullable=True,
+            optional=True,
+        ),
         "dimensions": json_text(
             "JSON object: dimension of the rubric -> better side (a, b or tie)",
             nullable=True,

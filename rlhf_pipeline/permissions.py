@@ -78,6 +78,11 @@ ROLE_PERMISSIONS: dict[Role, frozenset[Permission]] = {
 }
 
 
+def is_blind(roles: Iterable[Role]) -> bool:
+    """Whether these roles read nobody else's votes, models and figures: annotator alone."""
+    return set(roles) == {Role.ANNOTATOR}
+
+
 def permissions_of(roles: Iterable[Role]) -> frozenset[Permission]:
     """All that any of the roles brings."""
     return frozenset().union(*(ROLE_PERMISSIONS[role] for role in roles))

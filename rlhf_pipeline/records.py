@@ -217,6 +217,11 @@ class NewVote(Record):
     guideline_version: int | None = Field(
         default=None, description="version of the guidelines shown"
     )
+    is_blind: bool | None = Field(
+        default=None,
+        description="whether the annotator's roles kept them from reading other people's votes; "
+        "None if unknown, as for imported votes",
+    )
     details: VoteDetails | None = None
 
 

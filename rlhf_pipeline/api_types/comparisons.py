@@ -12,33 +12,19 @@ from rlhf_pipeline.records import Adjudication, Choice, ClusterDay, Text
 class ComparisonOut(Answer):
     comparison_id: str
     day: date
-    prompt_id: str | None = Field(
-        description="Null for users who may vote until they have judged the comparison, because "
-        "corrections have prompt ids of their own."
-    )
+    prompt_id: str
     prompt: str
     completion_a: str
     completion_b: str
-    category: str | None = Field(
-        description="Null for users who may vote until they have judged the comparison, because "
-        "corrections have a category of their own."
-    )
-    source: str | None = Field(
-        description="Null for users who may vote until they have judged the comparison."
-    )
+    category: str
+    source: str | None = Field(description="Null if the comparison was not imported.")
     flag: str | None
     names_maker: bool = Field(description="Whether a completion names the model that wrote it.")
-    model_version_a: str | None = Field(
-        description="Null for users who may vote, so that they judge the text and not the model."
-    )
-    model_version_b: str | None
-    gold: str | None = Field(description="The known answer; null for users who may vote.")
-    n_slots: int | None = Field(
-        description="Number of judgements requested from people; null for users who may vote."
-    )
-    n_done: int | None = Field(
-        description="Number of requested judgements that are done; null for users who may vote."
-    )
+    model_version_a: str
+    model_version_b: str
+    gold: str | None = Field(description="The known answer.")
+    n_slots: int = Field(description="Number of judgements requested from people.")
+    n_done: int = Field(description="Number of requested judgements that are done.")
 
 
 class Offer(Request):
@@ -71,10 +57,8 @@ class Offer(Request):
 
 
 class Offered(Answer):
-    n_comparisons: int | None = Field(
-        description="Null for users who may vote, unless they named the comparisons."
-    )
-    n_slots: int | None = Field(description="Number of new slots; null for users who may vote.")
+    n_comparisons: int
+    n_slots: int = Field(description="Number of new slots.")
 
 
 class ClusterOut(Answer):
@@ -116,9 +100,7 @@ class Flagging(Request):
 
 class Flagged(Answer):
     n_comparisons: int = Field(description="Number of comparisons whose flag changed.")
-    n_withdrawn: int | None = Field(
-        description="Open judgements that were withdrawn; null for users who may vote."
-    )
+    n_withdrawn: int = Field(description="Open judgements that were withdrawn.")
 
 
 class Withdrawal(Request):
@@ -126,10 +108,7 @@ class Withdrawal(Request):
 
 
 class Withdrawn(Answer):
-    n_slots: int | None = Field(
-        description="Number of open slots withdrawn; leased cards stay. Null for users who may "
-        "vote."
-    )
+    n_slots: int = Field(description="Number of open slots withdrawn; leased cards stay.")
 
 
 class Deciding(Request):

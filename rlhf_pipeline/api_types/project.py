@@ -31,8 +31,7 @@ class RulesRead(AnnotationRules):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
     seed: int | None = Field(  # type: ignore[assignment]
-        description="Null except for admins and for auditors who do not vote, because it reveals "
-        "hidden cards."
+        description="Null for annotators, because it reveals hidden cards."
     )
 
 
@@ -68,7 +67,7 @@ class ProgressOut(Answer):
     """Votes cast, without skips and votes by machines. A vote and its replacement count once. Days
     are those of `voted_at`; imported votes without a time belong to no day."""
 
-    work: Work | None = Field(description="Null for users who may vote.")
+    work: Work
     votes: int
     machine_votes: int
     votes_by_day: tuple[DayCount, ...]
@@ -93,8 +92,7 @@ class AnnotatorQuality(Answer):
     )
     same_as_before: MarkedShare | None = Field(
         description="Share of votes that repeat the previous vote's displayed side; about 0.5 for "
-        "attentive annotators. Null if no displayed side is known, as for imported votes, and for "
-        "users who may vote."
+        "attentive annotators. Null if no displayed side is known, as for imported votes."
     )
     duplicate: MarkedShare | None = Field(
         description="Share of votes on two completions that the same annotator had already judged "
@@ -120,15 +118,13 @@ class Metrics(Answer):
     skips: int
     annotators: int
     comparisons: int
-    offered: int | None = Field(
-        description="Null for users who may vote, like slots, done, leased, open and audit_links."
-    )
-    slots: int | None
-    done: int | None
-    leased: int | None
-    open: int | None
+    offered: int
+    slots: int
+    done: int
+    leased: int
+    open: int
     feedback: dict[str, int]
-    audit_links: int | None
+    audit_links: int
     guideline_version: int | None
     rules_version: int
 

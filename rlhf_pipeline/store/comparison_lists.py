@@ -13,7 +13,6 @@ from rlhf_pipeline.records import OWN_SOURCE, PEOPLE_FLAGS, Record, content_hash
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import batches, frame_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.judgements import has_few_votes, judged_ids
 from rlhf_pipeline.store.schema import comparisons, slots, votes
 
 if TYPE_CHECKING:
@@ -25,6 +24,7 @@ Status = Literal["not_offered", "waiting", "done"]
 Listed = Literal["category", "source", "flag"]
 LOOKS_AT = 20_000  # comparisons that a page of a search reads at most
 MAX_VALUES = 100
+FEW_VOTES = 5_000  # of an annotator: looking these up is faster than searching the list
 
 
 class ComparisonFilter(Record):
@@ -49,12 +49,10 @@ class ComparisonLists:
         only: ComparisonFilter = ComparisonFilter(),  # noqa: B008 (frozen)
         *,
         before: Place | None = None,
-        judged_by: str | None = None,
         limit: int = 50,
     ) -> tuple[pd.DataFrame, str | None]:
         """COMPARISONS, the last one of the newest day first, at most `limit`, and the id after
-        which the next page begins (None at the end); with `judged_by` those with a standing
-        judgement of that annotator.
+        which the next page begins (None at the end).
 
         The hundredth page costs what the first one does. Conditions without an index are checked
         on LOOKS_AT comparisons at most: such a page may be short and still have a next.
@@ -65,8 +63,6 @@ class ComparisonLists:
         where = [*indexed]
         if before is not None:
             where.append(place < before)
-        if judged_by is not None:
-            where.append(comparisons.c.comparison_id.in_(judged_ids(judged_by)))
         last: Any = None
         if checked:
             lowest = select(*place.clauses).where(*where).order_by(*newest_first)
@@ -144,7 +140,7 @@ class ComparisonLists:
         if only.annotator_id is not None:
             voted = select(votes.c.comparison_id).where(votes.c.annotator_id == only.annotator_id)
             on_this = voted.where(votes.c.comparison_id == comparisons.c.comparison_id)
-            if has_few_votes(self._database, only.annotator_id):
+            if len(self._database.fetch_scalars(voted.limit(FEW_VOTES + 1))) <= FEW_VOTES:
                 indexed.append(comparisons.c.comparison_id.in_(voted))
             else:  # sorting all of theirs would take longer than finding a page of them
                 checked.append(on_this.exists())

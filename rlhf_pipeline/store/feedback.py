@@ -28,7 +28,6 @@ from rlhf_pipeline.store.audit import FEEDBACK_ADD, audited_transaction, row_dig
 from rlhf_pipeline.store.casting import cast_votes, prepare_row
 from rlhf_pipeline.store.comparisons import pair_key
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.judgements import has_judged
 from rlhf_pipeline.store.schema import comparisons, feedback
 
 CORRECTION = "correction"  # `source` of such comparisons, and model version of the corrected text
@@ -126,13 +125,9 @@ class FeedbackEntries:
         kind: str | None = None,
         session_id: str | None = None,
         created_by: str | None = None,
-        seen_by: str | None = None,
         limit: int = 50,
     ) -> list[Feedback]:
-        """Newest first, at most `limit`; the next page is `before_id` the last one's id. `seen_by`:
-        a user who may vote; then without others' corrections of comparisons that they have not
-        judged.
-        """
+        """Newest first, at most `limit`; the next page is `before_id` the last one's id."""
         conditions: list[ColumnElement[bool]] = []
         for column, value in (
             (feedback.c.kind, kind),
@@ -141,7 +136,6 @@ class FeedbackEntries:
         ):
             if value is not None:
                 conditions.append(column == value)
-        conditions += self._visibility_conditions(seen_by)
         if before_id is not None:
             conditions.append(feedback.c.feedback_id < before_id)
         wanted = (
@@ -149,18 +143,10 @@ class FeedbackEntries:
         )
         return [_feedback_of(row) for row in self._database.fetch_mappings(wanted)]
 
-    def count_by_kind(self, *, seen_by: str | None = None) -> dict[str, int]:
-        """Number of entries by kind; `seen_by` as in `page`."""
-        among = self._visibility_conditions(seen_by)
-        wanted = select(feedback.c.kind, func.count()).where(*among).group_by(feedback.c.kind)
+    def count_by_kind(self) -> dict[str, int]:
+        """Number of entries by kind."""
+        wanted = select(feedback.c.kind, func.count()).group_by(feedback.c.kind)
         return {row[0]: row[1] for row in self._database.fetch_all(wanted)}
-
-    def _visibility_conditions(self, seen_by: str | None) -> tuple[ColumnElement[bool], ...]:
-        """A correction is its author's vote, so it is visible as that vote is."""
-        if seen_by is None:
-            return ()
-        judged = has_judged(seen_by, feedback.c.comparison_id)
-        return (or_(feedback.c.comparison_id.is_(None), feedback.c.created_by == seen_by, judged),)
 
     def _find_earlier_correction(
         self, connection: Connection, new: NewFeedback, said_by: str

@@ -1,9 +1,5 @@
-"""Selects an annotator's standing judgements, and the votes that these make visible to them.
+"""Selects and counts an annotator's standing judgements."""
 
-A user who may vote sees their own votes, and all votes on comparisons that they have judged.
-"""
-
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, date, datetime, time
 from typing import Any, NamedTuple
@@ -11,13 +7,9 @@ from typing import Any, NamedTuple
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Select,
     and_,
     func,
-    literal,
-    or_,
     select,
-    union_all,
 )
 
 from rlhf_pipeline.records import Choice
@@ -130,56 +122,3 @@ def is_standing_judgement(
     if at is not None:
         own.append(vote.c.received_at < at)
     return and_(*own, is_standing(vote, before=at))
-
-
-# own votes, up to which looking up the votes on judged comparisons is faster than searching the
-# list for them
-FEW = 5_000
-
-
-def judged_ids(reader_id: str) -> Select[Any]:
-    """Ids of the comparisons with a standing judgement of the reader, skips excluded."""
-    judged = votes.alias("judged")
-    return select(judged.c.comparison_id).where(is_standing_judgement(judged, reader_id))
-
-
-def has_judged(reader_id: str, comparison_id: Any) -> ColumnElement[bool]:
-    """The comparison is one of `judged_ids`, for queries that check row by row."""
-    own = votes.alias("own")
-    return (
-        select(literal(1))
-        .where(is_standing_judgement(own, reader_id), own.c.comparison_id == comparison_id)
-        .exists()
-    )
-
-
-def is_visible_vote(database: Database, reader_id: str) -> ColumnElement[bool]:
-    """The vote is visible to the reader.
-
-    The votes on a few judged comparisons are looked up, however old they are; for a reader who
-    judged many, the list is searched.
-    """
-    if has_few_votes(database, reader_id):
-        return votes.c.seq.in_(_select_visible_seqs(reader_id))
-    return or_(votes.c.annotator_id == reader_id, has_judged(reader_id, votes.c.comparison_id))
-
-
-def filter_judged(database: Database, reader_id: str, comparison_ids: Iterable[str]) -> set[str]:
-    """The comparisons that the reader has judged."""
-    judged = select(votes.c.comparison_id).where(is_standing_judgement(votes, reader_id))
-    rows = database.fetch_among(judged, votes.c.comparison_id, comparison_ids)
-    return {row.comparison_id for row in rows}
-
-
-def _select_visible_seqs(reader_id: str) -> Any:
-    own, shared = votes.alias("own"), votes.alias("shared")
-    return union_all(
-        select(own.c.seq).where(own.c.annotator_id == reader_id),
-        select(shared.c.seq).where(shared.c.comparison_id.in_(judged_ids(reader_id))),
-    )
-
-
-def has_few_votes(database: Database, reader_id: str) -> bool:
-    """Whether the user cast at most FEW votes."""
-    some = select(literal(1)).where(votes.c.annotator_id == reader_id).limit(FEW + 1)
-    return len(database.fetch_scalars(some)) <= FEW

@@ -259,6 +259,7 @@ votes = _table(
     _id("assignment_id", nullable=True),
     Column("is_swapped", Boolean, comment="completion b was shown on the left"),
     Column("guideline_version", Integer),
+    Column("is_blind", Boolean, comment="the annotator could not read others' votes"),
     _text("details", nullable=True),
     CheckConstraint("choice IN ('a', 'b', 'tie', 'both_bad', 'skip')", name="choice"),
     CheckConstraint(

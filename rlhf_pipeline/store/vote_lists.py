@@ -1,4 +1,4 @@
-"""Lists and counts votes for pages, with only those that a reader may see."""
+"""Lists and counts votes for pages."""
 
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime
@@ -11,12 +11,6 @@ from rlhf_pipeline.store.casting import vote_of
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing, supersedes
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.judgements import (
-    has_few_votes,
-    has_judged,
-    is_visible_vote,
-    judged_ids,
-)
 from rlhf_pipeline.store.schema import comparisons, heads, votes
 
 SEARCH_LOOKS_AT = 20_000  # votes that a page of a search reads at most
@@ -109,11 +103,7 @@ class JudgedComparison(NamedTuple):
 
 
 class VoteLists:
-    """The part of `Votes` that pages read.
-
-    `seen_by`: a user who may vote; then only votes that are visible to them, their own and those on
-    comparisons they have judged.
-    """
+    """The part of `Votes` that pages read."""
 
     def __init__(self, database: Database):
         self._database = database
@@ -181,14 +171,12 @@ class VoteLists:
         only: VoteFilter,
         *,
         before_seq: int | None = None,
-        seen_by: str | None = None,
         limit: int = 50,
     ) -> tuple[list[ListedVote], int | None]:
         """`page` of the votes that the filter takes, and `before_seq` of the next page (None at
         the beginning).
 
-        A page reads at most SEARCH_LOOKS_AT votes, so it may be empty and still have a next; or,
-        for a reader with few votes, all that are visible to them.
+        A page reads at most SEARCH_LOOKS_AT votes, so it may be empty and still have a next.
         """
         given = (
             (votes.c.annotator_id, only.annotator_id),
@@ -203,11 +191,7 @@ class VoteLists:
             where.append(votes.c.seq <= only.up_to)
         if only.annotator_id is None and only.comparison_id is None:
             where += self._seqs_of_days(only)
-        if seen_by is not None and has_few_votes(self._database, seen_by):
-            found = self._look_up_visible(seen_by, only, where, limit)
-            return found, found[-1].seq if len(found) == limit else None
-        checked = self._check_by_row(only, seen_by)
-        where += self._visibility_conditions(seen_by)
+        checked = self._check_by_row(only)
         if not checked:
             found = self._list_newest_first(*where, limit=limit)
             return found, found[-1].seq if len(found) == limit else None
@@ -222,34 +206,6 @@ class VoteLists:
         wanted = checked_seqs.order_by(newest_first).limit(limit)
         found = self.with_seqs(self._database.fetch_scalars(wanted))
         return found, found[-1].seq if len(found) == limit else last
-
-    def _look_up_visible(
-        self,
-        reader_id: str,
-        only: VoteFilter,
-        where: Sequence[ColumnElement[bool]],
-        limit: int,
-    ) -> list[ListedVote]:
-        """The newest votes visible to a reader with few votes, on whichever comparisons."""
-        own, mine = votes.alias("own"), votes.c.annotator_id == reader_id
-        voted_on = select(own.c.comparison_id).where(own.c.annotator_id == reader_id)
-        judged = votes.c.comparison_id.in_(judged_ids(reader_id))
-        theirs = set(self._database.fetch_scalars(voted_on))
-        visible = [*where, votes.c.comparison_id.in_(theirs), mine | judged]
-        if only.words is not None:
-            # each prompt is searched once, not for each vote on it
-            with_words = select(comparisons.c.comparison_id).where(
-                comparisons.c.comparison_id.in_(theirs),
-                _has_words(comparisons.c.prompt, only.words),
-            )
-            in_prompt = votes.c.comparison_id.in_(with_words)
-            visible.append(in_prompt | _has_words(votes.c.reason, only.words))
-            only = only.model_copy(update={"words": None})
-        visible += self._check_by_row(only, reader_id)
-        # OFFSET 0 separates the limit from the look-up: else Postgres searches all votes for a page
-        found = self._select_seqs(visible, joined=only.reads_comparison).offset(0).subquery()
-        newest = select(found.c.seq).order_by(found.c.seq.desc()).limit(limit)
-        return self.with_seqs(self._database.fetch_scalars(newest))
 
     def _select_seqs(self, where: Sequence[ColumnElement[bool]], *, joined: bool) -> Select[int]:
         wanted = select(votes.c.seq).where(*where)
@@ -268,7 +224,7 @@ class VoteLists:
         ((lowest, highest),) = self._database.fetch_all(ends)
         return [votes.c.seq >= (lowest or 0), votes.c.seq <= (highest or 0)]
 
-    def _check_by_row(self, only: VoteFilter, seen_by: str | None) -> list[ColumnElement[bool]]:
+    def _check_by_row(self, only: VoteFilter) -> list[ColumnElement[bool]]:
         """The conditions on vote and comparison that no index answers."""
         found: list[ColumnElement[bool]] = []
         if only.first_day != only.last_day:
@@ -291,9 +247,6 @@ class VoteLists:
             is_own = only.source == OWN_SOURCE
             source = comparisons.c.source
             found.append(source.is_(None) if is_own else source == only.source)
-        if seen_by is not None and (only.category, only.source) != (None, None):
-            # skipped ones too stay hidden until they are judged
-            found.append(has_judged(seen_by, votes.c.comparison_id))
         if only.words is not None:
             in_prompt = _has_words(comparisons.c.prompt, only.words)
             found.append(in_prompt | _has_words(votes.c.reason, only.words))
@@ -349,9 +302,7 @@ class VoteLists:
         newest = select(heads.c.vote_seq)
         return self._database.fetch_scalar(newest) or 0
 
-    def signals(
-        self, after_seq: int = 0, *, up_to_seq: int, seen_by: str | None = None
-    ) -> list[VoteSignals]:
+    def signals(self, after_seq: int = 0, *, up_to_seq: int) -> list[VoteSignals]:
         """Signals of the votes between two seqs in order, including superseded ones and skips,
         without those of machines.
         """
@@ -372,21 +323,17 @@ class VoteLists:
                 votes.c.seq > after_seq,
                 votes.c.seq <= up_to_seq,
                 votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
-                *self._visibility_conditions(seen_by),
             )
             .order_by(votes.c.seq)
         )
         return [VoteSignals(*row) for row in self._database.fetch_all(wanted)]
 
-    def paces(
-        self, after_seq: int, *, up_to_seq: int, seen_by: str | None = None
-    ) -> list[tuple[str, float | None]]:
+    def paces(self, after_seq: int, *, up_to_seq: int) -> list[tuple[str, float | None]]:
         """(annotator, seconds) of the votes between two seqs in order, without skips."""
         between = (
             votes.c.seq > after_seq,
             votes.c.seq <= up_to_seq,
             votes.c.choice != Choice.SKIP.value,
-            *self._visibility_conditions(seen_by),
         )
         wanted = (
             select(votes.c.annotator_id, votes.c.duration_s).where(*between).order_by(votes.c.seq)
@@ -394,12 +341,9 @@ class VoteLists:
         return [(row[0], row[1]) for row in self._database.fetch_all(wanted)]
 
     def judged_comparisons(
-        self, *, before_seq: int | None = None, seen_by: str | None = None, limit: int = 50
+        self, *, before_seq: int | None = None, limit: int = 50
     ) -> list[tuple[str, int]]:
-        """(comparison, seq of its newest vote), the newest first: each judged comparison once; with
-        `seen_by` only those that this user has judged.
-        """
-        judged = () if seen_by is None else (votes.c.comparison_id.in_(judged_ids(seen_by)),)
+        """(comparison, seq of its newest vote), the newest first: each judged comparison once."""
         upper = LATEST if before_seq is None else before_seq
         newer = votes.alias("newer")
         has_newer = select(literal(1)).where(
@@ -413,7 +357,6 @@ class VoteLists:
                 votes.c.seq < upper,
                 votes.c.choice != Choice.SKIP.value,
                 ~has_newer.exists(),
-                *judged,
             )
             .order_by(votes.c.seq.desc())
             .limit(limit)
@@ -466,19 +409,12 @@ class VoteLists:
         after_seq: int = 0,
         *,
         up_to_seq: int | None = None,
-        seen_by: str | None = None,
     ) -> list[VoteTally]:
         """What the votes between two seqs add, and less what they supersede; add the tallies of
         later seqs instead of counting again.
         """
         limit = LATEST if up_to_seq is None else up_to_seq
-        # A vote that supersedes another is on the same comparison, so both are visible or neither
-        # is.
-        among = (
-            votes.c.seq > after_seq,
-            votes.c.seq <= limit,
-            *self._visibility_conditions(seen_by),
-        )
+        among = votes.c.seq > after_seq, votes.c.seq <= limit
         found = []
         for counted, sign in ((votes, 1), (votes.alias("replaced"), -1)):
             day = case((counted.c.voted_at.is_not(None), counted.c.day))
@@ -502,7 +438,7 @@ class VoteLists:
                 )
         return found
 
-    def count_of_day(self, day: date, *, seen_by: str | None = None) -> dict[str, int]:
+    def count_of_day(self, day: date) -> dict[str, int]:
         """Standing votes other than skips that were cast on a day, by annotator."""
         wanted = (
             select(votes.c.annotator_id, func.count())
@@ -511,14 +447,10 @@ class VoteLists:
                 votes.c.voted_at.is_not(None),
                 votes.c.choice != Choice.SKIP.value,
                 is_standing(votes, up_to_seq=LATEST),
-                *self._visibility_conditions(seen_by),
             )
             .group_by(votes.c.annotator_id)
         )
         return {row[0]: row[1] for row in self._database.fetch_all(wanted)}
-
-    def _visibility_conditions(self, seen_by: str | None) -> tuple[ColumnElement[bool], ...]:
-        return () if seen_by is None else (is_visible_vote(self._database, seen_by),)
 
 
 def is_on_comparison() -> ColumnElement[bool]:

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_atomically
-from rlhf_pipeline.permissions import Permission, permissions_of
+from rlhf_pipeline.permissions import Permission, is_blind, permissions_of
 from rlhf_pipeline.records import Role, Token, User
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.tokens import PREFIX
@@ -56,18 +56,11 @@ class Principal:
         return permission in self.permissions
 
     @property
-    def judges_blind(self) -> bool:
-        """Whether the user's roles allow voting, regardless of the token: its owner can create
-        another.
+    def is_blind(self) -> bool:
+        """Whether the user's roles read nobody else's votes, whatever the scopes of the token: its
+        owner can make another.
         """
-        return Permission.VOTES_CAST in permissions_of(self.user.roles)
-
-    @property
-    def sees_others_votes(self) -> bool:
-        """Whether the user sees others' votes before judging. Admins do, because they could take
-        any role.
-        """
-        return not self.judges_blind or Role.ADMIN in self.user.roles
+        return is_blind(self.user.roles)
 
 
 class Auth:

@@ -63,7 +63,6 @@ class CacheTimes:
     champion_s: float = 1.0  # a query of MLflow takes longer than the route itself
     figures_s: float = 10.0  # what is counted over many votes
     scrape_s: float = 5.0  # what Prometheus reads
-    blind_s: float = 3.0  # the counts of the votes that a blind reader sees
     stages_s: float = 5.0  # the newest file of each stage; the state of schedules and sensors
 
 

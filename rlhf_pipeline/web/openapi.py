@@ -8,7 +8,6 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from rlhf_pipeline.api_types.base import ProblemDetail, ProblemDocument
-from rlhf_pipeline.web.blindness import RequiredAllVotes
 from rlhf_pipeline.web.dependencies import RequiredPermission, guard_of
 from rlhf_pipeline.web.problems import MEDIA_TYPE
 
@@ -35,9 +34,7 @@ def problem_response(status: int) -> dict[str, Any]:
 
 
 def describe(app: FastAPI, routes: list[APIRoute]) -> dict[str, Any]:
-    """The OpenAPI document of the routes, with `x-permission`, and `x-all-votes` for routes that
-    refuse users who may vote.
-    """
+    """The OpenAPI document of the routes, with `x-permission`."""
     document = get_openapi(
         title=app.title,
         version=app.version,
@@ -73,7 +70,6 @@ def _complete_operation(operation: dict[str, Any], route: APIRoute, method: str)
     if isinstance(guard, RequiredPermission):
         operation["security"] = [{"token": []}, {"session": []}]
         operation["x-permission"] = guard.permission.value if guard.permission else None
-        operation["x-all-votes"] = isinstance(guard, RequiredAllVotes)
         statuses += [401, 403]
     else:
         operation["security"] = []

@@ -5,8 +5,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from rlhf_pipeline.records import OWN_SOURCE, Category
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.site import Site
 
 MAX_ANNOTATORS = 500
@@ -44,9 +42,9 @@ class Annotators:
     n: int
 
 
-def list_annotators(site: Site, principal: Principal, names: Mapping[str, str]) -> Annotators:
-    """At most MAX_ANNOTATORS. Of blind readers, the votes that they see count."""
-    known = site.quality_for(blind_reader_id(principal)).by_annotator
+def list_annotators(site: Site, names: Mapping[str, str]) -> Annotators:
+    """At most MAX_ANNOTATORS."""
+    known = site.quality().by_annotator
     most = heapq.nsmallest(MAX_ANNOTATORS, known, key=lambda who: (-known[who].n_votes, who))
     listed = sorted(((who, names.get(who, who)) for who in most), key=lambda one: one[1].casefold())
     return Annotators(dict(listed), len(known))

@@ -20,7 +20,6 @@ from rlhf_pipeline.records import User
 from rlhf_pipeline.reports.words import format_count, name_detectors
 from rlhf_pipeline.web import glossary
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import cached_principal, find_principal
 from rlhf_pipeline.web.problems import QUERY, Problem
 from rlhf_pipeline.web.section import Section
@@ -47,13 +46,10 @@ class Pages:
 
     def menu(self, asker: Principal) -> dict[str, list[Section]]:
         """The sections that the user may open, by group."""
-        is_blind = blind_reader_id(asker) is not None
         visible = [
             section
             for section in self._sections.values()
-            if section.label
-            and (section.permission is None or asker.may(section.permission))
-            and not (is_blind and section.needs_all_votes)
+            if section.label and (section.permission is None or asker.may(section.permission))
         ]
         groups = {group: [one for one in visible if one.group == group] for group in MENU_GROUPS}
         for section in visible:

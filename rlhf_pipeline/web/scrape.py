@@ -5,8 +5,7 @@ from starlette.concurrency import run_in_threadpool
 
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.telemetry.prometheus import CONTENT_TYPE
-from rlhf_pipeline.web.blindness import needs_all_votes
-from rlhf_pipeline.web.dependencies import AnySite, address_of, public
+from rlhf_pipeline.web.dependencies import AnySite, address_of, needs, public
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.security import LOOPBACK, host_name
 from rlhf_pipeline.web.site import Site
@@ -14,7 +13,7 @@ from rlhf_pipeline.web.site import Site
 router = APIRouter()
 HERE = frozenset({"127.0.0.1", "::1"})  # the addresses of this machine's own programs
 OPEN = public("open to programs of this machine; others need the permission metrics.read")
-AUTHORIZED = needs_all_votes(Permission.METRICS_READ, "the figures of a day")
+AUTHORIZED = needs(Permission.METRICS_READ)
 
 
 @router.get("/metrics", dependencies=[Depends(OPEN)], include_in_schema=False)

@@ -13,7 +13,6 @@ from starlette.staticfiles import StaticFiles
 
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.dependencies import PublicRoute, guard_of, needs
 from rlhf_pipeline.web.routing import PREFIX
 
@@ -32,7 +31,6 @@ class Section:
 
     routers: tuple[APIRouter, ...]
     permission: Permission | None = None  # None: each route declares its own
-    needs_all_votes: bool = False  # refuses users who judge blind
     group: str = ""
     label: str = ""
     path: str = ""
@@ -65,10 +63,9 @@ class Section:
             )
         if declared is not None and declared.permission is not None:
             return
-        guard = needs(permission)
-        if self.needs_all_votes:
-            guard = needs_all_votes(permission, self.label.lower())
-        own = get_parameterless_sub_dependant(depends=Depends(guard), path=route.path_format)
+        own = get_parameterless_sub_dependant(
+            depends=Depends(needs(permission)), path=route.path_format
+        )
         route.dependant.dependencies.insert(0, own)
 
 

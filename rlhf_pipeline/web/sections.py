@@ -62,7 +62,6 @@ BUILT_IN = {
     "home": Section(
         (home.api,),
         Permission.METRICS_READ,
-        needs_all_votes=True,
         label="Home",
         path="/",
         folder=HERE / "home",
@@ -87,7 +86,6 @@ BUILT_IN = {
     "preferences": Section(
         (preferences.api, preferences.pages),
         Permission.METRICS_READ,
-        needs_all_votes=True,
         group="Data",
         label="Preferences",
         path="/preferences",
@@ -142,7 +140,6 @@ BUILT_IN = {
     "alignment": Section(
         (alignment.api, alignment.pages),
         Permission.METRICS_READ,
-        needs_all_votes=True,
         group="Models",
         label="Alignment",
         path="/alignment",
@@ -151,7 +148,6 @@ BUILT_IN = {
     "calibration": Section(
         (calibration_api.router, calibration_charts.api, calibration_pages.router),
         Permission.METRICS_READ,
-        needs_all_votes=True,
         group="Models",
         label="Calibration",
         path="/calibration",
@@ -160,7 +156,6 @@ BUILT_IN = {
     "production": Section(
         (production.api, production.pages),
         Permission.METRICS_READ,
-        needs_all_votes=True,
         group="Models",
         label="Production",
         path="/production",
@@ -169,7 +164,6 @@ BUILT_IN = {
     "evolution": Section(
         (evolution.api, evolution.pages),
         Permission.METRICS_READ,
-        needs_all_votes=True,
         group="Models",
         label="Evolution",
         path="/evolution",
@@ -178,7 +172,6 @@ BUILT_IN = {
     "gates": Section(  # each version's gate is on the page of versions
         (),
         Permission.METRICS_READ,
-        needs_all_votes=True,
         group="Models",
         label="Gates",
         path="/evolution#policies",
@@ -186,7 +179,6 @@ BUILT_IN = {
     "compare": Section(
         (compare.api, compare.pages),
         Permission.METRICS_READ,
-        needs_all_votes=True,
         group="Models",
         label="Compare",
         path="/compare",
@@ -195,7 +187,6 @@ BUILT_IN = {
     "drift": Section(
         (drift.api, drift.pages),
         Permission.METRICS_READ,
-        needs_all_votes=True,
         group="Drift",
         label="Timeline",
         path="/drift",
@@ -204,7 +195,6 @@ BUILT_IN = {
     "drift_events": Section(
         (drift_events.api, drift_events.pages),
         Permission.METRICS_READ,
-        needs_all_votes=True,
         group="Drift",
         label="Events",
         path="/drift-events",
@@ -213,7 +203,6 @@ BUILT_IN = {
     "clusters": Section(
         (clusters.api, clusters.pages),
         Permission.VOTES_READ,
-        needs_all_votes=True,
         group="Drift",
         label="Error clusters",
         path="/clusters",
@@ -222,7 +211,6 @@ BUILT_IN = {
     "decisions": Section(
         (decisions.api, decisions.pages),
         Permission.METRICS_READ,
-        needs_all_votes=True,
         group="Drift",
         label="Decisions",
         path="/decisions",
@@ -231,7 +219,6 @@ BUILT_IN = {
     "alerts": Section(
         (alerts.api, alert_pages.pages),
         Permission.ALERTS_READ,
-        needs_all_votes=True,
         group="Drift",
         label="Alerts",
         path="/alerts",
@@ -240,7 +227,6 @@ BUILT_IN = {
     "runs": Section(
         (runs.api, runs.pages),
         Permission.METRICS_READ,
-        needs_all_votes=True,
         group="Runs",
         label="Runs",
         path="/runs",
@@ -249,7 +235,6 @@ BUILT_IN = {
     "automations": Section(
         (),
         Permission.METRICS_READ,
-        needs_all_votes=True,
         group="Runs",
         label="Schedules",
         path="/runs#automations",
@@ -257,7 +242,6 @@ BUILT_IN = {
     "spending": Section(
         (),
         Permission.METRICS_READ,
-        needs_all_votes=True,
         group="Runs",
         label="Spending",
         path="/runs#spending",
@@ -265,7 +249,6 @@ BUILT_IN = {
     "settings": Section(
         (settings.api, settings.pages),
         Permission.METRICS_READ,
-        needs_all_votes=True,
         group="Runs",
         label="Settings",
         path="/settings",
@@ -282,7 +265,6 @@ BUILT_IN = {
     "audit": Section(
         (audit.api, audit.pages),
         Permission.AUDIT_READ,
-        needs_all_votes=True,
         group="Governance",
         label="Audit",
         path="/audit",

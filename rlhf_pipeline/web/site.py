@@ -69,7 +69,7 @@ class Site:
         self.auth = Auth(store, settings, known_for_s=cache_times.token_s)
         self.streams = Streams()
         self.cards = CardDealer(store)
-        self.vote_counter = VoteCounter(store, cache_times.blind_s)
+        self.vote_counter = VoteCounter(store)
         self.work = CachedValue(store.assignments.remaining_work, cache_times.work_s)
         self.lease_slots = asyncio.Semaphore(1 if store.database.is_sqlite else LEASES_AT_ONCE)
         self.terms = CachedValue(self._read_terms, cache_times.terms_s)
@@ -106,14 +106,6 @@ class Site:
         from rlhf_pipeline.web.home.stages import find_stage_files
 
         return find_stage_files(self.files)
-
-    def quality_for(self, blind_reader_id: str | None) -> QualityCounts:
-        """Of all votes, or of those that a blind reader sees."""
-        from rlhf_pipeline.web.quality.counters import count_quality
-
-        if blind_reader_id is None:
-            return self.quality()
-        return count_quality(self.store, seen_by=blind_reader_id)
 
     @cached_property
     def quality(self) -> CachedValue[QualityCounts]:

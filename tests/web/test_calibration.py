@@ -278,43 +278,6 @@ def test_a_bin_without_votes_is_named(web: Web):
         assert engineer.get("/calibrations/probe/pairs", params=wrong).status_code == 422, wrong
 
 
-# --- who may see it
-# --------------------------------------------------------------------------------------------------
-
-
-def test_who_judges_blind_sees_no_prediction_of_a_comparison(web: Web):
-    vote(web, publish(web, [0.9]), "a")
-    both = web.client("annotator", "engineer")
-    for client in (
-        both,
-        web.client("curator", "engineer"),
-        web.client(user=web.add("curator", "engineer", kind="service")),
-    ):
-        for path in (
-            "/calibrations",
-            "/calibrations/probe",
-            "/calibrations/probe/pairs",
-            f"/calibrations/{MODEL}/1",
-        ):
-            refused = client.get(path, params={"bin": 0.925})
-            assert (refused.status_code, refused.json()["type"]) == (
-                403,
-                "urn:rlhf:problem:blind",
-            ), path
-    assert web.client("annotator").get("/calibrations").status_code == 403
-    assert listed(web.client("admin"), bin=0.925)
-    with pages(web) as seen:
-        curator = seen.browser(web.add("curator"))
-        annotating = seen.browser(web.add("annotator", "engineer"))
-        for browser in (curator, annotating):
-            for path in ("/calibration", "/calibration.csv", "/calibration/pairs"):
-                assert browser.get(f"{seen.url}{path}", params={"bin": 0.925}).status_code == 403
-            assert 'href="/calibration"' not in browser.get(f"{seen.url}/me").text
-        nobody = seen.browser(web.add("annotator"))
-        assert nobody.get(f"{seen.url}/calibration").status_code == 403
-        assert "/calibration" not in nobody.get(f"{seen.url}/me").text
-
-
 # --- the log
 # --------------------------------------------------------------------------------------------------
 

@@ -114,42 +114,6 @@ def test_votes_that_arrive_while_one_turns_pages_move_nothing_to_a_page_already_
     assert [item["comparison_id"] for item in third["items"]] == ["c0000", "c0001"]
 
 
-def test_consensus_for_voters_holds_only_what_they_judged(web: Web, judged):
-    """Others too, however many people judged them: they can be offered again, to more people or to
-    one by name.
-    """
-    mine, other, settled = web.publish(3, overlap=2)
-    curator, engineer = web.client("curator"), web.client("engineer")
-    judged(other, "a")
-    judged(mine, "b")
-    judged(settled, "aa")
-    web.store.votes.cast(
-        NewVote(
-            comparison_id=mine,
-            annotator_id=curator.user.user_id,
-            annotator_kind="human",
-            voted_at=utc_now(),
-            origin="api",
-            choice=Choice.SKIP,
-            idempotency_key="mine",
-        )
-    )
-    assert {one for page in pages(engineer) for one in page} == {mine, other, settled}
-    for state in ({}, {"state": "open"}, {"state": "agreed"}, {"state": "disputed"}):
-        assert pages(curator, **state) == [[]]
-    judged_by_me = NewVote(
-        comparison_id=other,
-        annotator_id=curator.user.user_id,
-        annotator_kind="human",
-        voted_at=utc_now(),
-        origin="api",
-        choice=Choice.A,
-        idempotency_key="other",
-    )
-    web.store.votes.cast(judged_by_me)
-    assert {one for page in pages(curator) for one in page} == {other}
-
-
 @on_sqlite
 @pytest.mark.parametrize("limit", [1, 50])
 def test_a_decision_takes_a_comparison_from_the_disputed_list(web: Web, judged, limit: int):
@@ -183,24 +147,6 @@ def test_a_decision_takes_a_comparison_from_the_disputed_list(web: Web, judged, 
     unknown = {"comparison_id": "none", "choice": "a", "reason": "x"}
     assert engineer.post("/consensus:decide", json=unknown).status_code == 404
     assert engineer.post("/consensus:decide", json=unknown | {"reason": ""}).status_code == 422
-
-
-@on_sqlite
-def test_who_votes_decides_only_on_what_they_judged(web: Web, judged):
-    (mine, other) = web.publish(2)
-    judged(mine, "ab")
-    judged(other, "ab")
-    curator, auditor = web.client("curator"), web.client("auditor")
-    sent = {"comparison_id": mine, "choice": "a", "reason": "checked"}
-    assert auditor.post("/consensus:decide", json=sent).status_code == 403
-    assert curator.post("/consensus:decide", json=sent).status_code == 403
-    vote = {"comparison_id": mine, "choice": "a"}
-    curator.post("/votes", json=vote, headers={"Idempotency-Key": "mine"})
-    assert curator.post("/consensus:decide", json=sent).status_code == 201
-    engineer = web.client("engineer")
-    engineer.post("/consensus:decide", json=sent | {"comparison_id": other})
-    assert pages(engineer, state="decided") == [[other, mine]]
-    assert pages(curator, state="decided") == [[mine]]
 
 
 @on_sqlite

@@ -59,21 +59,6 @@ def test_what_was_read_before_the_store_failed_is_not_counted_twice(
     assert progress.counts().n_votes == 6
 
 
-def test_what_a_blind_reader_sees_is_counted_anew_after_a_while(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
-):
-    store = open_store()
-    store.comparisons.publish(comparisons(2), published_at=NOON)
-    progress = VoteCounter(store, blind_s=1000)
-    vote(store, 0)
-    assert progress.counts(seen_by="ann").n_votes == 1
-    vote(store, 1)
-    assert progress.counts(seen_by="ann").n_votes == 1
-    assert progress.counts(seen_by="bob").n_votes == 0
-    assert progress.counts().n_votes == 2
-    assert VoteCounter(store).counts(seen_by="ann").n_votes == 2
-
-
 def test_imported_votes_count_on_the_day_they_were_cast(open_store: Callable[..., Store]):
     """Not on that of the import, and on no day where nobody wrote it down."""
     store = open_store()

@@ -71,7 +71,7 @@ def put_event(web: Web, seq: int = 1) -> None:
 @on_sqlite
 @pytest.mark.parametrize(
     ("role", "start"),
-    [("annotator", "/annotate"), ("curator", "/progress"), ("engineer", None), ("admin", None)],
+    [("annotator", "/annotate"), ("curator", None), ("engineer", None), ("admin", None)],
 )
 def test_each_role_starts_where_its_work_is(paged: Web, role: str, start: str | None):
     browser = paged.browser(paged.add(Role(role)))

@@ -117,23 +117,6 @@ def test_what_cannot_be_answered_is_refused_with_the_field(
     assert answer.json()["errors"][0]["path"].startswith("body")
 
 
-def test_users_who_may_vote_receive_no_predictions(served: Web) -> None:
-    for roles, kind, status in (
-        ((Role.ANNOTATOR,), "person", 403),
-        ((Role.CURATOR,), "person", 403),
-        ((Role.ANNOTATOR, Role.ENGINEER), "person", 403),
-        ((Role.ENGINEER,), "person", 200),
-        ((Role.ADMIN,), "person", 200),
-        ((Role.ANNOTATOR, Role.ENGINEER), "service", 403),
-        ((Role.ENGINEER,), "service", 200),
-    ):
-        with served.client(user=served.add(*roles, kind=kind)) as client:
-            answer = client.post("/predictions", json=PAIRS[0])
-            assert answer.status_code == status, (roles, kind, answer.text)
-            if roles == (Role.ANNOTATOR, Role.ENGINEER):
-                assert answer.json()["type"] == "urn:rlhf:problem:blind"
-
-
 def test_a_model_that_gives_nan_is_the_servers_fault(
     engineer: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:

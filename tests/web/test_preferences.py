@@ -224,14 +224,3 @@ def test_a_skip_that_replaces_a_vote_takes_an_annotator_away_at_once(web: Web):
         alone = read(reader, "ties", **chosen)
         assert (alone.panels, "2 annotators of the group" in alone.notes[0]) == ((), True)
         count_new_votes(web.store)
-
-
-@on_sqlite
-def test_who_judges_blind_sees_neither_charts_nor_models(web: Web):
-    cast(web)
-    assert web.client("curator").get(f"{PATH}/ties").status_code == 403
-    admin = web.client("admin")
-    assert admin.get(f"{PATH}/ties").status_code == 200
-    answer = admin.get(f"{PATH}/ties", params={"model": "m"})
-    assert (answer.status_code, answer.json()["type"]) == (403, "urn:rlhf:problem:blind")
-    assert web.client("auditor").get(f"{PATH}/ties", params={"model": "m"}).status_code == 200

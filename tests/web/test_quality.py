@@ -109,25 +109,6 @@ def test_the_same_pair_again_is_found_under_another_comparison(web: Web):
     assert listed(reader, mark="duplicate") == []
 
 
-def test_who_votes_is_told_nothing_that_tells_others_choices(web: Web):
-    ids = web.publish(4, overlap=2, completion_a=LONG, completion_b=LONG)
-    ann = web.client("annotator")
-    curator = web.client("curator")
-    admin = web.client("admin")
-    made = judge(web, ann, 4, seconds=1.0)
-    assert ann.get("/quality").status_code == 403
-    assert read_quality(admin)[ann.user.user_id]["same_as_before"] is not None
-    assert read_quality(curator) == {}
-    assert curator.get("/votes", params={"mark": "same_as_before"}).status_code == 403
-    assert listed(curator, mark="too_fast") == []  # they stand on what the curator has yet to judge
-    cast(curator, ids[0])
-    (shown,) = listed(curator, mark="too_fast")
-    assert shown in made
-    seen = read_quality(curator)[ann.user.user_id]
-    assert (seen["n_votes"], seen["too_fast"]["marked"], seen["same_as_before"]) == (1, 1, None)
-    assert len(listed(admin, mark="too_fast")) == 4
-
-
 @on_sqlite
 def test_the_list_is_searched_sorted_and_read_page_by_page(web: Web):
     ids = web.publish(4)
@@ -163,8 +144,6 @@ def test_the_list_is_searched_sorted_and_read_page_by_page(web: Web):
     assert names(q=people[0].user_id) == ["zoe"]
     assert names(q="nobody") == []
     assert admin.get("/quality", params={"cursor": "x"}).status_code == 422
-    curator = web.client("curator")
-    assert curator.get("/quality", params={"sort": "same_as_before"}).status_code == 403
 
 
 WEEKS = [datetime(2026, 1, 5, 12, tzinfo=UTC) + timedelta(days=7 * n) for n in range(3)]

@@ -151,23 +151,6 @@ def test_what_was_judged_since_the_fit_is_said_and_a_newer_fit_is_found(web: Web
     ]
 
 
-def test_voters_get_no_verdict_that_rests_on_all_votes(web: Web):
-    mine, other = web.publish(2, overlap=2)
-    judge(web, mine, "a")
-    seq = judge(web, other, "a")
-    fit(web, seq, **{mine: (0.9, 0.8, 0.95), other: (0.9, 0.8, 0.95)})
-    curator = web.client("curator")
-    assert ids(listed(web.client("engineer"))) == [other, mine]
-    judge(web, other, "b", curator.user.user_id)
-    refused = curator.get("/consensus", params={"method": "joint_model"})
-    assert (refused.status_code, refused.json()["type"]) == (403, "urn:rlhf:problem:blind")
-    assert [one["comparison_id"] for one in curator.get("/consensus").json()["items"]] == [other]
-    assert (
-        web.client("annotator").get("/consensus", params={"method": "joint_model"}).status_code
-        == 403
-    )
-
-
 @on_sqlite
 def test_labels_that_cannot_be_read_are_an_error_and_no_verdict(web: Web):
     (c,) = web.publish(1, overlap=2)

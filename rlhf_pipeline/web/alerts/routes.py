@@ -16,17 +16,16 @@ from rlhf_pipeline.monitoring import Alert, AlertMessage, AlertState, MessageSta
 from rlhf_pipeline.parameters import suggest
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import needs_all_votes
-from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pagination import Cursor, Limit, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.routing import api_router, problem_responses
 
 api = api_router("alerts")
 # A drift alert tells how people voted, so who may vote does not read it.
-READER = [Depends(needs_all_votes(Permission.ALERTS_READ, "alerts"))]
-Reader = Annotated[Principal, Depends(needs_all_votes(Permission.ALERTS_READ, "alerts"))]
-Editor = Annotated[Principal, Depends(needs_all_votes(Permission.ALERTS_WRITE, "alerts"))]
+READER = [Depends(needs(Permission.ALERTS_READ))]
+Reader = Annotated[Principal, Depends(needs(Permission.ALERTS_READ))]
+Editor = Annotated[Principal, Depends(needs(Permission.ALERTS_WRITE))]
 Number = Annotated[int, Path(ge=1, le=10**9)]
 ShortText = Annotated[str, Path(max_length=200)]
 States = Annotated[

@@ -10,16 +10,13 @@ from rlhf_pipeline.reports.versions import VERSION_METRICS, chart_versions
 from rlhf_pipeline.web.alignment import queries
 from rlhf_pipeline.web.alignment.queries import AlignmentFilters
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.charts import ChartFilter, Days, answer_chart
-from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router
 
 api, pages = api_router("charts"), APIRouter()
-Reader = Annotated[
-    Principal, Depends(needs_all_votes(Permission.METRICS_READ, "the figures of a day"))
-]
+Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 
 
 def read_filters(

@@ -14,8 +14,7 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
 from rlhf_pipeline.store.audit import AuditLink
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import needs_all_votes
-from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pagination import Cursor, Limit, make_cursor, parse_cursor
 from rlhf_pipeline.web.rendering import names_for, query_of, render
 from rlhf_pipeline.web.routing import api_router
@@ -23,8 +22,7 @@ from rlhf_pipeline.web.site import Site
 
 api = api_router("audit")
 pages = APIRouter()
-CHAIN = "the audit chain"
-READER = [Depends(needs_all_votes(Permission.AUDIT_READ, CHAIN))]
+READER = [Depends(needs(Permission.AUDIT_READ))]
 FilterText = Annotated[str | None, Query(max_length=200)]
 EXPORTED_AT_ONCE = 1000
 LINES: dict[int | str, dict[str, Any]] = {
@@ -33,8 +31,8 @@ LINES: dict[int | str, dict[str, Any]] = {
         "content": {"application/jsonl": {"schema": {"type": "string"}}},
     }
 }
-Reader = Annotated[Principal, Depends(needs_all_votes(Permission.AUDIT_READ, CHAIN))]
-Verifier = Annotated[Principal, Depends(needs_all_votes(Permission.AUDIT_VERIFY, CHAIN))]
+Reader = Annotated[Principal, Depends(needs(Permission.AUDIT_READ))]
+Verifier = Annotated[Principal, Depends(needs(Permission.AUDIT_VERIFY))]
 SHOWN = 50
 
 
@@ -71,7 +69,7 @@ def export(site: AnySite) -> StreamingResponse:
     return StreamingResponse(_export_lines(site.store), media_type="application/jsonl")
 
 
-@api.post("/audit:verify", dependencies=[Depends(needs_all_votes(Permission.AUDIT_VERIFY, CHAIN))])
+@api.post("/audit:verify", dependencies=[Depends(needs(Permission.AUDIT_VERIFY))])
 def verify(site: AnySite) -> Verification:
     """Verify the chain, every vote against its link, and the chain against its daily anchors."""
     try:

@@ -14,17 +14,15 @@ from rlhf_pipeline.api_types.predictions import (
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Text
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.calibration import queries
 from rlhf_pipeline.web.calibration.probe_counter import ProbeQuery
-from rlhf_pipeline.web.calibration.queries import CALIBRATION
 from rlhf_pipeline.web.charts import ChartFilter, Days
-from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.routing import api_router, problem_responses
 
 router = api_router("calibration")
-Reader = Annotated[Principal, Depends(needs_all_votes(Permission.METRICS_READ, CALIBRATION))]
+Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 
 
 def read_probe_query(
@@ -80,9 +78,7 @@ def probe(site: AnySite, _: Reader, asked: Asked) -> ProbeOut:
 @router.get("/calibrations/probe/pairs", responses=problem_responses(404))
 def pairs(
     site: AnySite,
-    principal: Annotated[
-        Principal, Depends(needs_all_votes(Permission.PREDICTIONS_MAKE, CALIBRATION))
-    ],
+    principal: Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))],
     value: Bin,
     asked: Asked,
     cursor: Cursor = None,

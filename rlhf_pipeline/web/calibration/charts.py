@@ -21,16 +21,15 @@ from rlhf_pipeline.reports.calibrators import (
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.store.calibrations import LoggedCalibration
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.calibration import queries
-from rlhf_pipeline.web.calibration.queries import CALIBRATION, CalibrationSelection
+from rlhf_pipeline.web.calibration.queries import CalibrationSelection
 from rlhf_pipeline.web.charts import ChartFilter, Days, answer_chart
-from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
 
 api = api_router("charts")
-Reader = Annotated[Principal, Depends(needs_all_votes(Permission.METRICS_READ, CALIBRATION))]
+Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 DRAWN = 40  # calibrators
 NO_CALIBRATOR = "No calibrator yet. Each reward model gets one from the learning job."
 

@@ -8,19 +8,17 @@ from rlhf_pipeline.api_types.predictions import CalibrationOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.calibration import describe_bin
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.calibration import queries
 from rlhf_pipeline.web.calibration.charts import Selected
-from rlhf_pipeline.web.calibration.queries import CALIBRATION
-from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.pagination import Cursor
 from rlhf_pipeline.web.pick_lists import list_sources
 from rlhf_pipeline.web.rendering import names_for, render
 
 router = APIRouter()
-Reader = Annotated[Principal, Depends(needs_all_votes(Permission.METRICS_READ, CALIBRATION))]
-Asker = Annotated[Principal, Depends(needs_all_votes(Permission.PREDICTIONS_MAKE, CALIBRATION))]
+Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
+Asker = Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))]
 SHOWN = 20  # calibrators, and pairs
 
 Bin = Annotated[float, Query(ge=0.5, le=1, alias="bin")]

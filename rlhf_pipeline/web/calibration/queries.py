@@ -30,8 +30,6 @@ from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_curs
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
-CALIBRATION = "calibration"  # how a refusal to blind readers names this
-
 
 @dataclass(frozen=True)
 class CalibrationSelection:

@@ -10,16 +10,15 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.cluster_days import chart_cluster_days
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.charts import Day, answer_chart
 from rlhf_pipeline.web.comparisons import queries
-from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pagination import Cursor, make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.routing import api_router
 
 api, pages = api_router("charts"), APIRouter()
-Reader = Annotated[Principal, Depends(needs_all_votes(Permission.VOTES_READ, "clusters of errors"))]
+Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 SHOWN = 50
 MOST_PEOPLE = 9  # that may judge one comparison
 

@@ -8,11 +8,10 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from rlhf_pipeline.api_types.compare import ComparedPrompt, ComparedVersions
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.charts import ChartFilter
 from rlhf_pipeline.web.compare import queries
 from rlhf_pipeline.web.compare.queries import CompareFilter, Order
-from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.evolution.queries import list_versions
 from rlhf_pipeline.web.pagination import Cursor, Limit
@@ -21,9 +20,7 @@ from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.routing import api_router, problem_responses
 
 api, pages = api_router("compare"), APIRouter()
-Reader = Annotated[
-    Principal, Depends(needs_all_votes(Permission.METRICS_READ, "completions by model version"))
-]
+Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 SHOWN = 20
 Version = Annotated[int, Query(ge=1, lt=2**31, description="Version of a policy.")]
 Ordered = Annotated[

@@ -14,13 +14,12 @@ from rlhf_pipeline.permissions import Permission, permissions_of
 from rlhf_pipeline.records import User
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
 
 def offer(site: Site, principal: Principal, asked: Offer) -> Offered:
-    """Offers comparisons. Blind readers get no count that depends on votes or earlier offers.
+    """Offers comparisons.
 
     Raises Problem 422 unless exactly one of ids, day, cluster and all_unvoted is given, NotFound,
     UnknownComparison, and as `_ask_person`.
@@ -54,15 +53,14 @@ def offer(site: Site, principal: Principal, asked: Offer) -> Offered:
         n_new = site.store.assignments.offer(
             ids, overlap=overlap, priority=asked.priority, actor=principal.user_id
         )
-    if blind_reader_id(principal) is not None:
-        return Offered(n_comparisons=None if asked.ids is None else len(ids), n_slots=None)
     return Offered(n_comparisons=len(ids), n_slots=n_new)
 
 
 def withdraw(site: Site, principal: Principal, comparison_ids: Sequence[str]) -> Withdrawn:
-    """Withdraw open judgements; return how many, or None for a blind reader."""
-    n = site.store.assignments.withdraw(comparison_ids, actor=principal.user_id)
-    return Withdrawn(n_slots=n if blind_reader_id(principal) is None else None)
+    """Withdraw open judgements; return how many."""
+    return Withdrawn(
+        n_slots=site.store.assignments.withdraw(comparison_ids, actor=principal.user_id)
+    )
 
 
 def flag(site: Site, principal: Principal, asked: Flagging) -> Flagged:
@@ -83,13 +81,8 @@ def may_be_asked(user: User) -> bool:
     )
 
 
-def describe(site: Site, principal: Principal, done: Offered, annotator_id: str) -> str:
+def describe(site: Site, done: Offered, annotator_id: str) -> str:
     """What an offer did, in words for its page."""
-    if done.n_slots is None or done.n_comparisons is None:
-        return (
-            "The comparisons are offered. The number of new judgements is hidden, because it would "
-            "reveal what others judged."
-        )
     if not done.n_slots:
         return "No new judgements requested: the comparisons were offered before, or none match."
     judgements = format_count(done.n_slots, "judgement")

@@ -24,7 +24,6 @@ from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store.comparison_lists import ComparisonFilter, Status
 from rlhf_pipeline.store.vote_lists import VoteFilter
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id, filter_unjudged, needs_all_votes
 from rlhf_pipeline.web.charts import ChartFilter
 from rlhf_pipeline.web.comparisons import offers, queries
 from rlhf_pipeline.web.dependencies import AnySite, needs
@@ -48,9 +47,7 @@ from rlhf_pipeline.web.votes import queries as vote_queries
 api = api_router("comparisons")
 pages = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.COMPARISONS_READ))]
-ClusterReader = Annotated[
-    Principal, Depends(needs_all_votes(Permission.VOTES_READ, "clusters of errors"))
-]
+ClusterReader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 Offerer = Annotated[Principal, Depends(needs(Permission.COMPARISONS_OFFER))]
 SHOWN = 50
 NONE_TICKED = "Tick at least one comparison."
@@ -99,20 +96,18 @@ Filters = Annotated[ComparisonFilters, Depends()]
 @api.get("/comparisons")
 def read_all(
     site: AnySite,
-    principal: Reader,
+    _: Reader,
     filters: Filters,
     limit: Limit = 50,
 ) -> Page[ComparisonOut]:
-    """Comparisons, those of the newest day first. Model names and known answers are hidden from
-    users who may vote; by category, source or annotator these find only comparisons they have
-    judged. A page may be short and still have a `next`."""
-    return queries.comparisons(site, principal, filters.only, cursor=filters.cursor, limit=limit)
+    """Comparisons, those of the newest day first. A page may be short and still have a `next`."""
+    return queries.comparisons(site, filters.only, cursor=filters.cursor, limit=limit)
 
 
 @api.get("/comparisons/{comparison_id}")
-def read(site: AnySite, principal: Reader, comparison_id: str) -> ComparisonOut:
+def read(site: AnySite, _: Reader, comparison_id: str) -> ComparisonOut:
     """One comparison."""
-    return queries.comparison(site, principal, comparison_id)
+    return queries.comparison(site, comparison_id)
 
 
 @api.get("/clusters")
@@ -154,12 +149,9 @@ def show_list(site: AnySite, request: Request, principal: Reader, filters: Filte
 
 
 @pages.get("/comparisons.csv")
-def download(site: AnySite, principal: Reader, filters: Filters) -> Response:
-    queries.comparisons(site, principal, filters.only, cursor=None, limit=1)  # may be refused
+def download(site: AnySite, _: Reader, filters: Filters) -> Response:
     rows = read_all_pages(
-        lambda cursor: queries.comparisons(
-            site, principal, filters.only, cursor=cursor, limit=AT_ONCE
-        )
+        lambda cursor: queries.comparisons(site, filters.only, cursor=cursor, limit=AT_ONCE)
     )
     return csv_of("comparisons", list(ComparisonOut.model_fields), rows)
 
@@ -168,20 +160,16 @@ def download(site: AnySite, principal: Reader, filters: Filters) -> Response:
 def show_comparison(
     site: AnySite, request: Request, principal: Reader, comparison_id: str
 ) -> Response:
-    one = queries.comparison(site, principal, comparison_id)
-    votes, notice = None, None
+    one = queries.comparison(site, comparison_id)
+    votes = None
     if principal.may(Permission.VOTES_READ):
-        if filter_unjudged(site, principal, [comparison_id]):
-            notice = "You see others' votes on this comparison after you have judged it."
-        else:
-            only = VoteFilter(comparison_id=comparison_id)
-            votes = vote_queries.votes(site, principal, only, cursor=None, limit=AT_ONCE)
+        only = VoteFilter(comparison_id=comparison_id)
+        votes = vote_queries.votes(site, only, cursor=None, limit=AT_ONCE)
     return render(
         "comparisons/comparison.html",
         request,
         site,
         principal,
-        notice=notice,
         one=one,
         votes=votes,
         names=names_for(site, principal),
@@ -201,15 +189,14 @@ def offer_some(
     who = form.text("annotator_id")
     if done is None:
         return _render_list(site, request, principal, filters, problem=problem, draft=form)
-    return _show_again(filters, offers.describe(site, principal, done, who))
+    return _show_again(filters, offers.describe(site, done, who))
 
 
 @pages.post("/comparisons/withdraw")
 def withdraw_some(site: AnySite, principal: Offerer, filters: Filters, form: Form) -> Response:
     ids = validate(Withdrawal, {"ids": _parse_ids(form)}).ids
     n = offers.withdraw(site, principal, ids).n_slots
-    judgements = "open judgements" if n is None else format_count(n, "open judgement")
-    return _show_again(filters, f"Withdrew {judgements}.")
+    return _show_again(filters, f"Withdrew {format_count(n, 'open judgement')}.")
 
 
 @pages.post("/comparisons/flag")
@@ -246,10 +233,9 @@ def _render_list(
     draft: Fields = EMPTY_FORM,
 ) -> Response:
     """`draft`: the refused form, of the panel or of the ticked rows, which is shown again."""
-    is_blind = blind_reader_id(principal) is not None
     users = site.store.users.all()
     picks = {
-        "status": {} if is_blind else STATUSES,
+        "status": STATUSES,
         "source": {one: one for one in list_sources(site)},
         "flag": COMPARISON_FLAG_WORDS,
     }
@@ -259,18 +245,16 @@ def _render_list(
         site,
         principal,
         status=problem.status if problem else 200,
-        page=queries.comparisons(site, principal, filters.only, cursor=filters.cursor, limit=SHOWN),
+        page=queries.comparisons(site, filters.only, cursor=filters.cursor, limit=SHOWN),
         filters=filters.values,
         picks=picks,
         categories=list_categories(site),
-        annotators=list_annotators(site, principal, names_of(users, principal))
+        annotators=list_annotators(site, names_of(users, principal))
         if principal.may(Permission.VOTES_READ)
         else Annotators({}, 0),
         flags=PEOPLE_FLAG_WORDS,
         query=query_of(filters.values),
         query_here=query_of(filters.with_place),
-        # Explained only to readers who could take the list for complete.
-        is_partly_hidden=is_blind and queries.is_by_kind(filters.only),
         overlap=site.terms().rules.overlap,
         people=offers.list_people(users, principal),
         problem=problem.detail if problem else None,

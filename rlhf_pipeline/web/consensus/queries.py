@@ -10,7 +10,6 @@ import pandas as pd
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.comparisons import ConsensusOut
 from rlhf_pipeline.records import Adjudication, Choice
-from rlhf_pipeline.store.judgements import filter_judged
 from rlhf_pipeline.votes.consensus import (
     SHARES_APART,
     ConsensusParams,
@@ -20,8 +19,6 @@ from rlhf_pipeline.votes.consensus import (
     consensus,
 )
 from rlhf_pipeline.votes.model_consensus import consensus_by_model
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id, refuse_blind
 from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFit
 from rlhf_pipeline.web.pagination import make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.problems import Problem
@@ -51,7 +48,6 @@ class ConsensusPage:
 
 def page(
     site: Site,
-    principal: Principal,
     state: ListedState | None,
     method: Method,
     *,
@@ -61,15 +57,13 @@ def page(
     """Judged comparisons by their newest vote, newest first, optionally of one `state`; decided
     ones, which are not disputed any more, by their decision.
 
-    Blind readers get only comparisons they have judged. Disputed ones are sorted by how evenly they
-    are split, within LOOKS_AT comparisons at a time. With the annotator model: Problem 409 without
-    a fit, 403 for blind readers, because it is fitted to all votes.
+    Disputed ones are sorted by how evenly they are split, within LOOKS_AT comparisons at a time.
+    With the annotator model: Problem 409 without a fit.
     """
-    seen_by = blind_reader_id(principal)
     fitted = None
     if method == "joint_model":
         # the same fit for the whole page, even if a newer one is loaded meanwhile
-        fitted = newest_fit(site, principal)
+        fitted = newest_fit(site)
     said = _consensus_function(site, method, fitted)
     if state == "disputed":
         find = partial(_find_disputed, site)
@@ -77,7 +71,7 @@ def page(
         find = partial(_find_decided, site)
     else:
         find = partial(_find_newest, site, state)
-    found = find(said, seen_by, cursor, limit)
+    found = find(said, cursor, limit)
     items = _add_decisions(site, found.page.items)
     page = found.page.model_copy(
         update={"items": [one for one in items if state in (None, one.state)]}
@@ -86,11 +80,10 @@ def page(
     return replace(found, page=page, up_to_seq=up_to_seq)
 
 
-def newest_fit(site: Site, principal: Principal) -> AnnotatorFit:
-    """The newest fit of the annotator model. Raises Problem 403 for a blind reader, because it is
-    fitted to all votes; 409 without one, 503 if it cannot be read.
+def newest_fit(site: Site) -> AnnotatorFit:
+    """The newest fit of the annotator model. Raises Problem 409 without one, 503 if it cannot be
+    read.
     """
-    refuse_blind(principal, "the annotator model, which was fitted to all votes,")
     fitted = site.annotator_fit()
     if fitted is None:
         raise Problem(409, NOT_FITTED, kind="not_fitted")
@@ -117,7 +110,6 @@ def _find_newest(
     site: Site,
     state: State | None,
     said: ConsensusFunction,
-    seen_by: str | None,
     cursor: str | None,
     limit: int,
 ) -> ConsensusPage:
@@ -128,7 +120,7 @@ def _find_newest(
     while len(items) < limit and n_read < LOOKS_AT:
         # Doubles each time: if the state is common, one page of comparisons is enough.
         size = min(max(limit, n_read), LOOKS_AT - n_read)
-        batch = site.store.votes.judged_comparisons(before_seq=before, seen_by=seen_by, limit=size)
+        batch = site.store.votes.judged_comparisons(before_seq=before, limit=size)
         if not batch:
             return ConsensusPage(Page(items=items, next=None), n_judged)
         n_read += len(batch)
@@ -149,19 +141,13 @@ def _find_newest(
 def _find_decided(
     site: Site,
     said: ConsensusFunction,
-    seen_by: str | None,
     cursor: str | None,
     limit: int,
 ) -> ConsensusPage:
-    """The newest decision first. For a blind reader a page may be short: it leaves out comparisons
-    that they have not judged.
-    """
+    """The newest decision first."""
     place = parse_cursor(cursor, str, int)
     found = site.store.adjudications.page(before_id=place[1] if place else None, limit=limit)
     ids = [one.comparison_id for one in found]
-    if seen_by is not None:
-        judged = filter_judged(site.store.database, seen_by, ids)
-        ids = [one for one in ids if one in judged]
     rows = {row["comparison_id"]: row for row in plain_rows(said(ids))} if ids else {}
     items = [_build_consensus(rows[one]) for one in ids if one in rows]
     following = make_cursor("decided", found[-1].adjudication_id) if len(found) == limit else None
@@ -171,7 +157,6 @@ def _find_decided(
 def _find_disputed(
     site: Site,
     said: ConsensusFunction,
-    seen_by: str | None,
     cursor: str | None,
     limit: int,
 ) -> ConsensusPage:
@@ -183,7 +168,7 @@ def _find_disputed(
         0,
         *FIRST,
     )
-    batch = site.store.votes.judged_comparisons(before_seq=before, seen_by=seen_by, limit=LOOKS_AT)
+    batch = site.store.votes.judged_comparisons(before_seq=before, limit=LOOKS_AT)
     stretch = [(c, seq) for c, seq in batch if seq >= last]
     if not stretch:
         return ConsensusPage(

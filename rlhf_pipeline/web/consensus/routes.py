@@ -16,9 +16,8 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Adjudication
 from rlhf_pipeline.votes.consensus import Method
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.comparisons import offers
-from rlhf_pipeline.web.consensus import decisions, queries
+from rlhf_pipeline.web.consensus import queries
 from rlhf_pipeline.web.consensus.queries import ListedState
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
@@ -48,13 +47,11 @@ METHODS = (
     ("joint_model", "annotator model"),
 )
 
-NOT_JUDGED = ("No matches", "None of the comparisons that you have judged match.")
-
 
 @api.get("/consensus", responses=problem_responses(409))
 def read(
     site: AnySite,
-    principal: Annotated[Principal, Depends(needs(Permission.CONSENSUS_READ))],
+    _: Reader,
     state: Annotated[
         ListedState | None,
         Query(
@@ -70,25 +67,26 @@ def read(
 ) -> Page[ConsensusOut]:
     """The combined judgement on each comparison, the most recently judged first. With
     `state=disputed` the list covers the five hundred most recently judged at a time, the most
-    evenly split first. A page may be short and still have a `next`. Users who may vote get only
-    comparisons they have judged, and cannot use joint_model.
+    evenly split first. A page may be short and still have a `next`.
 
     joint_model leaves out comparisons that were first judged after its fit. Without a fit the
     answer is 409, `not_fitted`."""
-    return queries.page(site, principal, state, method, cursor=cursor, limit=limit).page
+    return queries.page(site, state, method, cursor=cursor, limit=limit).page
 
 
 @api.post("/consensus:decide", status_code=201, responses=problem_responses(404))
 def decide(site: AnySite, principal: Expert, body: Deciding) -> Adjudication:
     """Decide on a comparison, with a reason. It is disputed no longer, and the next fit leaves out
     the votes against the decision. An earlier decision no longer stands."""
-    return decisions.decide(site, principal, body)
+    return site.store.adjudications.decide(
+        body.comparison_id, body.choice, reason=body.reason, actor=principal.user_id
+    )
 
 
 @api.post("/consensus:undo", status_code=204, responses=problem_responses(404))
 def undo(site: AnySite, principal: Expert, body: Undoing) -> None:
     """Take back the decision that stands on a comparison. All its votes count again."""
-    decisions.undo(site, principal, body)
+    site.store.adjudications.undo(body.comparison_id, reason=body.reason, actor=principal.user_id)
 
 
 class ShownList:
@@ -128,7 +126,7 @@ def submit_decision(
         name: form.text(name).strip() for name in ("comparison_id", "choice", "reason")
     }
     done, problem = attempt(
-        lambda: decisions.decide(site, principal, validate(Deciding, asked)), UnknownComparison
+        lambda: decide(site, principal, validate(Deciding, asked)), UnknownComparison
     )
     if done is None:
         return _render(site, request, principal, shown, problem=problem, draft=form)
@@ -140,9 +138,7 @@ def submit_undo(
     site: AnySite, request: Request, principal: Expert, shown: Shown, form: Form
 ) -> Response:
     asked: dict[str, object] = {"comparison_id": form.text("comparison_id")}
-    _, problem = attempt(
-        lambda: decisions.undo(site, principal, validate(Undoing, asked)), NotFound
-    )
+    _, problem = attempt(lambda: undo(site, principal, validate(Undoing, asked)), NotFound)
     if problem is not None:
         return _render(site, request, principal, shown, problem=problem, draft=form)
     return shown.show_again("The decision is undone. All votes count again.")
@@ -159,7 +155,7 @@ def submit_offer(
     )
     if done is None:
         return _render(site, request, principal, shown, problem=problem, draft=form)
-    return shown.show_again(offers.describe(site, principal, done, who))
+    return shown.show_again(offers.describe(site, done, who))
 
 
 def _render(
@@ -172,18 +168,13 @@ def _render(
     draft: Fields = EMPTY_FORM,
 ) -> Response:
     """`draft`: the refused form, which the row of its comparison shows again."""
-    is_blind = blind_reader_id(principal) is not None
     state, method, cursor = shown.state, shown.method, shown.cursor
     try:
         found = queries.page(
-            site, principal, None if state == "all" else state, method, cursor=cursor, limit=SHOWN
+            site, None if state == "all" else state, method, cursor=cursor, limit=SHOWN
         )
-        nothing = (
-            NOT_JUDGED
-            if is_blind
-            else _empty_message(
-                found, state, queries.params_of(site).min_votes, is_first=cursor is None
-            )
+        nothing = _empty_message(
+            found, state, queries.params_of(site).min_votes, is_first=cursor is None
         )
     except Problem as refused:
         if refused.kind != "not_fitted":
@@ -197,14 +188,12 @@ def _render(
         else {}
     )
     users = site.store.users.all()
-    only_judged = "You may vote, so this page lists only comparisons that you have judged."
     return render(
         "consensus/page.html",
         request,
         site,
         principal,
         status=problem.status if problem else 200,
-        notice=only_judged if is_blind else None,
         problem=problem.detail if problem else None,
         draft=draft,
         page=page,
@@ -213,7 +202,7 @@ def _render(
         state=state,
         method=method,
         states=STATES,
-        methods=[one for one in METHODS if not is_blind or one[0] != "joint_model"],
+        methods=METHODS,
         query=query_of({"state": state, "method": method}),
         query_here=shown.query,
         prompts={one: known.prompt for one, known in texts.items()},
@@ -225,17 +214,15 @@ def _render(
 @pages.get("/consensus.csv")
 def download(
     site: AnySite,
-    principal: Reader,
+    _: Reader,
     state: ListedState | Literal["all"] = "disputed",
     method: Method = "majority",
 ) -> Response:
     wanted = None if state == "all" else state
     if method == "joint_model":
-        queries.newest_fit(site, principal)  # a problem must be raised before the file begins
+        queries.newest_fit(site)  # a problem must be raised before the file begins
     rows = read_all_pages(
-        lambda cursor: (
-            queries.page(site, principal, wanted, method, cursor=cursor, limit=AT_ONCE).page
-        )
+        lambda cursor: queries.page(site, wanted, method, cursor=cursor, limit=AT_ONCE).page
     )
     return csv_of("consensus", list(ConsensusOut.model_fields), rows)
 

@@ -14,9 +14,8 @@ from rlhf_pipeline.reports.words import display_name, name_stream
 from rlhf_pipeline.retraining import answers
 from rlhf_pipeline.retraining.messages import CAUSES
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.decisions import queries
-from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.problems import Problem
@@ -25,9 +24,8 @@ from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
 
 api, pages = api_router("decisions"), APIRouter()
-WHAT = "decisions about drift"
-Reader = Annotated[Principal, Depends(needs_all_votes(Permission.METRICS_READ, WHAT))]
-Decider = Annotated[Principal, Depends(needs_all_votes(Permission.DECISIONS_ANSWER, WHAT))]
+Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
+Decider = Annotated[Principal, Depends(needs(Permission.DECISIONS_ANSWER))]
 Number = Annotated[int, Path(ge=1, le=10**9)]
 SHOWN = 20
 

@@ -16,16 +16,15 @@ from rlhf_pipeline.reports.drift_days import Decided, chart_drift_days
 from rlhf_pipeline.reports.words import display_name, format_threshold, name_test
 from rlhf_pipeline.retraining.messages import summarise_decision
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.changed_days import find_taste_changes, read_policies
 from rlhf_pipeline.web.charts import ChartFilter, Days, answer_chart
-from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
 
 api, pages = api_router("charts", "drift-tests"), APIRouter()
-Reader = Annotated[Principal, Depends(needs_all_votes(Permission.METRICS_READ, "drift reports"))]
+Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 WORST_FIRST = (Verdict.DRIFT, Verdict.WARNING, Verdict.STABLE, Verdict.INSUFFICIENT)
 
 

@@ -12,16 +12,15 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.words import display_name, name_figure, name_stream
 from rlhf_pipeline.retraining.messages import format_figures
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.charts import Day
-from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pagination import Cursor, Limit, make_cursor, parse_cursor
 from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.routing import api_router
 from rlhf_pipeline.web.site import Site
 
 api, pages = api_router("drift-events"), APIRouter()
-Reader = Annotated[Principal, Depends(needs_all_votes(Permission.METRICS_READ, "drift events"))]
+Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 OfDecision = Annotated[
     Annotated[int, Query(ge=1, le=10**9)] | None,
     BeforeValidator(lambda value: value or None),

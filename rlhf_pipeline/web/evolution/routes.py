@@ -14,9 +14,8 @@ from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.evaluation_page import judge_win_rate
 from rlhf_pipeline.reports.evolution import chart_evolution
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.charts import answer_chart
-from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.evolution import queries
 from rlhf_pipeline.web.evolution.filters import VersionFilter, list_models, read_version_filter
 from rlhf_pipeline.web.evolution.pairs import list_pairs
@@ -27,12 +26,8 @@ from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.routing import api_router, problem_responses
 
 api, pages = api_router("evolution"), APIRouter()
-Reader = Annotated[
-    Principal, Depends(needs_all_votes(Permission.METRICS_READ, "the versions of the models"))
-]
-ClusterReader = Annotated[
-    Principal, Depends(needs_all_votes(Permission.VOTES_READ, "clusters of errors"))
-]
+Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
+ClusterReader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 Label = Annotated[str, Query(max_length=200, description="A version, such as demo.policy@3.")]
 SHOWN = 50
 NONE_CHOSEN = "No evaluated policy version matches the filters."

@@ -10,7 +10,6 @@ from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import AnnotatorKind, Feedback, NewFeedback
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.idempotency import OptionalKey
@@ -59,9 +58,7 @@ def read_all(
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[Feedback]:
-    """Feedback, newest first. Users who may vote, except admins, see others' corrections only of
-    comparisons they have judged.
-    """
+    """Feedback, newest first."""
     return _list_feedback(
         site,
         principal,
@@ -134,19 +131,13 @@ def show_page(
     filters: Annotated[FeedbackFilters, Depends()],
     cursor: Cursor = None,
 ) -> Response:
-    sees_all = blind_reader_id(principal) is None
     return render(
         "feedback/page.html",
         request,
         site,
         principal,
-        notice=None
-        if sees_all
-        else "You may vote, so others' corrections are listed only for comparisons that you have "
-        "judged.",
         page=filters.page(site, principal, cursor, SHOWN),
-        # "No feedback yet" is only shown to users who see all of it.
-        is_later=cursor is not None or not sees_all,
+        is_later=cursor is not None,
         filters=filters,
         query=filters.query,
         kinds=KINDS,
@@ -172,16 +163,13 @@ def _list_feedback(
     cursor: str | None,
     limit: int,
 ) -> Page[Feedback]:
-    """Feedback, newest first, without corrections that are hidden from the reader; `next` does not
-    reveal them either.
-    """
+    """Feedback, newest first."""
     place = parse_cursor(cursor, int)
     found = site.store.feedback.page(
         before_id=place[0] if place else None,
         kind=kind,
         session_id=session_id,
         created_by=created_by,
-        seen_by=blind_reader_id(principal),
         limit=limit,
     )
     return Page(
@@ -190,10 +178,8 @@ def _list_feedback(
 
 
 def _read_entry(site: Site, principal: Principal, feedback_id: int) -> Feedback:
-    """Raises Problem 404, with the same text for a correction that is hidden from the reader."""
-    found = site.store.feedback.page(
-        before_id=feedback_id + 1, seen_by=blind_reader_id(principal), limit=1
-    )
+    """Raises Problem 404."""
+    found = site.store.feedback.page(before_id=feedback_id + 1, limit=1)
     if not found or found[0].feedback_id != feedback_id:
         raise Problem(404, f"There is no feedback {feedback_id} here.", kind="not_found")
     return found[0]

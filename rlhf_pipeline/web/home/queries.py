@@ -20,7 +20,7 @@ from rlhf_pipeline.api_types.home import (
 from rlhf_pipeline.api_types.runs import AutomationsOut
 from rlhf_pipeline.metric_catalogue import SILENCE, let_silence_grow
 from rlhf_pipeline.monitoring import Alert, MetricPoint
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, is_blind
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web.auth import Principal
@@ -86,6 +86,15 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
         decision=decision,
         fire=fire,
         gate=_read_gate(site),
+    )
+
+
+def labels_alone(site: Site, principal: Principal) -> bool:
+    """Whether the user votes without being blind, and nobody here could vote blind."""
+    return (
+        principal.may(Permission.VOTES_CAST)
+        and not any(is_blind(user.roles) for user in site.store.users.all())
+        and site.store.votes.newest_day_of(principal.user_id) is not None
     )
 
 

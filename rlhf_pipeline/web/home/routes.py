@@ -9,8 +9,7 @@ from rlhf_pipeline.api_types.home import HomeOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.words import display_name, name_stream
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id, needs_all_votes
-from rlhf_pipeline.web.dependencies import AnySite, SignedIn
+from rlhf_pipeline.web.dependencies import AnySite, SignedIn, needs
 from rlhf_pipeline.web.home import queries
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router
@@ -18,9 +17,7 @@ from rlhf_pipeline.web.routing import api_router
 api = api_router("home")
 # of no section: for all who are logged in, most of whom it redirects
 start_page = APIRouter()
-Reader = Annotated[
-    Principal, Depends(needs_all_votes(Permission.METRICS_READ, "the state of the project"))
-]
+Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 # The page that shows what a stage made, and what it takes to see it; without, Dagster shows it.
 STAGE_PAGES = {
     "prompts": ("/comparisons", Permission.COMPARISONS_READ),
@@ -44,15 +41,17 @@ def read(site: AnySite, principal: Reader) -> HomeOut:
 
 @start_page.get("/")
 def start(site: AnySite, request: Request, principal: SignedIn) -> Response:
-    """The state of the project; annotators are redirected to their cards, curators to the work."""
-    if not principal.may(Permission.METRICS_READ) or blind_reader_id(principal) is not None:
-        return RedirectResponse(_find_start(request, principal), 302)
+    """The state of the project; annotators are redirected to their cards."""
+    if not principal.may(Permission.METRICS_READ):
+        menu = request.app.state.pages.menu(principal)
+        return RedirectResponse(next(iter(menu.values()))[0].path, 302)
     return render(
         "home/page.html",
         request,
         site,
         principal,
         home=queries.read_home(site, principal),
+        labels_alone=queries.labels_alone(site, principal),
         dagster=site.settings.dagster_ui.rstrip("/"),
         stage_pages={
             stage: path
@@ -62,15 +61,3 @@ def start(site: AnySite, request: Request, principal: SignedIn) -> Response:
         display=display_name,
         name_stream=name_stream,
     )
-
-
-def _find_start(request: Request, principal: Principal) -> str:
-    """Work and disagreement for users who see votes, else the first entry of the menu."""
-    entries: list[str] = [
-        section.path
-        for group in request.app.state.pages.menu(principal).values()
-        for section in group
-    ]
-    if principal.may(Permission.VOTES_READ) and "/progress" in entries:
-        return "/progress"
-    return entries[0]

@@ -15,14 +15,12 @@ from rlhf_pipeline.champions import PairPrediction, Question
 from rlhf_pipeline.completions import CompletionParams
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.streams import EventStream
 
 predictions = api_router("predictions")
-MODEL = "a prediction by a model that is fitted to all votes"
-Reader = Annotated[Principal, Depends(needs_all_votes(Permission.PREDICTIONS_MAKE, MODEL))]
+Reader = Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))]
 
 
 @predictions.post("/predictions")

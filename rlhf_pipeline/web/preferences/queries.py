@@ -15,11 +15,9 @@ from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store.vote_sums import KINDS, VoteCell
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import hides_answers
 from rlhf_pipeline.web.changed_days import find_taste_changes, read_policies
 from rlhf_pipeline.web.charts import DayFilter
 from rlhf_pipeline.web.preferences.sums_reader import COUNTED, ReadSums
-from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
 By = Literal["day", "category", "source", "group"]
@@ -70,8 +68,6 @@ class Filters:
 
 
 def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Filters) -> Chart:
-    """Raises Problem 403 for a filter by model of users who judge blind."""
-    _refuse_model(principal, filters)
     figure = figures(site.terms().dimensions)[name]
     first, last = filters.days.resolve(_find_newest_day(site, filters))
     cell = filters.cell(first, last)
@@ -128,24 +124,17 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
     return chart_by_group(figure, by, large, small, notes, link)
 
 
-def choices_of_filters(site: Site, principal: Principal) -> dict[str, list[str]]:
-    """The values of each filter that have votes; no models for users who judge blind."""
-    columns = {"category": "category", "source": "source", "group": "annotator_group"}
-    if not hides_answers(principal):
-        columns["model"] = "model_version"
+def choices_of_filters(site: Site) -> dict[str, list[str]]:
+    """The values of each filter that have votes."""
+    columns = {
+        "category": "category",
+        "source": "source",
+        "group": "annotator_group",
+        "model": "model_version",
+    }
     found = site.preference_sums.read([COUNTED], list(columns.values()), VoteCell())
     places = found.by_measure.get(COUNTED, {})
     return {name: sorted({place[i] for place in places}) for i, name in enumerate(columns)}
-
-
-def _refuse_model(principal: Principal, filters: Filters) -> None:
-    if filters.model is not None and hides_answers(principal):
-        raise Problem(
-            403,
-            "Your roles let you vote, so votes by model stay hidden: they would reveal which "
-            "model people prefer. Leave out `model`, or use an account without a role that votes.",
-            kind="blind",
-        )
 
 
 def _build_link(by: By, filters: Filters, first: date, last: date) -> Link | None:

@@ -7,18 +7,15 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import needs_all_votes
 from rlhf_pipeline.web.charts import ChartFilter, Days, answer_chart
-from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.preferences import queries
 from rlhf_pipeline.web.preferences.queries import By, Filters
 from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.routing import api_router
 
 api, pages = api_router("charts"), APIRouter()
-Reader = Annotated[
-    Principal, Depends(needs_all_votes(Permission.METRICS_READ, "what people prefer"))
-]
+Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 FigureName = Literal["choices", "ties", "strength", "agreement", "preferred"]
 WORDS: dict[By, str] = {
     "day": "over time",
@@ -64,7 +61,7 @@ def read_chart(
 def show_page(
     site: AnySite, request: Request, principal: Reader, chosen: Chosen, by: Across = "day"
 ) -> Response:
-    choices = queries.choices_of_filters(site, principal)
+    choices = queries.choices_of_filters(site)
     return render(
         "preferences/page.html",
         request,

@@ -10,15 +10,12 @@ from rlhf_pipeline.metric_catalogue import METRICS, parse_labels, require_metric
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import needs_all_votes
-from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pagination import Cursor, Limit, make_cursor, parse_cursor
 from rlhf_pipeline.web.routing import api_router, problem_responses
 
 api = api_router("metrics")
-Reader = Annotated[
-    Principal, Depends(needs_all_votes(Permission.METRICS_READ, "the figures of a day"))
-]
+Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 Names = Annotated[
     list[str] | None, Query(max_length=50, description="Metrics; all if none is named.")
 ]

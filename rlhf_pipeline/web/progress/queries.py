@@ -8,7 +8,6 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import AnnotatorKind
 from rlhf_pipeline.store import RemainingWork
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.progress.vote_counter import VoteCounts
 from rlhf_pipeline.web.site import Site
 
@@ -17,11 +16,8 @@ MAX_ANNOTATORS = 200
 
 
 def project_progress(site: Site, principal: Principal) -> ProgressOut:
-    """Progress of the newest 90 days and the 200 annotators with the most votes; for a blind
-    reader, of the votes that they see.
-    """
-    seen_by = blind_reader_id(principal)
-    counted = site.vote_counter.counts(seen_by=seen_by)
+    """Progress of the newest 90 days and the 200 annotators with the most votes."""
+    counted = site.vote_counter.counts()
     today = site.store.database.clock.now().date()
     names = (
         {user.user_id: user.name for user in site.store.users.all()}
@@ -29,14 +25,13 @@ def project_progress(site: Site, principal: Principal) -> ProgressOut:
         else {}
     )
     days = sorted(counted.by_day.items())[-MAX_DAYS:]
-    of_today = site.store.votes.count_of_day(today, seen_by=seen_by)
+    of_today = site.store.votes.count_of_day(today)
     people = [
         _build_annotator(counted, who, kind, n, of_today.get(who, 0), names)
         for (who, kind), n in list(counted.by_annotator.items())
     ]
     return ProgressOut(
-        # Numbers of done and leased slots depend on others' votes and reveal hidden cards.
-        work=build_work(site.work()) if seen_by is None else None,
+        work=build_work(site.work()),
         votes=counted.n_votes,
         machine_votes=counted.n_machine,
         votes_by_day=[DayCount(day=day, n=n) for day, n in days],
@@ -44,10 +39,9 @@ def project_progress(site: Site, principal: Principal) -> ProgressOut:
     )
 
 
-def metrics(site: Site, principal: Principal) -> Metrics:
-    seen_by = blind_reader_id(principal)
-    counted = site.vote_counter.counts(seen_by=seen_by)
-    left = site.work() if seen_by is None else None
+def metrics(site: Site) -> Metrics:
+    counted = site.vote_counter.counts()
+    left = site.work()
     version, _ = site.store.rules.latest()
     return Metrics(
         votes=counted.n_votes,
@@ -56,13 +50,13 @@ def metrics(site: Site, principal: Principal) -> Metrics:
         skips=counted.n_skips,
         annotators=sum(kind != AnnotatorKind.MACHINE for _, kind in list(counted.by_annotator)),
         comparisons=site.store.comparisons.count(),
-        offered=None if left is None else left.n_comparisons,
-        slots=None if left is None else left.n_slots,
-        done=None if left is None else left.n_done,
-        leased=None if left is None else left.n_leased,
-        open=None if left is None else left.n_open,
-        feedback=site.store.feedback.count_by_kind(seen_by=seen_by),
-        audit_links=site.store.audit.head()[0] if seen_by is None else None,
+        offered=left.n_comparisons,
+        slots=left.n_slots,
+        done=left.n_done,
+        leased=left.n_leased,
+        open=left.n_open,
+        feedback=site.store.feedback.count_by_kind(),
+        audit_links=site.store.audit.head()[0],
         guideline_version=site.terms().guideline_version,
         rules_version=version,
     )

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator
-from datetime import date
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -13,7 +12,6 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.votes_by_day import chart_votes_by_day
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.charts import Days, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import csv_of
@@ -39,17 +37,16 @@ DAYS_DRAWN = 366
 
 @api.get("/progress")
 def read(site: AnySite, principal: Reader) -> ProgressOut:
-    """Judgements offered, done and in progress; votes by day and by annotator. For users who may
-    vote, only votes on comparisons they have judged are counted."""
+    """Judgements offered, done and in progress; votes by day and by annotator."""
     return queries.project_progress(site, principal)
 
 
 @api.get("/charts/votes", response_model=Chart)
 def read_chart(site: AnySite, principal: Reader, days: Days) -> Response:
-    """Votes by people by day; for users who may vote, those on comparisons that they have judged.
-    Without `until`, up to the newest day with votes; without `since`, 366 days.
+    """Votes by people by day. Without `until`, up to the newest day with votes; without `since`,
+    366 days.
     """
-    counts = _read_days(site, principal)
+    counts = site.vote_counter.counts().by_day
     may_list = principal.may(Permission.VOTES_READ)
     first, last = days.resolve(max(counts, default=None), DAYS_DRAWN)
     return answer_chart(chart_votes_by_day(counts, first, last, links=may_list))
@@ -75,10 +72,10 @@ async def events(site: AnySite, principal: Reader, request: Request) -> EventStr
 
 @api.get("/metrics", tags=["metrics"])
 def metrics(
-    site: AnySite, principal: Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
+    site: AnySite, _: Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 ) -> Metrics:
-    """Figures for scripts. For users who may vote, limited as in `progress`."""
-    return queries.metrics(site, principal)
+    """Figures for scripts."""
+    return queries.metrics(site)
 
 
 async def stream_progress(
@@ -105,7 +102,6 @@ async def stream_progress(
                 await run_in_threadpool(queries.project_progress, site, principal)
             ).model_dump_json()
             seen_seq = newest[0]
-            # otherwise the time of an event would reveal votes that are hidden from a blind reader
             if now != sent:
                 sent, quiet = now, 0.0
                 yield f"event: progress\ndata: {now}\n\n"
@@ -119,20 +115,14 @@ async def stream_progress(
 @pages.get("/progress")
 def show_page(site: AnySite, request: Request, principal: Reader, days: Days) -> Response:
     now = queries.project_progress(site, principal)
-    notice = (
-        None
-        if blind_reader_id(principal) is None
-        else "You may vote, so this page counts only votes on comparisons that you have judged."
-    )
     return render(
         "progress/page.html",
         request,
         site,
         principal,
-        notice=notice,
         progress=now,
         filters={"since": days.since, "until": days.until},
-        left_out=days.find_left_out(_read_days(site, principal), DAYS_DRAWN),
+        left_out=days.find_left_out(site.vote_counter.counts().by_day, DAYS_DRAWN),
     )
 
 
@@ -140,8 +130,3 @@ def show_page(site: AnySite, request: Request, principal: Reader, days: Days) ->
 def download(site: AnySite, principal: Reader) -> Response:
     now = queries.project_progress(site, principal)
     return csv_of("annotators", list(AnnotatorProgress.model_fields), now.annotators)
-
-
-def _read_days(site: Site, principal: Principal) -> dict[date, int]:
-    """Votes by day, as far as the reader may see them."""
-    return site.vote_counter.counts(seen_by=blind_reader_id(principal)).by_day

@@ -8,10 +8,8 @@ from datetime import date, datetime
 from rlhf_pipeline.records import AnnotatorKind, Choice
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.vote_lists import VoteTally
-from rlhf_pipeline.web.memory_cache import ExpiringCache
 
 PACE_OF = 200  # newest votes of an annotator used for the median time
-MAX_BLIND_READERS = 200
 PACE_WITHIN = 20_000  # newest votes of all annotators that are searched for these at the start
 
 
@@ -51,44 +49,28 @@ class VoteCounts:
 
 
 class VoteCounter:
-    """One count per process. Counted votes stay counted; each caller adds those cast since. What a
-    blind reader sees is counted anew after `blind_s` seconds.
-    """
+    """One count per process. Counted votes stay counted; each caller adds those cast since."""
 
-    def __init__(self, store: Store, blind_s: float = 0):
+    def __init__(self, store: Store):
         self._store = store
-        self._seen: ExpiringCache[str, VoteCounts] = ExpiringCache(MAX_BLIND_READERS, blind_s)
         self._lock = threading.Lock()
         self._counted = VoteCounts()
 
-    def counts(self, *, seen_by: str | None = None) -> VoteCounts:
-        """The count up to the newest vote. With `seen_by` as in `Votes.search`, counted from the
-        first vote, because judging changes what the reader sees.
-        """
-        visible = None if seen_by is None else self._seen.get(seen_by)
-        if visible is not None:
-            return visible
+    def counts(self) -> VoteCounts:
+        """The count up to the newest vote."""
         newest = self._store.votes.max_seq()
-        if seen_by is not None:
-            visible = VoteCounts()
-            self._count_new_votes(visible, newest, seen_by)
-            self._seen.put(seen_by, visible)
-            return visible
         with self._lock:
             if newest > self._counted.seq:
                 self._count_new_votes(self._counted, newest)
             return self._counted
 
-    def _count_new_votes(self, known: VoteCounts, newest: int, seen_by: str | None = None) -> None:
+    def _count_new_votes(self, known: VoteCounts, newest: int) -> None:
         # All votes are read before any is counted, so that a failure of the store counts nothing
         # twice.
         votes = self._store.votes
-        cast = votes.tallies("annotator_id", known.seq, up_to_seq=newest, seen_by=seen_by)
-        by_day = votes.tallies("day", known.seq, up_to_seq=newest, seen_by=seen_by)
-        # How many of the newest votes a blind reader sees depends on the others, so all that they
-        # see are read.
-        first = known.seq if seen_by is not None else max(known.seq, newest - PACE_WITHIN)
-        paces = votes.paces(first, up_to_seq=newest, seen_by=seen_by)
+        cast = votes.tallies("annotator_id", known.seq, up_to_seq=newest)
+        by_day = votes.tallies("day", known.seq, up_to_seq=newest)
+        paces = votes.paces(max(known.seq, newest - PACE_WITHIN), up_to_seq=newest)
         for tally in cast:
             known.add_annotator(tally)
         for tally in by_day:

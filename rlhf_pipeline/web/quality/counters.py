@@ -48,16 +48,12 @@ class QualityCounts:
         return sorted((int(seq) for of in seqs for seq in of if seq < upper), reverse=True)[:limit]
 
 
-def count_quality(store: Store, *, seen_by: str | None = None) -> QualityCounts:
-    """Of the NEWEST votes; with `seen_by` as in `Votes.search`, of all that are visible to that
-    reader, up to the newest of these.
-    """
+def count_quality(store: Store) -> QualityCounts:
+    """Of the NEWEST votes."""
     newest = store.votes.max_seq()
-    first = max(0, newest - NEWEST) if seen_by is None else 0
-    cast = store.votes.signals(first, up_to_seq=newest, seen_by=seen_by)
+    cast = store.votes.signals(max(0, newest - NEWEST), up_to_seq=newest)
     counted = {who: quality(rows) for who, rows in _group_by_annotator(cast).items()}
-    up_to_seq = newest if seen_by is None else cast[-1].seq if cast else 0
-    return QualityCounts(up_to_seq, {who: one for who, one in counted.items() if one.n_votes})
+    return QualityCounts(newest, {who: one for who, one in counted.items() if one.n_votes})
 
 
 def _group_by_annotator(new: list[VoteSignals]) -> dict[str, npt.NDArray[np.void]]:

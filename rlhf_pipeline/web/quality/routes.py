@@ -9,7 +9,6 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id, needs_all_votes
 from rlhf_pipeline.web.charts import Days, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import csv_of
@@ -24,9 +23,7 @@ from rlhf_pipeline.web.routing import api_router
 api, charts = api_router("quality"), api_router("charts")
 pages = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
-AllVotesReader = Annotated[
-    Principal, Depends(needs_all_votes(Permission.VOTES_READ, "the figures of an annotator"))
-]
+AllVotesReader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 FigureName = Literal["speed", "sides", "gold", "agreement"]
 AnnotatorId = Annotated[str, Query(min_length=1, max_length=200)]
 Words = Annotated[str, Query(max_length=200, description="Words in the name or the id.")]
@@ -80,23 +77,17 @@ def show_page(
     sort: Sort = "doubt",
     cursor: Cursor = None,
 ) -> Response:
-    sees_all = blind_reader_id(principal) is None
-    marks = {mark: WORDS[mark] for mark in queries.visible_marks(principal)}
     asked = QualityList(_clean(q), sort, cursor, SHOWN)
     return render(
         "quality/page.html",
         request,
         site,
         principal,
-        notice=None
-        if sees_all
-        else "You may vote, so this page counts only votes on comparisons that you have judged.",
         found=queries.project_quality(site, principal, asked),
-        marks=marks,
+        marks=WORDS,
         asked=asked,
-        sorts=SORTS | marks,
+        sorts=SORTS | WORDS,
         query=query_of({"q": asked.q, "sort": sort if sort != "doubt" else ""}),
-        sees_all=sees_all,
     )
 
 
@@ -124,7 +115,7 @@ def show_annotator(
         annotator_name=name,
         newest=newest,
         one=queries.annotator_quality(site, principal, annotator_id),
-        marks={mark: WORDS[mark] for mark in queries.visible_marks(principal)},
+        marks=WORDS,
         filters={"since": days.since, "until": days.until},
         left_out=days.find_left_out([day for day in (oldest, newest) if day]),
         figures=get_args(FigureName),

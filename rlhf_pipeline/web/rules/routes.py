@@ -14,7 +14,6 @@ from rlhf_pipeline.errors import OutdatedEdit
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import AnnotationRules
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.etags import IfMatch, etag_of, require_version
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
@@ -50,8 +49,8 @@ MORE_HELP = {
 
 @api.get("/rules")
 def read_rules(site: AnySite, principal: RulesReader, response: Response) -> RulesOut:
-    """How cards are dealt and judged. Only admins and auditors who do not vote see the seed,
-    because it reveals hidden cards.
+    """How cards are dealt and judged. The seed is null for annotators, because it
+    reveals hidden cards.
     """
     version, rules = site.store.rules.latest()
     response.headers["ETag"] = etag_of(version)
@@ -67,10 +66,7 @@ def put_rules(
     if_match: IfMatch = None,
 ) -> RulesOut:
     """Replace the rules for cards dealt from now on. Fields left out get their default, except seed
-    and agreement_votes, which stay unchanged. Only admins change the seed."""
-    if body.seed is not None and blind_reader_id(principal) is not None:
-        said = "reveals hidden cards, and you may vote. Leave it out to keep it unchanged"
-        raise Problem(403, f"The seed {said}.", kind="forbidden", errors=[("body.seed", said)])
+    and agreement_votes, which stay unchanged."""
     held = site.store.rules.latest()[1]
     kept = {
         name: getattr(held, name)
@@ -85,11 +81,8 @@ def put_rules(
 
 
 def _build_rules(principal: Principal, version: int, rules: AnnotationRules) -> RulesOut:
-    shows_seed = blind_reader_id(principal) is None and principal.may(Permission.AUDIT_READ)
-    return RulesOut(
-        version=version,
-        rules=RulesRead.model_validate(rules.model_dump() | ({} if shows_seed else {"seed": None})),
-    )
+    hidden = {"seed": None} if principal.is_blind else {}
+    return RulesOut(version=version, rules=RulesRead.model_validate(rules.model_dump() | hidden))
 
 
 @dataclass(frozen=True)

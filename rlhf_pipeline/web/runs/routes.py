@@ -10,8 +10,7 @@ from rlhf_pipeline.api_types.runs import AutomationsOut, RecordedState, RunOut, 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import needs_all_votes
-from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.routing import api_router
@@ -19,9 +18,7 @@ from rlhf_pipeline.web.runs import queries
 from rlhf_pipeline.web.site import Site
 
 api, pages = api_router("runs"), APIRouter()
-Reader = Annotated[
-    Principal, Depends(needs_all_votes(Permission.METRICS_READ, "the runs of the loop"))
-]
+Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 # an empty field of a form
 _Given = BeforeValidator(lambda value: value or None)
 OfJob = Annotated[Name | None, _Given, Query(description="Only runs of this job.")]

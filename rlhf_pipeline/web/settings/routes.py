@@ -10,16 +10,13 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import PARTS, LoopSettings, describe_changes
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import needs_all_votes
-from rlhf_pipeline.web.dependencies import AnySite
+from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router
 from rlhf_pipeline.web.site import Site
 
 api, pages = api_router("settings"), APIRouter()
-Reader = Annotated[
-    Principal, Depends(needs_all_votes(Permission.METRICS_READ, "the settings of the loop"))
-]
+Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 
 
 @api.get("/settings")

@@ -11,7 +11,6 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Role, User
 from rlhf_pipeline.store.audit import joint_transaction
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.pagination import Cursor, Limit, cursor_problem, make_cursor, parse_cursor
@@ -199,7 +198,7 @@ def _render_page(
         status=problem.status if problem else 200,
         notice=notice,
         users=users,
-        sees_votes=principal.may(Permission.VOTES_READ) and blind_reader_id(principal) is None,
+        sees_votes=principal.may(Permission.VOTES_READ),
         is_later=cursor is not None,
         roles=list(Role),
         link=link,

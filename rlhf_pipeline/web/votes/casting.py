@@ -13,7 +13,6 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Vote, VoteDetails
 from rlhf_pipeline.web.annotate.cards import CardContent
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.problems import Problem, problem_of
 from rlhf_pipeline.web.site import Site, Terms
 
@@ -132,6 +131,7 @@ def prepare_vote(
         guideline_version=terms.guideline_version
         if sent.guideline_version is None
         else sent.guideline_version,
+        is_blind=principal.is_blind,
         details=_build_details(card, sent),
     )
     return new, card
@@ -317,7 +317,7 @@ def _restore_first_values(site: Site, sent: VoteFields, new: NewVote) -> NewVote
     first = site.store.votes.with_key(new.idempotency_key)
     if first is None:
         return new
-    filled: dict[str, Any] = {"origin": first.origin}
+    filled: dict[str, Any] = {"origin": first.origin, "is_blind": first.is_blind}
     if sent.guideline_version is None:
         filled["guideline_version"] = first.guideline_version
     if sent.voted_at is None or sent.voted_at > first.received_at:
@@ -339,7 +339,7 @@ def _build_receipt(
         supersedes=vote.supersedes,
         # Only requested work can have gone to another annotator: they could recognise a
         # hidden card, undo the vote and vote again.
-        extra=_is_extra(site, card, vote) if blind_reader_id(principal) is None else None,
+        extra=None if principal.is_blind else _is_extra(site, card, vote),
     )
 
 

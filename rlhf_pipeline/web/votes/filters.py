@@ -38,7 +38,7 @@ class VotedWhen:
         up_to: Annotated[
             Annotated[int, Field(ge=1, le=LAST_SEQ)] | None,
             EMPTY,
-            Query(description="Number of the last vote; not for users whose roles let them vote."),
+            Query(description="Number of the last vote."),
         ] = None,
     ):
         self.since, self.until = (days.since, days.until) if day is None else (day, day)

@@ -1,4 +1,4 @@
-"""Lists votes as their readers may see them."""
+"""Reads lists of votes."""
 
 from typing import Any
 
@@ -7,11 +7,8 @@ from rlhf_pipeline.api_types.votes import VoteOut
 from rlhf_pipeline.records import VoteDetails
 from rlhf_pipeline.store.vote_lists import ListedVote, VoteFilter
 from rlhf_pipeline.votes.quality import Mark
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id, refuse_blind
 from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.quality.queries import check_mark
 from rlhf_pipeline.web.site import Site
 
 NOTHING = VoteDetails()
@@ -19,24 +16,15 @@ NOTHING = VoteDetails()
 
 def votes(
     site: Site,
-    principal: Principal,
     only: VoteFilter,
     *,
     mark: Mark | None = None,
     cursor: str | None,
     limit: int,
 ) -> Page[VoteOut]:
-    """Votes, newest first, without those hidden from the reader; `next` does not reveal them
-    either.
-
-    Raises Problem 422 for a mark with filters other than the annotator; 403 as `check_mark`, and
-    for a number of the last vote that a blind reader asks for.
-    """
-    if only.up_to is not None:
-        refuse_blind(principal, "the numbers of votes")
+    """Votes, newest first. Raises Problem 422 for a mark with filters other than the annotator."""
     place = parse_cursor(cursor, int)
     before = place[0] if place else None
-    seen_by = blind_reader_id(principal)
     if mark is not None:
         if only != VoteFilter(annotator_id=only.annotator_id):
             wrong = [("query.mark", "can only be combined with annotator_id")]
@@ -46,16 +34,11 @@ def votes(
                 kind="invalid",
                 errors=wrong,
             )
-        check_mark(principal, mark)
-        seqs = site.quality_for(seen_by).find_marked(
-            mark, only.annotator_id, before_seq=before, limit=limit
-        )
+        seqs = site.quality().find_marked(mark, only.annotator_id, before_seq=before, limit=limit)
         found = site.store.votes.with_seqs(seqs)
         following = seqs[-1] if len(seqs) == limit else None
     else:
-        found, following = site.store.votes.search(
-            only, before_seq=before, seen_by=seen_by, limit=limit
-        )
+        found, following = site.store.votes.search(only, before_seq=before, limit=limit)
     items = [_build_vote(vote) for vote in found]
     return Page(items=items, next=make_cursor(following) if following else None)
 

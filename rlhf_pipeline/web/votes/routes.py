@@ -15,7 +15,6 @@ from rlhf_pipeline.api_types.votes import (
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.store.vote_lists import VoteStatus
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.blindness import blind_reader_id
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.forms import attempt
@@ -27,7 +26,6 @@ from rlhf_pipeline.web.pick_lists import (
     list_categories,
     list_sources,
 )
-from rlhf_pipeline.web.quality.queries import visible_marks
 from rlhf_pipeline.web.quality.routes import WORDS
 from rlhf_pipeline.web.rendering import names_for, query_of, render
 from rlhf_pipeline.web.routing import api_router, problem_responses
@@ -64,25 +62,23 @@ def cast_batch(site: AnySite, principal: Annotator, body: Batch) -> BatchResults
 @api.get("/votes")
 def read(
     site: AnySite,
-    principal: Reader,
+    _: Reader,
     filters: Filters,
     cursor: Cursor = None,
     limit: Limit = 50,
 ) -> Page[VoteOut]:
     """Recorded votes, newest first. A page that searches is short where few votes match, and may
-    still have a `next`. Users who may vote, except admins, see others' votes only on comparisons
-    they have judged.
+    still have a `next`.
     """
-    return _read_page(site, principal, filters, cursor, limit)
+    return _read_page(site, filters, cursor, limit)
 
 
 @pages.get("/votes")
 def show_page(
     site: AnySite, request: Request, principal: Reader, filters: Filters, cursor: Cursor = None
 ) -> Response:
-    page, problem = attempt(lambda: _read_page(site, principal, filters, cursor, SHOWN))
+    page, problem = attempt(lambda: _read_page(site, filters, cursor, SHOWN))
     page = page or Page[VoteOut](items=[], next=None)
-    sees_all = blind_reader_id(principal) is None
     names = names_for(site, principal)
     texts = (
         site.store.comparisons.texts([vote.comparison_id for vote in page.items])
@@ -95,39 +91,30 @@ def show_page(
         site,
         principal,
         status=problem.status if problem else 200,
-        notice=None
-        if sees_all
-        else "You may vote, so others' votes are listed only for comparisons that you have judged.",
         page=page,
         prompts={one: known.prompt for one, known in texts.items()},
         filters=filters.values,
         query=query_of(filters.values),
         problem=problem.detail if problem else None,
-        # "No votes yet" is only shown to users who see all votes.
-        is_later=cursor is not None or not sees_all,
-        sees_all=sees_all,
+        is_later=cursor is not None,
         names=names,
-        annotators=list_annotators(site, principal, names),
+        annotators=list_annotators(site, names),
         picks={
             "status": STATUSES,
             "flag": VOTE_FLAG_WORDS,
             "category": {one: one for one in list_categories(site)},
             "source": {one: one for one in list_sources(site)},
-            "mark": {mark: WORDS[mark] for mark in visible_marks(principal)},
+            "mark": WORDS,
         },
     )
 
 
 @pages.get("/votes.csv")
-def download(site: AnySite, principal: Reader, filters: Filters) -> Response:
-    _read_page(site, principal, filters, None, 1)  # validated before the file begins
-    rows = read_all_pages(lambda cursor: _read_page(site, principal, filters, cursor, AT_ONCE))
+def download(site: AnySite, _: Reader, filters: Filters) -> Response:
+    _read_page(site, filters, None, 1)  # validated before the file begins
+    rows = read_all_pages(lambda cursor: _read_page(site, filters, cursor, AT_ONCE))
     return csv_of("votes", list(VoteOut.model_fields), rows)
 
 
-def _read_page(
-    site: Site, principal: Principal, filters: VoteFilters, cursor: str | None, limit: int
-) -> Page[VoteOut]:
-    return queries.votes(
-        site, principal, filters.only, mark=filters.mark, cursor=cursor, limit=limit
-    )
+def _read_page(site: Site, filters: VoteFilters, cursor: str | None, limit: int) -> Page[VoteOut]:
+    return queries.votes(site, filters.only, mark=filters.mark, cursor=cursor, limit=limit)

@@ -4,9 +4,8 @@ from datetime import date, timedelta
 
 import pytest
 
-from rlhf_pipeline.records import VoteDetails
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.judgements import GoldCount, StandingJudgements, filter_judged
+from rlhf_pipeline.store.judgements import GoldCount, StandingJudgements
 from tests.unit.store.conftest import NOON, SetClock
 
 TODAY = date(2026, 1, 3)
@@ -17,28 +16,6 @@ def published(store, make_comparisons) -> Store:
     frame = make_comparisons(6).assign(gold=["a", "b", "a", None, None, None])
     store.comparisons.publish(frame, published_at=NOON)
     return store
-
-
-def test_what_was_skipped_taken_back_or_judged_by_others_is_not_judged(published, make_vote):
-    first = published.votes.cast(make_vote("c0"))
-    published.votes.cast(make_vote("c1", choice="skip"))
-    published.votes.cast(make_vote("c2", annotator_id="bob"))
-    taken_back = published.votes.cast(make_vote("c3"))
-    undone = make_vote(
-        "c3",
-        choice="skip",
-        supersedes=taken_back.vote_id,
-        idempotency_key="u",
-        details=VoteDetails(flags=("undone",)),
-    )
-    published.votes.cast(undone)
-    ids = [f"c{i}" for i in range(6)]
-    assert filter_judged(published.database, "ann", ids) == {"c0"}
-    published.votes.cast(
-        make_vote("c0", choice="tie", supersedes=first.vote_id, idempotency_key="again")
-    )
-    assert filter_judged(published.database, "ann", ids) == {"c0"}
-    assert filter_judged(published.database, "ann", []) == set()
 
 
 def test_days_before_are_counted_and_the_day_itself_is_listed(published, make_vote, monkeypatch):
