@@ -108,7 +108,7 @@ def _measure(
         named = group_votes(
             votes,
             store.comparisons.groups_of(votes["comparison_id"].unique().tolist()),
-            store.vote_sums.groups(votes["annotator_id"].unique().tolist()),
+            store.annotator_groups.all(),
         )
         groups |= windows_by_group(
             judged, votes, named, [day for day in some if day in grouped], params

@@ -21,7 +21,6 @@ from assets.partitions import DAYS
 from rlhf_pipeline.errors import FrameError
 from rlhf_pipeline.metrics import measure_votes
 from rlhf_pipeline.metrics.stages import agreement_points
-from rlhf_pipeline.metrics.vote_sums import count_new_votes
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.reward_model import LearningData
@@ -49,8 +48,6 @@ CHANGE_SEQ_DESCRIPTION = (
     "First vote seq of an additional change of taste, for this run only; recorded changes always "
     "apply"
 )
-# Takes a few seconds; the web app counts the rest of an import when its pages are read.
-MOST_SUMMED = 20_000
 
 
 class LearningRange(dg.Config):
@@ -140,7 +137,6 @@ def votes(
     counted = counted[counted["vote_id"].isin(frame["vote_id"])]
     people = drop_machine_votes(counted)
     n_machine = len(counted) - len(people)
-    count_new_votes(store, most=MOST_SUMMED)
     yield from deliver(
         context,
         registry,

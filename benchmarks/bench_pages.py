@@ -393,9 +393,9 @@ COUNTED: tuple[tuple[str, str, Callable[[dict[str, Any]], bool]], ...] = (
         lambda told: bool(told["bins"]),
     ),
     (
-        "sums of votes",
-        "/api/v1/charts/preferences/choices",
-        lambda told: not any(note.startswith("Being counted") for note in told["notes"]),
+        "what people prefer",
+        "/api/v1/charts/preferences/preferred",
+        lambda told: bool(told["panels"]),
     ),
 )
 

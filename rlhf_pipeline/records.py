@@ -183,6 +183,9 @@ class VoteDetails(Record):
 
 PEOPLE_FLAGS = ("pii", "identity", "broken")  # for which people take a comparison out of use
 OWN_SOURCE = "this project"  # names the missing source of comparisons that were not imported
+# measures of what people prefer: agreement of pairs of votes, and prefixes of others
+AGREEMENT, DIMENSION, STYLE = "agreement", "dimension.", "style."
+STYLES = ("lists", "headings", "code")
 
 
 class NewVote(Record):
@@ -306,16 +309,6 @@ class RatioSums(NamedTuple):
     n_squares: float
     products: float
     total_squares: float
-
-
-class AnnotatorCell(NamedTuple):
-    """Key of the number of an annotator's votes; charts derive the number of voters from it."""
-
-    annotator_id: str
-    day: str
-    category: str
-    source: str
-    model_version: str
 
 
 class CalibrationMetrics(Record):

@@ -56,7 +56,7 @@ def add(
 def list_users() -> None:
     """List all users with their roles, including disabled ones."""
     workspace = Workspace.open_current()
-    groups = workspace.store.vote_sums.tags()
+    groups = workspace.store.annotator_groups.all()
     rows = [
         {
             "e-mail": user.email,
@@ -135,7 +135,7 @@ def set_group(
     name: Annotated[
         str | None,
         typer.Argument(
-            help="The group; without it, that of the origin of the first vote.",
+            help="The group; without it, votes belong to that of their origin.",
             show_default=False,
         ),
     ] = None,
@@ -144,7 +144,7 @@ def set_group(
     workspace = Workspace.open_current()
     user = _get_user(workspace, email)
     named = None if name is None else name.strip() or None
-    n_changed = workspace.store.vote_sums.tag({user.user_id: named}, actor=ACTOR)
+    n_changed = workspace.store.annotator_groups.put({user.user_id: named}, actor=ACTOR)
     place = f"in group {named}" if named else "in no named group"
     echo(f"{_describe_user(user)} {'is now' if n_changed else 'was already'} {place}")
 

@@ -7,7 +7,14 @@ from datetime import date
 from itertools import cycle
 
 from rlhf_pipeline.intervals import interval_of_sums
-from rlhf_pipeline.records import Interval, RatioSums
+from rlhf_pipeline.records import (
+    AGREEMENT,
+    DIMENSION,
+    STYLE,
+    STYLES,
+    Interval,
+    RatioSums,
+)
 from rlhf_pipeline.reports.chart import (
     GROUP_ROLES,
     Axis,
@@ -24,7 +31,6 @@ from rlhf_pipeline.reports.chart import (
     round_ticks,
 )
 from rlhf_pipeline.reports.day_marks import add_marks, keep_within
-from rlhf_pipeline.votes.sums import AGREEMENT, DIMENSION, STYLES
 
 NO_VOTES = "No votes match. With filters set, widen them."
 INTERVALS = "95% intervals, in which votes on one comparison are not independent"
@@ -82,7 +88,7 @@ _GAP = Plot(
 _STYLE = Plot(
     "Style: share that prefers the completion with it, where only one has it",
     "prefer the one with it",
-    {f"style.{name}": name for name in STYLES},
+    {STYLE + name: name for name in STYLES},
     missing="too few votes where only one completion has",
     middle=0.5,
     middle_name="no preference",

@@ -8,6 +8,7 @@ from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.store import migrations
 from rlhf_pipeline.store.adjudications import Adjudications
 from rlhf_pipeline.store.alerts import AlertMessages, Alerts, Silences
+from rlhf_pipeline.store.annotator_groups import AnnotatorGroups
 from rlhf_pipeline.store.assignments import Assignments, RemainingWork
 from rlhf_pipeline.store.audit import Audit
 from rlhf_pipeline.store.calibrations import Calibrations
@@ -27,13 +28,13 @@ from rlhf_pipeline.store.loop_settings import LoopSettingsLog
 from rlhf_pipeline.store.metric_points import MetricPoints
 from rlhf_pipeline.store.practice import PracticeRounds
 from rlhf_pipeline.store.predictions import PredictionLog, PredictionReplay
+from rlhf_pipeline.store.preferences import Preferences
 from rlhf_pipeline.store.promotions import Gates, Promotions
 from rlhf_pipeline.store.replays import Replays
 from rlhf_pipeline.store.rules import Guidelines, Rules
 from rlhf_pipeline.store.taste_changes import TasteChangeLog
 from rlhf_pipeline.store.tokens import FailedLogins, Tokens
 from rlhf_pipeline.store.users import Users
-from rlhf_pipeline.store.vote_sums import VoteSums
 from rlhf_pipeline.store.votes import DayDigest, TouchedDay, Votes
 
 __all__ = [
@@ -84,7 +85,8 @@ class Store:
         self.loop_settings = LoopSettingsLog(database)
         self.feedback = FeedbackEntries(database)
         self.metric_points = MetricPoints(database)
-        self.vote_sums = VoteSums(database)
+        self.annotator_groups = AnnotatorGroups(database)
+        self.preferences = Preferences(database)
         self.alerts = Alerts(database)
         self.silences = Silences(database)
         self.alert_messages = AlertMessages(database)

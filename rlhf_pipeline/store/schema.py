@@ -768,43 +768,10 @@ metric_points = _table(
     key=("day", "name", "labels"),
 )
 
-vote_sums = _table(
-    "vote_sums",
-    _id("measure"),
-    *(_id(name) for name in ("annotator_group", "category", "source", "model_version")),
-    Column("day", String(10), nullable=False),
-    *(
-        Column(name, Float, nullable=False)
-        for name in ("n_groups", "n", "total", "n_squares", "products", "total_squares")
-    ),
-    key=("measure", "annotator_group", "category", "source", "model_version", "day"),
-    sqlite_with_rowid=False,  # a chart reads ranges of the key
-)
-
-annotator_sums = _table(  # votes other than skips
-    "annotator_sums",
-    _id("annotator_id"),
-    Column("day", String(10), nullable=False),
-    *(_id(name) for name in ("category", "source", "model_version")),
-    _count("n"),
-    key=("annotator_id", "day", "category", "source", "model_version"),
-    sqlite_with_rowid=False,
-)
-
-vote_sums_head = _table(
-    "vote_sums_head",
-    _only_row(),
-    _count("seq"),  # the sums hold the votes up to it
-    _count("revision"),  # of the groups of annotators
-    key=("head_id",),
-)
-
 annotator_groups = _table(
     "annotator_groups",
     _id("annotator_id"),
     _id("name"),
-    Column("is_tag", Boolean, nullable=False),  # else the origin of the first vote
-    _count("first_seq", nullable=True),
     key=("annotator_id",),
 )
 

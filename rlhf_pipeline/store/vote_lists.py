@@ -30,6 +30,20 @@ class VoteTally(NamedTuple):
     last_voted_at: datetime | None
 
 
+class DayTally(NamedTuple):
+    """Standing votes of one annotator on one day that came in one way. `n_dated` of the `n` votes
+    other than skips have a time: imported ones may lack it.
+    """
+
+    annotator_id: str
+    annotator_kind: AnnotatorKind
+    origin: str
+    n: int
+    n_dated: int
+    n_skips: int
+    last_voted_at: datetime | None
+
+
 class DayTotals(NamedTuple):
     """Votes of one day that came in one way, and the time that people took for `n_timed` of them:
     sum and sum of squares.
@@ -385,17 +399,36 @@ class VoteLists:
         )
         return [DayTotals(*row) for row in self._database.fetch_all(wanted)]
 
-    def comparison_ids(self, after_seq: int, *, up_to_seq: int) -> list[str]:
-        """The comparisons with votes between two seqs."""
+    def day_tallies(self, days: Sequence[str]) -> dict[str, list[DayTally]]:
+        """Tallies of these days, by day."""
+        keys = (votes.c.day, votes.c.annotator_id, votes.c.annotator_kind, votes.c.origin)
+        is_skip = votes.c.choice == Choice.SKIP.value
+        is_dated = and_(~is_skip, votes.c.voted_at.is_not(None))
+        sums = [func.sum(case((one, 1), else_=0)) for one in (~is_skip, is_dated, is_skip)]
         wanted = (
-            select(votes.c.comparison_id)
-            .where(
-                votes.c.seq > after_seq,
-                votes.c.seq <= up_to_seq,
-            )
-            .distinct()
+            select(*keys, *sums, func.max(votes.c.voted_at))
+            .where(votes.c.day.in_(days), is_standing(votes, up_to_seq=LATEST))
+            .group_by(*keys)
         )
-        return sorted(self._database.fetch_scalars(wanted))
+        found: dict[str, list[DayTally]] = {}
+        for day, who, kind, *rest in self._database.fetch_all(wanted):
+            found.setdefault(day, []).append(DayTally(who, AnnotatorKind(kind), *rest))
+        return found
+
+    def changed_days(self, after_seq: int) -> dict[str, int]:
+        """Days whose counting votes the votes above a seq changed, with the newest of these: of
+        the days on which they were cast, and of those of the votes that they made not count.
+        """
+        found: dict[str, int] = {}
+        for day in (votes.c.day, votes.c.displaced_day):
+            wanted = (
+                select(day, func.max(votes.c.seq))
+                .where(votes.c.seq > after_seq, day.is_not(None))
+                .group_by(day)
+            )
+            for name, seq in self._database.fetch_all(wanted):
+                found[name] = max(seq, found.get(name, 0))
+        return found
 
     def last_received_at(self) -> datetime | None:
         """When the newest vote arrived; None without votes."""

@@ -20,6 +20,7 @@ from rlhf_pipeline.telemetry.tracing import open_tracer
 from rlhf_pipeline.web import openapi, scrape
 from rlhf_pipeline.web.dependencies import AnySite, public, refuse_undeclared
 from rlhf_pipeline.web.memory_cache import CacheTimes
+from rlhf_pipeline.web.preferences.queries import read_ahead
 from rlhf_pipeline.web.problems import install_problem_handlers
 from rlhf_pipeline.web.rendering import STATIC, Pages, problem_page
 from rlhf_pipeline.web.request_meter import RequestMeter
@@ -117,6 +118,8 @@ def _make_lifespan(site: Site) -> Callable[[FastAPI], AbstractAsyncContextManage
 def _count_votes(site: Site) -> None:
     with suppress(StoreError):  # the next request reports it
         site.vote_counter.counts()
+        site.tallies()
+        read_ahead(site)
 
 
 def _serve_description(app: FastAPI, routes: list[APIRoute]) -> None:

@@ -7,6 +7,8 @@ terminal starts without.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
@@ -14,12 +16,14 @@ from typing import TYPE_CHECKING
 
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.metric_catalogue import METRICS, let_silence_grow, reset_past_counts
-from rlhf_pipeline.records import AnnotationRules
+from rlhf_pipeline.records import AnnotationRules, AnnotatorKind
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.dagster_runs import DagsterRuns
+from rlhf_pipeline.store.vote_lists import DayTally
 from rlhf_pipeline.telemetry.prometheus import RequestCounts, render_metrics
 from rlhf_pipeline.web.annotate.cards import CardDealer
 from rlhf_pipeline.web.auth import Auth
+from rlhf_pipeline.web.day_figures import DayFigures
 from rlhf_pipeline.web.memory_cache import CachedValue, CacheTimes, ExpiringCache
 from rlhf_pipeline.web.progress.vote_counter import VoteCounter
 from rlhf_pipeline.web.readiness import ReadinessCheck
@@ -34,7 +38,7 @@ if TYPE_CHECKING:
     from rlhf_pipeline.web.home.stages import StageFile
     from rlhf_pipeline.web.predictions.completer import Completer
     from rlhf_pipeline.web.predictions.predictor import Predictor
-    from rlhf_pipeline.web.preferences.sums_reader import SumsReader
+    from rlhf_pipeline.web.preferences.sums_reader import PreferenceReader
     from rlhf_pipeline.web.quality.counters import QualityCounts
 
 # a lease costs three times as much as a vote; SQLite has a single writer, so more would only
@@ -69,6 +73,7 @@ class Site:
         self.auth = Auth(store, settings, known_for_s=cache_times.token_s)
         self.streams = Streams()
         self.cards = CardDealer(store)
+        self.day_figures = DayFigures(store)
         self.vote_counter = VoteCounter(store)
         self.work = CachedValue(store.assignments.remaining_work, cache_times.work_s)
         self.lease_slots = asyncio.Semaphore(1 if store.database.is_sqlite else LEASES_AT_ONCE)
@@ -126,10 +131,26 @@ class Site:
         return Completer(self.settings, self.store)
 
     @cached_property
-    def preference_sums(self) -> SumsReader:
-        from rlhf_pipeline.web.preferences.sums_reader import SumsReader
+    def preferences(self) -> PreferenceReader:
+        from rlhf_pipeline.web.preferences.sums_reader import PreferenceReader
 
-        return SumsReader(self.store)
+        return PreferenceReader(self.store, self.day_figures)
+
+    def tallies(self) -> dict[str, Sequence[DayTally]]:
+        """Standing votes by day and annotator."""
+        days = self.day_figures.days()
+        return self.day_figures.read("tallies", days, self.store.votes.day_tallies)
+
+    def group_sizes(self) -> Counter[str]:
+        """Number of people with a vote by group of annotators."""
+        groups = self.store.annotator_groups.all()
+        people = {
+            (groups.get(one.annotator_id, one.origin), one.annotator_id)
+            for tallies in self.tallies().values()
+            for one in tallies
+            if one.annotator_kind != AnnotatorKind.MACHINE
+        }
+        return Counter(group for group, _ in people)
 
     @cached_property
     def drift_reports(self) -> DriftReports:

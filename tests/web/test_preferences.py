@@ -6,7 +6,6 @@ import httpx
 import pytest
 
 from rlhf_pipeline.metrics.stages import agreement_points
-from rlhf_pipeline.metrics.vote_sums import count_new_votes
 from rlhf_pipeline.records import NewVote
 from rlhf_pipeline.reports.chart import Chart, day_value
 from rlhf_pipeline.votes import agreement
@@ -75,13 +74,10 @@ def test_charts_show_what_metric_points_and_frames_show(web: Web):
     assert undecided == {0.0: (pytest.approx(whole.share_of_ties), whole.n_votes)}
 
 
-def test_a_vote_shows_at_once_whether_the_others_are_counted_or_not(web: Web):
+def test_a_vote_shows_at_once(web: Web):
     cast(web)
     reader = web.client("auditor")
-    before = read(reader, "choices")
-    assert count_new_votes(web.store) == 0
-    counted = read(reader, "choices")
-    assert counted == before
+    read(reader, "choices")
     cast_one = NewVote(
         comparison_id="c0001", annotator_id="zoe", annotator_kind="human", choice="both_bad",
         voted_at=NOON, idempotency_key="new", origin="page",
@@ -184,22 +180,19 @@ def test_each_group_and_day_needs_three_people_of_the_selection(web: Web):
     )  # fmt: skip
     reader = web.client("auditor")
     undecided = "equally good or both bad"
-    for _ in range(2):
-        assert points(read(reader, "ties", by="group"), undecided) == {0.0: (0.0, 72 + 24)}
-        alone = read(reader, "ties", by="group", category="poetry")
-        assert (alone.panels, alone.notes[-1]) == ((), "page: 1 annotator: too few")
-        everyone = points(read(reader, "ties"), undecided)
-        assert set(everyone) == {day_value(NOON.date()), day_value(NOON.date()) + 1}
-        chosen = read(reader, "ties", group="page")
-        assert points(chosen, undecided) == {day_value(NOON.date()): (0.0, 72)}
-        assert "fewer than 3 annotators of the group voted" in chosen.notes[-1]
-        count_new_votes(web.store)
+    assert points(read(reader, "ties", by="group"), undecided) == {0.0: (0.0, 72 + 24)}
+    alone = read(reader, "ties", by="group", category="poetry")
+    assert (alone.panels, alone.notes[-1]) == ((), "page: 1 annotator: too few")
+    everyone = points(read(reader, "ties"), undecided)
+    assert set(everyone) == {day_value(NOON.date()), day_value(NOON.date()) + 1}
+    chosen = read(reader, "ties", group="page")
+    assert points(chosen, undecided) == {day_value(NOON.date()): (0.0, 72)}
+    assert "fewer than 3 annotators of the group voted" in chosen.notes[-1]
 
 
 @on_sqlite
 def test_a_skip_that_replaces_a_vote_takes_an_annotator_away_at_once(web: Web):
-    """Also while it waits to be counted into the sums, and in a group given before any vote."""
-    web.store.vote_sums.tag(dict.fromkeys((*PEOPLE, "nobody"), "experts"), actor="test")
+    web.store.annotator_groups.put(dict.fromkeys((*PEOPLE, "nobody"), "experts"), actor="test")
     ids = web.publish(24, offer=False, prefix="code", category="coding")
 
     def cast(one: str, who: str, choice: str, **more: object) -> None:
@@ -214,13 +207,9 @@ def test_a_skip_that_replaces_a_vote_takes_an_annotator_away_at_once(web: Web):
     reader = web.client("auditor")
     undecided = "equally good or both bad"
     chosen = {"group": "experts", "category": "coding"}
-    for _ in range(2):
-        whole = points(read(reader, "ties", **chosen), undecided)
-        assert whole == {day_value(NOON.date()): (0.0, 49)}
-        count_new_votes(web.store)
+    whole = points(read(reader, "ties", **chosen), undecided)
+    assert whole == {day_value(NOON.date()): (0.0, 49)}
     first = web.store.votes.with_key(f"{ids[0]}/eve").vote_id
     cast(ids[0], "eve", "skip", idempotency_key="skip", supersedes=first)
-    for _ in range(2):
-        alone = read(reader, "ties", **chosen)
-        assert (alone.panels, "2 annotators of the group" in alone.notes[0]) == ((), True)
-        count_new_votes(web.store)
+    alone = read(reader, "ties", **chosen)
+    assert (alone.panels, "2 annotators of the group" in alone.notes[0]) == ((), True)

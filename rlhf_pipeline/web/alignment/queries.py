@@ -151,7 +151,7 @@ def choices_of_filters(site: Site) -> dict[str, list[str]]:
         "model": sorted({point.labels["reward_model"] for point in latest}),
         "category": site.store.comparisons.values_of("category"),
         "source": list_sources(site),
-        "group": sorted(site.preference_sums.group_sizes()),
+        "group": sorted(site.group_sizes()),
     }
 
 
@@ -190,7 +190,7 @@ def _explain_absence(site: Site, filters: AlignmentFilters) -> str:
     if not filters.groups:
         return NO_POINTS
     if filters.group is not None:
-        n_people = site.preference_sums.group_sizes().get(filters.group, 0)
+        n_people = site.group_sizes().get(filters.group, 0)
         if n_people < MIN_ANNOTATORS:
             counted = format_count(n_people, "annotator")
             return (

@@ -47,7 +47,7 @@ def read(
             "model": {one: one for one in site.store.calibrations.models()},
             "category": {one: one for one in site.store.comparisons.values_of("category")},
             "source": {one: one for one in list_sources(site)},
-            "group": {one: one for one in sorted(site.preference_sums.group_sizes())},
+            "group": {one: one for one in sorted(site.group_sizes())},
             "dimension": {one.group: one.group for one in heads},
         },
         heads=heads,

@@ -109,8 +109,7 @@ def _select_votes(store: Store, votes: pd.DataFrame, asked: ProbeQuery) -> pd.Da
         votes = votes[votes["day"] <= asked.until.isoformat()]
     if asked.group is None:
         return votes
-    groups = store.vote_sums.groups(votes["annotator_id"].unique().tolist())
-    return votes[name_annotator_groups(votes, groups) == asked.group]
+    return votes[name_annotator_groups(votes, store.annotator_groups.all()) == asked.group]
 
 
 def _drop_few_people(groups: Groups, judged: pd.DataFrame) -> Groups:

@@ -12,12 +12,12 @@ from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.day_marks import mark_deployments, mark_taste_changes
 from rlhf_pipeline.reports.preferences import Figure, Link, chart_by_day, chart_by_group, figures
 from rlhf_pipeline.reports.words import format_count
-from rlhf_pipeline.store.vote_sums import KINDS, VoteCell
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.changed_days import find_taste_changes, read_policies
 from rlhf_pipeline.web.charts import DayFilter
-from rlhf_pipeline.web.preferences.sums_reader import COUNTED, ReadSums
+from rlhf_pipeline.web.pick_lists import list_sources
+from rlhf_pipeline.web.preferences.sums_reader import COUNTED, VoteChoice
 from rlhf_pipeline.web.site import Site
 
 By = Literal["day", "category", "source", "group"]
@@ -27,6 +27,7 @@ COLUMNS: dict[By, str] = {
     "source": "source",
     "group": "annotator_group",
 }
+TEXTS = "preferred"  # the chart that reads the texts
 MIN_COMPARISONS = 20  # fewer would say more about a few comparisons than about a group
 WITHHELD = f"figures of fewer than {MIN_COMPARISONS} comparisons are withheld"
 WITHHELD_DAYS = f"days with fewer than {MIN_COMPARISONS} comparisons are withheld"
@@ -56,36 +57,27 @@ class Filters:
             "model": self.model,
         }
 
-    def cell(self, first: date | None = None, last: date | None = None) -> VoteCell:
-        return VoteCell(
-            since=first,
-            until=last,
-            category=self.category,
-            source=self.source,
-            annotator_group=self.group,
-            model_version=self.model,
-        )
+    def choose(self, first: date, last: date) -> VoteChoice:
+        return VoteChoice(first, last, self.category, self.source, self.group, self.model)
 
 
 def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Filters) -> Chart:
-    figure = figures(site.terms().dimensions)[name]
-    first, last = filters.days.resolve(_find_newest_day(site, filters))
-    cell = filters.cell(first, last)
-    read = site.preference_sums.read([COUNTED, *figure.measures], [COLUMNS[by]], cell)
-    notes = _describe_progress(read)
-    if filters.group is not None and by not in KINDS:
-        n_people = sum(site.store.vote_sums.count_voters(cell, "annotator_group").values())
+    known = figures(site.terms().dimensions)
+    figure = known[name]
+    first, last = filters.days.resolve(_find_newest_day(site))
+    chosen, reader = filters.choose(first, last), site.preferences
+    notes: list[str] = []
+    if filters.group is not None and by not in ("category", "source"):
+        n_people = sum(reader.count_voters("annotator_group", chosen).values())
         if n_people < MIN_ANNOTATORS:
             note = (
                 f"Withheld: {format_count(n_people, 'annotator')} of the group {filters.group!r} "
                 f"voted in this selection; at least {MIN_ANNOTATORS} are needed."
             )
-            return chart_by_group(figure, by, {}, {}, notes or [note])
+            return chart_by_group(figure, by, {}, {}, [note])
     link = _build_link(by, filters, first, last) if principal.may(Permission.VOTES_READ) else None
-    sums = {
-        measure: {place[0]: one for place, one in found.items()}
-        for measure, found in read.by_measure.items()
-    }
+    found = reader.sums(_read_together(known, name), COLUMNS[by], chosen)
+    sums = {measure: found[measure] for measure in (COUNTED, *figure.measures) if measure in found}
     large = {
         measure: {name: one for name, one in found.items() if one.n_groups >= MIN_COMPARISONS}
         for measure, found in sums.items()
@@ -93,15 +85,15 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
     drawn = {name for measure in figure.measures for name in large.get(measure, {})}
     people: dict[str, int] = {}
     if by == "group" or filters.group is not None:
-        voters = site.store.vote_sums.count_voters(cell, COLUMNS[by])
+        voters = reader.count_voters(COLUMNS[by], chosen)
         people = {name: voters.get(name, 0) for name in drawn}
     if by == "day":
         n_comparisons = [one.n_groups for found in sums.values() for one in found.values()]
         if any(0 < n < MIN_COMPARISONS for n in n_comparisons):
-            notes = [*notes, WITHHELD_DAYS]
+            notes.append(WITHHELD_DAYS)
         of_few = {day for day, n_people in people.items() if n_people < MIN_ANNOTATORS}
         if of_few:
-            notes = [*notes, WITHHELD_PEOPLE]
+            notes.append(WITHHELD_PEOPLE)
         large = {
             measure: {day: one for day, one in found.items() if day not in of_few}
             for measure, found in large.items()
@@ -117,24 +109,40 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
         )
         return chart_by_day(figure, large, first, last, notes=notes, marks=marks, link=link)
     small = _find_small(figure, sums, people)
-    if any(one.n > 0 for one in sums.get(COUNTED, {}).values()):
-        notes = [*notes, WITHHELD]
-    elif filters.group is not None and not notes:
+    if sums.get(COUNTED):
+        notes = [WITHHELD]
+    elif filters.group is not None:
         notes = [f"No votes of the group {filters.group!r} match. Widen the other filters."]
     return chart_by_group(figure, by, large, small, notes, link)
 
 
-def choices_of_filters(site: Site) -> dict[str, list[str]]:
-    """The values of each filter that have votes."""
-    columns = {
-        "category": "category",
-        "source": "source",
-        "group": "annotator_group",
-        "model": "model_version",
+def choices_of_filters(site: Site, filters: Filters) -> dict[str, list[str]]:
+    """The values that each filter offers; models of the shown days."""
+    shown = VoteChoice(*filters.days.resolve(_find_newest_day(site)))
+    measures = _read_together(figures(site.terms().dimensions), "choices")
+    models = site.preferences.sums(measures, "model_version", shown)
+    return {
+        "category": site.store.comparisons.values_of("category"),
+        "source": list_sources(site),
+        "group": sorted(site.group_sizes()),
+        "model": sorted(models.get(COUNTED, {})),
     }
-    found = site.preference_sums.read([COUNTED], list(columns.values()), VoteCell())
-    places = found.by_measure.get(COUNTED, {})
-    return {name: sorted({place[i] for place in places}) for i, name in enumerate(columns)}
+
+
+def read_ahead(site: Site) -> None:
+    """Count the days of the charts without filters, so that the first reader does not wait."""
+    known = figures(site.terms().dimensions)
+    shown = VoteChoice(*DayFilter().resolve(_find_newest_day(site)))
+    for name in ("choices", TEXTS):
+        site.preferences.sums(_read_together(known, name), "day", shown)
+
+
+def _read_together(known: Mapping[str, Figure], name: str) -> list[str]:
+    """The measures that one look at the votes counts: all of a page's charts but that of texts,
+    which takes as long again.
+    """
+    charts = [one for one in known.values() if (one.name == TEXTS) == (name == TEXTS)]
+    return list(dict.fromkeys([COUNTED, *(m for chart in charts for m in chart.measures)]))
 
 
 def _build_link(by: By, filters: Filters, first: date, last: date) -> Link | None:
@@ -147,10 +155,9 @@ def _build_link(by: By, filters: Filters, first: date, last: date) -> Link | Non
     return lambda name: f"/votes?{urlencode({by: name} | more | days)}"
 
 
-def _find_newest_day(site: Site, filters: Filters) -> date | None:
-    found = site.preference_sums.read([COUNTED], ["day"], filters.cell())
-    days = [place[0] for place, one in found.by_measure.get(COUNTED, {}).items() if one.n > 0]
-    return date.fromisoformat(max(days)) if days else None
+def _find_newest_day(site: Site) -> date | None:
+    newest = max(site.day_figures.days(), default=None)
+    return date.fromisoformat(newest) if newest else None
 
 
 def _find_small(
@@ -162,10 +169,10 @@ def _find_small(
     have too few.
     """
     small = {}
-    for name, counted in sums.get(COUNTED, {}).items():
+    for name in sums.get(COUNTED, {}):
         measured = [sums[m][name] for m in figure.measures if name in sums.get(m, {})]
         n = round(max((one.n_groups for one in measured), default=0))
-        if counted.n <= 0 or n <= 0:
+        if n <= 0:
             continue
         n_people = people.get(name, MIN_ANNOTATORS)
         if n_people < MIN_ANNOTATORS:
@@ -173,9 +180,3 @@ def _find_small(
         elif n < MIN_COMPARISONS:
             small[name] = f"{format_count(n, 'comparison')}: too few"
     return small
-
-
-def _describe_progress(read: ReadSums) -> list[str]:
-    if read.seq >= read.newest:
-        return []
-    return [f"Being counted: {read.seq:,} of {read.newest:,} votes so far."]

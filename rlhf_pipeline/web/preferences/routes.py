@@ -1,5 +1,6 @@
 """Routes of preferences: charts of what people prefer, and the page that shows them."""
 
+from datetime import date
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -61,7 +62,7 @@ def read_chart(
 def show_page(
     site: AnySite, request: Request, principal: Reader, chosen: Chosen, by: Across = "day"
 ) -> Response:
-    choices = queries.choices_of_filters(site)
+    choices = queries.choices_of_filters(site, chosen)
     return render(
         "preferences/page.html",
         request,
@@ -69,7 +70,9 @@ def show_page(
         principal,
         has_votes=site.store.votes.max_seq() > 0,
         filters=chosen.chosen,
-        left_out=chosen.days.find_left_out(site.vote_counter.counts().by_day),
+        left_out=chosen.days.find_left_out(
+            [date.fromisoformat(day) for day in site.day_figures.days()]
+        ),
         choices=choices,
         by=by,
         views=WORDS,

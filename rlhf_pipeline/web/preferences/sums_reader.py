@@ -1,72 +1,82 @@
-"""Reads sums of votes, after the votes that wait were counted into them."""
+"""Reads sums and voters of the days that a chart shows."""
 
-import logging
-import threading
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from datetime import date
+from typing import Any
 
-from rlhf_pipeline.errors import PipelineError
-from rlhf_pipeline.metrics.vote_sums import count_new_votes
 from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.vote_sums import VoteCell
-from rlhf_pipeline.votes.sums import SUMS
-
-log = logging.getLogger(__name__)
+from rlhf_pipeline.store.preferences import PreferenceCell
+from rlhf_pipeline.web.day_figures import DayFigures
 
 COUNTED = "choice.skip"  # the measure that counts every vote
-AT_ONCE = 5_000  # waiting votes that a request counts; a thread counts more
-
-Place = tuple[str, ...]
+Column = str  # of PreferenceCell
+Sums = dict[str, dict[str, RatioSums]]  # by measure and value of a column
 
 
 @dataclass(frozen=True)
-class ReadSums:
-    """Sums by measure and place, the values of the asked columns, up to `seq` of `newest` votes."""
+class VoteChoice:
+    """Which votes to add up; None takes all."""
 
-    seq: int
-    newest: int
-    by_measure: dict[str, dict[Place, RatioSums]]
+    since: date
+    until: date
+    category: str | None = None
+    source: str | None = None
+    annotator_group: str | None = None
+    model_version: str | None = None
+
+    def includes(self, cell: PreferenceCell) -> bool:
+        names = ("category", "source", "annotator_group", "model_version")
+        return all(getattr(self, name) in (None, getattr(cell, name)) for name in names)
 
 
-class SumsReader:
-    """One per process."""
+class PreferenceReader:
+    """Answers from days counted once, and those that votes changed since."""
 
-    def __init__(self, store: Store):
+    def __init__(self, store: Store, figures: DayFigures):
         self._store = store
-        self._lock = threading.Lock()  # held while votes are counted
+        self._figures = figures
 
-    def read(self, measures: Sequence[str], by: Sequence[str], cell: VoteCell) -> ReadSums:
-        """Up to the newest vote; while many votes wait to be counted, up to an earlier one."""
-        newest = self._count_waiting()
-        head, rows = self._store.vote_sums.read(measures, by, cell)
-        found: dict[str, dict[Place, RatioSums]] = {}
-        for row in rows:
-            place, sums = tuple(row[1 : -len(SUMS)]), RatioSums(*row[-len(SUMS) :])
-            found.setdefault(row[0], {})[place] = sums
-        return ReadSums(head.seq, max(head.seq, newest), found)
+    def sums(self, measures: Sequence[str], by: Column, chosen: VoteChoice) -> Sums:
+        by_group = by == "annotator_group" or chosen.annotator_group is not None
+        found: dict[str, dict[str, RatioSums]] = defaultdict(dict)
 
-    def group_sizes(self) -> dict[str, int]:
-        """Number of people with a vote by group."""
-        self._count_waiting()
-        return self._store.vote_sums.group_sizes()
+        def count(days: Sequence[str]) -> dict[str, list[Any]]:
+            sums = self._store.preferences.sums(measures, days, by_group=by_group)
+            return _group_by_day(sums.items())
 
-    def _count_waiting(self) -> int:
-        """Returns the newest vote's seq."""
-        newest = self._store.votes.max_seq()
-        waiting = newest - self._store.vote_sums.head().seq
-        if waiting > AT_ONCE:
-            threading.Thread(target=self._count, name="vote-sums", daemon=True).start()
-        elif waiting > 0:
-            self._count(waits=True)
-        return newest
+        for cell, sums in self._read(("sums", *measures, by_group), chosen, count):
+            place = getattr(cell, by)
+            for measure, one in sums.items():
+                known = found[measure].get(place)
+                found[measure][place] = (
+                    one if known is None else RatioSums(*map(sum, zip(known, one, strict=True)))
+                )
+        return found
 
-    def _count(self, *, waits: bool = False) -> None:
-        if not self._lock.acquire(blocking=waits):
-            return
-        try:
-            count_new_votes(self._store)
-        except PipelineError as fault:  # the next request tries again
-            log.warning("Votes were not counted into their sums: %s", fault)
-        finally:
-            self._lock.release()
+    def count_voters(self, by: Column, chosen: VoteChoice) -> dict[str, int]:
+        """Annotators with a vote other than a skip, by the column `by`."""
+        found: dict[str, set[str]] = defaultdict(set)
+
+        def count(days: Sequence[str]) -> dict[str, list[Any]]:
+            return _group_by_day(self._store.preferences.voters(days))
+
+        for cell, annotator_id in self._read(("voters",), chosen, count):
+            found[getattr(cell, by)].add(annotator_id)
+        return {place: len(people) for place, people in found.items()}
+
+    def _read(self, kind: tuple[Any, ...], chosen: VoteChoice, count: Any) -> list[Any]:
+        groups = frozenset(self._store.annotator_groups.all().items())
+        since, until = chosen.since.isoformat(), chosen.until.isoformat()
+        days = [day for day in self._figures.days() if since <= day <= until]
+        found = self._figures.read((*kind, groups), days, count)
+        return [one for rows in found.values() for one in rows if chosen.includes(one[0])]
+
+
+def _group_by_day(rows: Iterable[tuple[PreferenceCell, Any]]) -> dict[str, list[Any]]:
+    by_day: dict[str, list[Any]] = defaultdict(list)
+    for row in rows:
+        by_day[row[0].day].append(row)
+    return by_day

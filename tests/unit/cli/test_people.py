@@ -119,10 +119,10 @@ def test_a_user_is_placed_in_a_group_and_taken_out(rlhf, store):
     rlhf("users", "add", "ann@example.org")
     ann = store.users.with_email("ann@example.org").user_id
     assert "is now in group experts" in rlhf("users", "group", "ann@example.org", "experts")
-    assert store.vote_sums.tags() == {ann: "experts"}
+    assert store.annotator_groups.all() == {ann: "experts"}
     assert "experts" in rlhf("users", "list")
     assert "is now in no named group" in rlhf("users", "group", "ann@example.org")
-    assert store.vote_sums.tags() == {}
+    assert store.annotator_groups.all() == {}
 
 
 def test_a_token_is_shown_once_and_has_the_given_name(rlhf, store):

@@ -1,0 +1,112 @@
+"""Sums of what people prefer: the votes that count, by cell, with intervals over comparisons."""
+
+from datetime import timedelta
+
+import pytest
+
+from rlhf_pipeline.records import AGREEMENT, VoteDetails
+from rlhf_pipeline.store.preferences import EVERYBODY, SEVERAL, PreferenceCell
+from rlhf_pipeline.votes import agreement
+from tests.unit.store.conftest import NOON
+
+DAY = NOON.date().isoformat()
+MEASURES = (
+    "choice.skip", "choice.a", "undecided", "left", "strength", "length_gap", "longer",
+    "style.lists", "style.headings", "style.code", "dimension.helpful", AGREEMENT,
+)  # fmt: skip
+
+
+@pytest.fixture
+def cast(store, make_comparisons, make_vote):
+    """Four judged comparisons with a revision, another day's vote, a machine's and a skip."""
+    frame = make_comparisons(4)
+    frame["completion_a"] = ["# Title\nlong text", "- one\n- two", "`x` and `y`", "same"]
+    frame["completion_b"] = ["short", "two", "longer than the other one", "same"]
+    frame.loc[0, "model_version_b"] = "other"
+    store.comparisons.publish(frame, published_at=NOON)
+    helpful = VoteDetails(dimensions={"helpful": "a"})
+    store.votes.cast_many(
+        [
+            make_vote("c0", "ann", "b", strength=1, is_swapped=True),
+            make_vote("c0", "bob", "a", strength=4, is_swapped=True, details=helpful),
+            make_vote("c1", "ann", "a", strength=2, is_swapped=False),
+            make_vote("c1", "bob", "b", strength=2, details=helpful),
+            make_vote("c2", "ann", "tie"),
+            make_vote("c3", "ann", "a"),
+            make_vote("c3", "zoe", "skip", origin="api"),
+            make_vote("c2", "robot", "a", annotator_kind="machine"),
+        ]
+    )
+    first = store.votes.with_key("c0/ann")
+    store.votes.cast(
+        make_vote("c0", "ann", "a", strength=3, idempotency_key="r", supersedes=first.vote_id)
+    )
+    late = NOON + timedelta(days=1)
+    store.votes.cast(make_vote("c2", "eve", "a", voted_at=late))
+    return store
+
+
+def whole(store, measure, days=(DAY,)):
+    """n_groups, n and total over all cells."""
+    found = store.preferences.sums(MEASURES, days, by_group=False)
+    rows = [one[measure] for one in found.values() if measure in one]
+    return tuple(sum(row[i] for row in rows) for i in range(3))
+
+
+def test_only_votes_that_count_are_summed(cast):
+    assert whole(cast, "choice.skip") == (4, 7, 1)
+    assert whole(cast, "choice.a") == (4, 6, 4)
+    assert whole(cast, "undecided") == (4, 6, 1)
+    assert whole(cast, "strength") == (2, 4, 3 + 4 + 2 + 2)
+
+
+def test_sides_lengths_styles_and_dimensions_are_summed(cast):
+    assert whole(cast, "left") == (2, 2, 1), "c0 by bob: a was on the right"
+    assert whole(cast, "longer") == (2, 4, 3)
+    assert whole(cast, "length_gap")[1:] == (5, pytest.approx(2 * 12 / 17 + 0))
+    assert whole(cast, "style.headings") == (1, 2, 2)
+    assert whole(cast, "style.lists") == (1, 2, 1)
+    assert whole(cast, "style.code") == (0, 0, 0), "the only judge of c2 saw a tie"
+    assert whole(cast, "dimension.helpful") == (2, 2, 1)
+
+
+def test_squares_are_over_comparisons(cast):
+    found = cast.preferences.sums(["choice.a"], [DAY], by_group=False)
+    (one,) = (sums["choice.a"] for cell, sums in found.items() if cell.model_version == SEVERAL)
+    assert one == (1, 2, 2, 4, 4, 4), "two votes for a on one comparison"
+
+
+def test_agreement_equals_that_of_the_frame(cast):
+    _, n, total = whole(cast, AGREEMENT)
+    agreed = agreement(cast.votes.log([DAY])).raw_agreement
+    assert (n, total / n) == (agreed.n, pytest.approx(agreed.value))
+
+
+def test_groups_are_those_given_or_the_origin(cast):
+    assert cast.annotator_groups.put({"ann": "experts", "nobody": "experts"}, actor="me") == 2
+    assert cast.annotator_groups.put({"ann": "experts"}, actor="me") == 0
+    found = cast.preferences.sums(["choice.skip"], [DAY], by_group=True)
+    n = {}
+    for cell, sums in found.items():
+        n[cell.annotator_group] = n.get(cell.annotator_group, 0) + sums["choice.skip"].n
+    assert n == {"experts": 4, "simulation": 2, "api": 1}
+    voters = {(cell.annotator_group, who) for cell, who in cast.preferences.voters([DAY])}
+    assert voters == {("experts", "ann"), ("simulation", "bob")}
+    assert cast.annotator_groups.put({"ann": None}, actor="me") == 1
+    assert cast.annotator_groups.all() == {"nobody": "experts"}
+
+
+def test_cells_name_day_kind_and_models(cast):
+    found = cast.preferences.sums(["choice.skip"], [DAY, "2026-01-09"], by_group=False)
+    assert PreferenceCell(DAY, EVERYBODY, "factual", "this project", SEVERAL) in found
+    assert {cell.day for cell in found} == {DAY}
+
+
+def test_changed_days_include_those_of_votes_that_no_longer_count(cast, make_vote):
+    known = cast.votes.max_seq()
+    later = NOON + timedelta(days=3)
+    cast.votes.cast(make_vote("c1", "ann", "b", idempotency_key="again", voted_at=later))
+    assert cast.votes.changed_days(known) == {
+        later.date().isoformat(): known + 1,
+        DAY: known + 1,
+    }
