@@ -151,9 +151,10 @@ class GenerationLedger(LedgerReports, LedgerBatches):
                 connection.execute(
                     update(items).where(at).values(reserved=bindparam("b_reserved")), changed
                 )
-        self._cache.touch(
-            [item.cache_key for item in noted if there[item.item_no].state == "succeeded"]
-        )
+        done = [item.cache_key for item in noted if there[item.item_no].state == "succeeded"]
+        if done:
+            with self._database.write_transaction() as connection:
+                self._cache.find_hits(connection, done)  # records the use
         return [item for item in batch if item.item_no not in there]
 
     def _insert_items(self, run_id: str, batch: Sequence[WorkItem]) -> None:

@@ -464,8 +464,7 @@ completion_cache = _table(
     "completion_cache",
     _id("cache_key"),
     _text("value"),
-    _time("stored_at"),
-    _time("last_hit_at", nullable=True),
+    _time("used_at"),
     key=("cache_key",),
 )
 
