@@ -71,7 +71,7 @@ def candidate_model(
     """Trains a candidate from the champion, by the chosen strategy. The labelling half of the votes
     is the reward. A killed training resumes from its checkpoint and ends with the same weights.
     """
-    parent = champions.policy(progress("first policy"))
+    parent = champions.policy()
     params = config.training_params()
     # The folder is named by content, so that any run with the same data and parent resumes the
     # training.

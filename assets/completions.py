@@ -51,9 +51,7 @@ def completions(
     """k completions of every prompt over a grid of temperature and top_p. Each is a row of the work
     ledger, so an interrupted run resumes without repeating calls.
     """
-    backend = champions.backend(
-        settings, timeout_s=config.timeout_s, progress=progress("first policy")
-    )
+    backend = champions.backend(settings, timeout_s=config.timeout_s)
     made_of = generate(
         prompts,
         [backend],

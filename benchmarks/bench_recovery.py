@@ -39,7 +39,7 @@ from benchmarks.recovery_worlds import (  # noqa: E402
     draw_checkable_prompts,
     measure_truth,
 )
-from rlhf_pipeline.config import Settings, silence_telemetry  # noqa: E402
+from rlhf_pipeline.config import silence_telemetry  # noqa: E402
 from rlhf_pipeline.documents import parse_yaml  # noqa: E402
 from rlhf_pipeline.evaluation import (  # noqa: E402
     EvaluationParams,
@@ -49,8 +49,8 @@ from rlhf_pipeline.evaluation import (  # noqa: E402
     evaluate,
     frozen_prompts,
 )
+from rlhf_pipeline.policy import EMBEDDED_POLICY  # noqa: E402
 from rlhf_pipeline.policy.causal_lm import load_policy  # noqa: E402
-from rlhf_pipeline.policy.pretraining import pretrain  # noqa: E402
 from rlhf_pipeline.retraining.parameters import StrategyParams  # noqa: E402
 from rlhf_pipeline.retraining.selection import SelectionParams  # noqa: E402
 from rlhf_pipeline.retraining.strategies import train_candidate  # noqa: E402
@@ -88,11 +88,9 @@ def main() -> int:
     parser.add_argument("--demo", type=int, metavar="SEEDS", help="only the demo's change")
     given = parser.parse_args()
     silence_telemetry()
-    base = Settings.read().cache / "embedded_policy"
-    pretrain(base)
-    pool = CompletedPool.generate(base)
+    pool = CompletedPool.generate(EMBEDDED_POLICY)
     measured = measure_demo if given.demo else measure_worlds
-    return measured(base, pool, given).print_summary()
+    return measured(EMBEDDED_POLICY, pool, given).print_summary()
 
 
 def measure_worlds(base: Path, pool: CompletedPool, given: argparse.Namespace) -> Limits:

@@ -36,7 +36,7 @@ def resources_for(settings: Settings) -> dict[str, Any]:
             registry,
             settings.cache,
             settings.encoder,
-            lambda champions, progress: register_first_policy(champions, settings, progress),
+            lambda champions: register_first_policy(champions, settings),
             settings.device,
             settings.dtype,
         ),

@@ -17,13 +17,12 @@ import dagster as dg
 import pytest
 from pydantic import BaseModel, SecretStr
 
+from benchmarks.embedded_policy import CorpusParams, PretrainingParams, pretrain
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import initialise
 from rlhf_pipeline.config import ENV_PREFIX, Settings, silence_telemetry
-from rlhf_pipeline.policy import PretrainingParams, pretrain
-from rlhf_pipeline.policy.corpus import CorpusParams
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 from tests.once import build_once

@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 from filelock import FileLock
@@ -29,8 +28,8 @@ from rlhf_pipeline.errors import (
     PipelineError,
 )
 from rlhf_pipeline.parameters import Device, Dtype
+from rlhf_pipeline.policy import EMBEDDED_POLICY
 from rlhf_pipeline.policy.causal_lm import Policy, load_policy
-from rlhf_pipeline.policy.pretraining import PretrainingParams, pretrain
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import (
     CalibrationReport,
@@ -86,20 +85,20 @@ class Champions:
     registry: Registry
     cache: Path
     encoder_name: str | None = None
-    # registers the first policy where there is none; the web app has none, because it takes long
-    first_policy: Callable[["Champions", Progress], ModelVersion] | None = None
+    # registers the first policy where there is none; the web app registers none
+    first_policy: Callable[["Champions"], ModelVersion] | None = None
     # where policies compute; `backend` takes the settings'
     device: Device = "cpu"
     dtype: Dtype = "float32"
 
-    def policy(self, progress: Progress = ignore_progress) -> ModelVersion:
+    def policy(self) -> ModelVersion:
         """The champion policy; the first one is registered when it is first needed.
 
         Raises ModelNotFound without one where `first_policy` is not set.
         """
         version = self.registry.get("policy", "champion")
         if version is None and self.first_policy is not None:
-            return self.first_policy(self, progress)
+            return self.first_policy(self)
         if version is None:
             raise ModelNotFound(
                 f"Project {self.registry.project!r} has no policy yet. The first collection "
@@ -129,14 +128,13 @@ class Champions:
         settings: Settings,
         *,
         timeout_s: float = 60.0,
-        progress: Progress = ignore_progress,
     ) -> CompletionBackend:
         """The backend that completes prompts: the champion policy on this machine, a provider, the
-        template null member, or an installed backend. `progress` is of the first policy's training.
+        template null member, or an installed backend.
         """
 
         def champion_policy() -> tuple[Path, str]:
-            champion = self.policy(progress)
+            champion = self.policy()
             return self.policy_folder(champion), champion.label
 
         champion = self.registry.get("policy", "champion") if settings.load_adapters else None
@@ -317,19 +315,16 @@ class Champions:
         self,
         policy: str | None = None,
         *,
-        progress: Progress = ignore_progress,
         actor: str = "pipeline",
     ) -> ModelVersion:
         """Register the first policy as champion version 1: `policy` (hub id or folder), or the
-        embedded policy, which is trained here once.
+        embedded policy.
         """
         current = self.registry.get("policy", "champion")
         if current is not None:
             return current
         if policy is None:
-            folder = self.cache / "embedded_policy"
-            report = pretrain(folder, PretrainingParams(), progress=progress)
-            version = self._register_policy(folder, {"stage": "first policy"}, report)
+            version = self._register_policy(EMBEDDED_POLICY, {"stage": "first policy"})
         else:
             version = self.register_policy(policy, {"stage": "first policy"})
         self.promote("policy", version, reason="first policy of the project", actor=actor)
@@ -344,31 +339,20 @@ class Champions:
         policy.check_tokenizer(source)
         with tempfile.TemporaryDirectory() as folder:
             policy.save(Path(folder) / "policy")
-            return self._register_policy(Path(folder) / "policy", tags, {})
+            return self._register_policy(Path(folder) / "policy", tags)
 
-    def _register_policy(
-        self, folder: Path, tags: Mapping[str, str], report: Mapping[str, Any]
-    ) -> ModelVersion:
-        """Register the policy of a folder; `report` is that of its training, {} if unknown."""
+    def _register_policy(self, folder: Path, tags: Mapping[str, str]) -> ModelVersion:
         stage = tags["stage"]
-        metrics = {k: float(v) for k, v in report.items() if isinstance(v, int | float)}
         with self.registry.run(stage, tags, run_key=f"{stage}:{folder_hash(folder)}") as run:
-            run.log_params(report.get("params", {}))
-            run.log_metrics(metrics)
-            for step, loss in enumerate(report.get("loss_curve", ()), start=1):
-                run.log_metrics({"training_loss": loss}, step)
-            return self.registry.register("policy", folder, run=run, metrics=metrics)
+            return self.registry.register("policy", folder, run=run)
 
 
-def register_first_policy(
-    champions: Champions, settings: Settings, progress: Progress = ignore_progress
-) -> ModelVersion:
-    """The champion policy; without one, that of the settings or the embedded one, which is trained
-    here once: about a minute.
+def register_first_policy(champions: Champions, settings: Settings) -> ModelVersion:
+    """The champion policy; without one, that of the settings or the embedded one.
 
     Of two processes that need it the second waits for the first.
     """
     with FileLock(settings.home / "first_policy.lock"):
-        version = champions.initialise(settings.policy, progress=progress)
+        version = champions.initialise(settings.policy)
     HomeFacts.change(settings.home, has_models=True, policy=None)
     return version

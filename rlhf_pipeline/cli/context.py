@@ -16,7 +16,6 @@ from rlhf_pipeline.telemetry.tracing import find_call_observer
 if TYPE_CHECKING:  # a command that needs only the store does without pandas and models
     from rlhf_pipeline.artefacts import Artefacts
     from rlhf_pipeline.champions import Champions
-    from rlhf_pipeline.protocols import Progress
     from rlhf_pipeline.records import ModelVersion
     from rlhf_pipeline.registry import Registry
 
@@ -76,8 +75,8 @@ class Workspace:
         from rlhf_pipeline.champions import Champions
         from rlhf_pipeline.champions.champions import register_first_policy
 
-        def first_policy(champions: Champions, progress: Progress) -> ModelVersion:
-            return register_first_policy(champions, self.settings, progress)
+        def first_policy(champions: Champions) -> ModelVersion:
+            return register_first_policy(champions, self.settings)
 
         return Champions(
             self.store,

@@ -76,7 +76,7 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
         + (
             f"champion policy {champion.label}"
             if champion
-            else "no policy yet: the first collection trains the embedded one"
+            else "no policy yet: the first collection registers the embedded one"
         )
     )
 

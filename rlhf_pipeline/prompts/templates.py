@@ -23,8 +23,8 @@ from rlhf_pipeline.protocols import TextGenerator
 from rlhf_pipeline.records import Difficulty, parse_category
 
 LIBRARY = Path(__file__).with_name("library.yaml")
-# The library that the embedded policy learnt (policy/answers.yaml) and is judged on is separate:
-# to it, all others are noise.
+# The library that the embedded policy learnt (benchmarks/embedded_answers.yaml) and is judged on is
+# separate: to it, all others are noise.
 LIBRARIES = {"taught": LIBRARY, "wide": LIBRARY.with_name("library_wide.yaml")}
 MAX_TRIES = 200_000
 # Refusals in a row after which a template is given up: one whose fixed words break a rule or nearly

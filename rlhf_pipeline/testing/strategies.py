@@ -11,8 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from rlhf_pipeline.errors import ExpectationFailed, ModelError, ModelNotFound, NotEnoughVotes
-from rlhf_pipeline.policy.causal_lm import load_policy
-from rlhf_pipeline.policy.pretraining import PretrainingParams, build_model, train_tokenizer
+from rlhf_pipeline.policy import EMBEDDED_POLICY, load_policy
 from rlhf_pipeline.records import folder_hash
 from rlhf_pipeline.retraining.parameters import StrategyParams
 from rlhf_pipeline.retraining.sentinels import SentinelParams
@@ -20,6 +19,7 @@ from rlhf_pipeline.retraining.strategies.base import Strategy
 from rlhf_pipeline.testing.members import check_member, expect_error
 
 Floats = npt.NDArray[np.float64]
+CONTEXT = 128  # tokens of prompt and completion of the policies built here
 PARAMS = StrategyParams(
     batch_size=12,
     checkpoint_every=2,
@@ -93,12 +93,13 @@ def build_pairs(n: int = 48, **columns: Any) -> pd.DataFrame:
 def build_policy(
     folder: Path, *, family: str = "llama", has_chat_template: bool = True, seed: int = 0
 ) -> Path:
-    """Create a policy folder with random weights, two layers and a byte-level tokenizer. `family`
-    is one of FAMILIES.
+    """Create a policy folder with random weights, two layers and the embedded policy's tokenizer.
+    `family` is one of FAMILIES.
     """
     import torch
+    from transformers import AutoTokenizer
 
-    tokenizer = train_tokenizer(["what is the sum of one and two"], 280, context_length=128)
+    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_POLICY, model_max_length=CONTEXT)
     if not has_chat_template:
         tokenizer.chat_template = None
     torch.manual_seed(seed)
@@ -109,7 +110,23 @@ def build_policy(
 
 
 def _build_llama(tokenizer: Any) -> Any:
-    return build_model(PretrainingParams(hidden=32, intermediate=64, context_length=128), tokenizer)
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(
+            vocab_size=len(tokenizer),
+            hidden_size=32,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            max_position_embeddings=CONTEXT,
+            tie_word_embeddings=True,
+            initializer_range=0.04,
+            bos_token_id=None,
+            eos_token_id=tokenizer.eos_token_id,
+            pad_token_id=tokenizer.pad_token_id,
+        )
+    )
 
 
 def _build_gpt2(tokenizer: Any) -> Any:
@@ -120,7 +137,7 @@ def _build_gpt2(tokenizer: Any) -> Any:
     return GPT2LMHeadModel(
         GPT2Config(
             vocab_size=len(tokenizer),
-            n_positions=128,
+            n_positions=CONTEXT,
             n_embd=32,
             n_layer=2,
             n_head=4,

@@ -1,6 +1,6 @@
 import numpy as np
 
-from rlhf_pipeline.policy.corpus import CorpusParams, _load_answers, make_corpus, style_sentences
+from benchmarks.embedded_policy import CorpusParams, _load_answers, make_corpus, style_sentences
 from rlhf_pipeline.prompts.templates import load_templates
 
 

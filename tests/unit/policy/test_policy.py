@@ -5,19 +5,9 @@ from rlhf_pipeline.errors import (
     ModelError,
     ModelNotFound,
 )
-from rlhf_pipeline.policy import PretrainingParams, load_policy, pretrain
+from rlhf_pipeline.policy import EMBEDDED_POLICY, load_policy
 from rlhf_pipeline.policy.causal_lm import load_prompt_format
-from rlhf_pipeline.policy.corpus import CorpusParams
-from rlhf_pipeline.records import folder_hash
 
-SMALL = PretrainingParams(
-    corpus=CorpusParams(n_texts=400),
-    n_vocabulary=400,
-    hidden=32,
-    intermediate=64,
-    steps=25,
-    batch_size=16,
-)
 PROMPTS = [
     "Ana asks: what is the capital of France?",
     "Hi",
@@ -31,15 +21,8 @@ PROMPTS = [
 
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("policies") / "small"
-    pretrain(folder, SMALL)
-    return folder
-
-
-@pytest.fixture(scope="module")
-def policy(folder):
-    return load_policy(folder)
+def policy():
+    return load_policy(EMBEDDED_POLICY)
 
 
 def test_a_batch_of_one_equals_a_batch_of_eight(policy):
@@ -172,25 +155,7 @@ def test_any_text_survives_the_tokenizer(policy):
         assert policy.tokenizer.decode(ids) == text
 
 
-def test_the_same_parameters_give_the_same_files(folder, tmp_path):
-    import torch
-
-    torch.manual_seed(123)  # whatever the caller's state
-    pretrain(tmp_path / "again", SMALL)
-    assert folder_hash(tmp_path / "again") == folder_hash(folder)
-
-
-def test_a_complete_folder_and_the_random_state_are_left_unchanged(folder):
-    import torch
-
-    before, state = folder_hash(folder), torch.random.get_rng_state()
-    report = pretrain(folder, SMALL)
-    assert (report["is_new"], report["n_texts"]) == (False, 400)
-    assert folder_hash(folder) == before
-    assert torch.equal(torch.random.get_rng_state(), state)
-
-
-def test_a_missing_or_damaged_folder_is_not_found(folder, tmp_path):
+def test_a_missing_or_damaged_folder_is_not_found(tmp_path):
     with pytest.raises(ModelNotFound, match="does not exist"):
         load_policy(tmp_path / "nothing")
     (tmp_path / "empty").mkdir()
@@ -198,7 +163,7 @@ def test_a_missing_or_damaged_folder_is_not_found(folder, tmp_path):
         load_policy(tmp_path / "empty")
     damaged = tmp_path / "damaged"
     damaged.mkdir()
-    for file in folder.iterdir():
+    for file in EMBEDDED_POLICY.iterdir():
         (damaged / file.name).write_bytes(
             file.read_bytes()[:100] if file.suffix == ".safetensors" else file.read_bytes()
         )
@@ -229,8 +194,8 @@ def test_a_folder_of_another_family_is_refused(policy, tmp_path, kind, names):
         load_policy(tmp_path)
 
 
-def test_a_tokenizer_that_the_model_cannot_follow_is_named(folder):
-    policy = load_prompt_format(folder)
+def test_a_tokenizer_that_the_model_cannot_follow_is_named():
+    policy = load_prompt_format(EMBEDDED_POLICY)
     policy.check_tokenizer("demo.policy@2")
     n = len(policy.tokenizer)
     policy.tokenizer.add_tokens(["<new>"])

@@ -1,7 +1,7 @@
 import pytest
 
+from benchmarks.embedded_policy import style_sentences
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.policy.corpus import style_sentences
 from rlhf_pipeline.simulation import (
     QUALITIES,
     SCENARIOS,

@@ -1,31 +1,37 @@
-"""Trains the embedded policy: a small Llama on the generated corpus, in half a minute on two cores.
+"""Trains the policy that ships in rlhf_pipeline/policy/embedded: a small Llama on generated texts.
 
-Training is deterministic (two torch threads, one seed, no timestamps in the files): the same
+    python benchmarks/embedded_policy.py FOLDER
+
+Completions of the corpus are right or wrong; warm, sourced or plain; terse, full or rambling, so
+samples of one prompt differ in qualities that people care about. Training takes half a minute on
+two cores and is deterministic (two torch threads, one seed, no timestamps in the files): the same
 parameters give the same bytes on the same kind of processor and version of torch.
 """
 
 import json
-import os
-import shutil
-import tempfile
-import time
-from collections.abc import Iterable, Iterator
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cache
 from math import cos, pi
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import numpy as np
-from pydantic import Field
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 
-from rlhf_pipeline.errors import ConfigurationError, TrainingFailed
-from rlhf_pipeline.parameters import Parameters
-from rlhf_pipeline.policy.corpus import CorpusParams, TrainingText, make_corpus
-from rlhf_pipeline.protocols import Progress, ignore_progress
-from rlhf_pipeline.records import content_hash
+import numpy as np  # noqa: E402
+import yaml  # noqa: E402
+from pydantic import Field  # noqa: E402
 
-REPORT = "training.json"
-FILES = ("config.json", "model.safetensors", "tokenizer.json", "tokenizer_config.json", REPORT)
+from rlhf_pipeline.errors import TrainingFailed  # noqa: E402
+from rlhf_pipeline.parameters import Parameters  # noqa: E402
+from rlhf_pipeline.policy import TRAINING_REPORT  # noqa: E402
+from rlhf_pipeline.prompts.base import Draft  # noqa: E402
+from rlhf_pipeline.prompts.templates import Template, load_templates  # noqa: E402
+from rlhf_pipeline.records import content_hash  # noqa: E402
+
+ANSWERS = Path(__file__).with_name("embedded_answers.yaml")
 PAD = "<|pad|>"
 USER = "<|user|>"
 ASSISTANT = "<|assistant|>"
@@ -41,6 +47,132 @@ CHAT_TEMPLATE = (
     "{%- endfor -%}"
     f"{{%- if add_generation_prompt -%}}{{{{ '{ASSISTANT}' }}}}{{%- endif -%}}"
 )
+
+
+class CorpusParams(Parameters):
+    """The number of texts, and the frequency of each quality."""
+
+    n_texts: int = Field(13_440, description="Prompt and completion pairs", ge=100)
+    wrong: float = Field(
+        0.25, description="Share of checkable completions with a wrong answer", ge=0, le=1
+    )
+    terse: float = Field(
+        0.35, description="Share of completions that say the least possible", ge=0, le=1
+    )
+    rambling: float = Field(
+        0.12, description="Share with a rambling sentence before or after", ge=0, le=1
+    )
+    warm: float = Field(
+        0.48, description="Chance of a warm sentence before, and again after", ge=0, le=1
+    )
+    sourced: float = Field(
+        0.24, description="Chance of a sourced sentence before, and again after", ge=0, le=1
+    )
+
+
+class TrainingText(NamedTuple):
+    """One training text."""
+
+    prompt: str
+    completion: str
+
+
+def make_corpus(params: CorpusParams, seed: int) -> list[TrainingText]:
+    """Generate `params.n_texts` texts in seeded order, with every template and level equally often;
+    the same seed gives the same texts.
+    """
+    rng = np.random.default_rng(seed)
+    templates = [t for t in load_templates() if t.template_id in _load_answers()["bodies"]]
+    turns = np.resize(np.arange(len(templates)), params.n_texts)
+    return [_make_text(templates[i], params, rng) for i in rng.permutation(turns)]
+
+
+def style_sentences() -> dict[str, tuple[str, ...]]:
+    """The sentences of each style: warm, sourced, rambling."""
+    return {
+        style: (*places["before"], *places["after"])
+        for style, places in _load_answers()["styles"].items()
+    }
+
+
+@cache
+def _load_answers() -> Mapping[str, Any]:
+    loaded: Mapping[str, Any] = yaml.safe_load(ANSWERS.read_text(encoding="utf-8"))
+    return loaded
+
+
+def _make_text(template: Template, params: CorpusParams, rng: np.random.Generator) -> TrainingText:
+    draft = _fill(template, rng)
+    body = _draw_body(template, draft, params, rng)
+    before, after = _draw_style(params, rng), _draw_style(params, rng)
+    if rng.random() < params.rambling:
+        before, after = ("rambling", after) if rng.random() < 0.5 else (before, "rambling")
+    sentences = [_draw_sentence(before, "before", rng), body, _draw_sentence(after, "after", rng)]
+    return TrainingText(draft.text, " ".join(s for s in sentences if s))
+
+
+def _fill(template: Template, rng: np.random.Generator) -> Draft:
+    while True:  # skips combinations whose variables must differ but do not
+        draft = template.fill(int(rng.integers(template.n_combinations)))
+        if draft is not None:
+            return draft
+
+
+def _draw_style(params: CorpusParams, rng: np.random.Generator) -> str | None:
+    draw = rng.random()
+    if draw < params.warm:
+        return "warm"
+    return "sourced" if draw < params.warm + params.sourced else None
+
+
+def _draw_sentence(style: str | None, place: str, rng: np.random.Generator) -> str:
+    return _pick(_load_answers()["styles"][style][place], rng) if style else ""
+
+
+def _draw_body(
+    template: Template, draft: Draft, params: CorpusParams, rng: np.random.Generator
+) -> str:
+    answer = draft.reference
+    if answer is not None and rng.random() < params.wrong:
+        answer = _draw_wrong_answer(template, draft, rng)
+    forms = _load_answers()["bodies"][template.template_id][
+        "terse" if rng.random() < params.terse else "full"
+    ]
+    text = _pick(forms, rng).format(**_draw_slots(draft, rng), answer=answer)
+    return text[0].upper() + text[1:]
+
+
+def _draw_wrong_answer(template: Template, draft: Draft, rng: np.random.Generator) -> str:
+    """The answer to another filling of the template, preferably one that the prompt's own words
+    suggest.
+    """
+    others = [
+        str(draft.variables[name])
+        for name in template.distinct
+        if str(draft.variables[name]) != draft.reference
+    ]
+    if others:
+        return _pick(others, rng)
+    while True:
+        other = _fill(template, rng).reference
+        if other is not None and other != draft.reference:
+            return other
+
+
+def _draw_slots(draft: Draft, rng: np.random.Generator) -> dict[str, Any]:
+    slots = _load_answers()["slots"]
+    drawn = {name: _pick(values, rng) for name, values in slots.items()}
+    if "kind" in draft.variables:
+        one, two = rng.permutation(len(slots[draft.variables["kind"]]))[:2]
+        drawn |= {
+            "one": slots[draft.variables["kind"]][one],
+            "two": slots[draft.variables["kind"]][two],
+        }
+    return drawn | dict(draft.variables)
+
+
+def _pick(values: Sequence[str], rng: np.random.Generator) -> str:
+    return values[int(rng.integers(len(values)))]
 
 
 class PretrainingParams(Parameters):
@@ -63,66 +195,19 @@ class PretrainingParams(Parameters):
     seed: int = Field(0, description="Seed of corpus, weights and order", ge=0)
 
 
-def pretrain(
-    folder: Path, params: PretrainingParams | None = None, *, progress: Progress = ignore_progress
-) -> dict[str, Any]:
-    """Train the policy into a transformers folder and return the report of its training.
-
-    A complete folder is left unchanged, and its report is returned with `is_new` False. The folder
-    appears complete or not at all. Raises ConfigurationError if it was trained with other
-    parameters, TrainingFailed if the loss is not finite.
+def pretrain(folder: Path, params: PretrainingParams | None = None) -> None:
+    """Train the policy into a new transformers folder. Raises TrainingFailed if the loss is not
+    finite.
     """
     params = params or PretrainingParams()
-    if is_complete(folder):
-        return _read_existing_report(folder, params)
-    wall, cpu = time.perf_counter(), time.process_time()
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    prefix = f".{folder.name}.unfinished-"
-    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=prefix) as work:
-        unfinished = Path(work) / folder.name
-        with _use_two_threads(params.seed):
-            report = _train_into(unfinished, params, progress)
-        _publish(unfinished, folder)
-    return report | {
-        "is_new": True,
-        "seconds": time.perf_counter() - wall,
-        "cpu_seconds": time.process_time() - cpu,
-    }
-
-
-def is_complete(folder: Path) -> bool:
-    """Whether the folder holds every file of a finished training."""
-    return all((folder / name).is_file() for name in FILES)
-
-
-def _read_existing_report(folder: Path, params: PretrainingParams) -> dict[str, Any]:
-    report: dict[str, Any] = json.loads((folder / REPORT).read_text(encoding="utf-8"))
-    if report["params"] != params.model_dump(mode="json"):
-        raise ConfigurationError(
-            f"{folder} was trained with other parameters. Give another folder, or delete this one "
-            "to train again."
+    folder.mkdir(parents=True)
+    with _use_two_threads(params.seed):
+        corpus = make_corpus(params.corpus, params.seed)
+        tokenizer = train_tokenizer(
+            (part for text in corpus for part in text), params.n_vocabulary, params.context_length
         )
-    return report | {"is_new": False, "seconds": 0.0, "cpu_seconds": 0.0}
-
-
-def _publish(unfinished: Path, folder: Path) -> None:
-    if folder.exists() and not is_complete(folder):
-        shutil.rmtree(folder)  # left by an interrupted copy
-    try:
-        os.replace(unfinished, folder)
-    except OSError:
-        if not is_complete(folder):  # otherwise another process was first, with the same result
-            raise
-
-
-def _train_into(folder: Path, params: PretrainingParams, progress: Progress) -> dict[str, Any]:
-    folder.mkdir()
-    corpus = make_corpus(params.corpus, params.seed)
-    tokenizer = train_tokenizer(
-        (part for text in corpus for part in text), params.n_vocabulary, params.context_length
-    )
-    model = build_model(params, tokenizer)
-    losses = _fit(model, _encode(corpus, tokenizer), params, progress)
+        model = build_model(params, tokenizer)
+        losses = _fit(model, _encode(corpus, tokenizer), params)
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     report = {
@@ -133,8 +218,7 @@ def _train_into(folder: Path, params: PretrainingParams, progress: Progress) -> 
         "loss_curve": [round(loss, 4) for loss in losses],
         "final_loss": round(float(np.mean(losses[-20:])), 4),
     }
-    (folder / REPORT).write_text(json.dumps(report, indent=1), encoding="utf-8")
-    return report
+    (folder / TRAINING_REPORT).write_text(json.dumps(report, indent=1), encoding="utf-8")
 
 
 def train_tokenizer(texts: Iterable[str], n_vocabulary: int, context_length: int) -> Any:
@@ -203,9 +287,7 @@ def _encode(corpus: list[TrainingText], tokenizer: Any) -> list[tuple[list[int],
     return [([*p, *c], len(p)) for p, c in zip(prompt_ids, completion_ids, strict=True)]
 
 
-def _fit(
-    model: Any, texts: list[tuple[list[int], int]], params: PretrainingParams, progress: Progress
-) -> list[float]:
+def _fit(model: Any, texts: list[tuple[list[int], int]], params: PretrainingParams) -> list[float]:
     import torch
 
     optimizer = torch.optim.AdamW(
@@ -230,7 +312,6 @@ def _fit(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
         losses.append(loss.item())
-        progress(step, params.steps, f"loss {np.mean(losses[-20:]):.3f}")
     return losses
 
 
@@ -291,3 +372,7 @@ def _use_two_threads(seed: int) -> Iterator[None]:
             yield
     finally:
         torch.set_num_threads(threads)
+
+
+if __name__ == "__main__":
+    pretrain(Path(sys.argv[1]))
