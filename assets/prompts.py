@@ -15,14 +15,13 @@ from assets.delivery import (
     expect_usually,
 )
 from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.completions import default_call_params
 from rlhf_pipeline.completions.text_generator import BackendTextGenerator
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.evaluation import frozen_prompt_ids
 from rlhf_pipeline.evaluation_sets import PromptSource, freeze
 from rlhf_pipeline.frames import PROMPTS, concat
-from rlhf_pipeline.loop_settings import PromptsParams
+from rlhf_pipeline.loop_settings import LoopSettings, PromptsParams
 from rlhf_pipeline.prompts import Report, generate, generate_with
 from rlhf_pipeline.prompts.evolution import EvolutionGenerator
 from rlhf_pipeline.prompts.fitness import RewardModelUncertainty
@@ -66,7 +65,8 @@ def prompts(
             f"`doubtful` needs the source evolution, not {params.source}. Turn it off, or set "
             "source to evolution."
         )
-    ledger, calls = champions.store.generation, default_call_params(settings)
+    ledger = champions.store.generation
+    calls = LoopSettings.read(settings, only="completions").calls()
     texts = (
         BackendTextGenerator(champions.backend(settings), ledger=ledger, calls=calls)
         if config.written or config.doubtful

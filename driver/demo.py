@@ -19,7 +19,7 @@ from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_atomically
-from rlhf_pipeline.simulation import SCENARIOS
+from rlhf_pipeline.simulation import DEMO_SCENARIO
 
 SENSORS = ("votes", "learning", "retraining")
 # The fewest that show a change within its day; with 100 the demo takes half as long again.
@@ -154,8 +154,7 @@ def run_demo(
     """Run the next `n_days` of the history, from where the last call ended or was ended."""
     days = next_days(DemoState.read(settings.demo_state), n_days)
     console.print(
-        f"[bold]project {settings.project}[/] · {days[0]} … {days[-1]} · scenario "
-        f"{settings.scenario} · state in {settings.home}"
+        f"[bold]project {settings.project}[/] · {days[0]} … {days[-1]} · state in {settings.home}"
     )
     with make_progress_bars(console) as bars:
 
@@ -169,6 +168,6 @@ def run_demo(
             index = (date.fromisoformat(day) - settings.start_day).days
             bars.console.print(
                 f"\n[bold]day {index + 1} · {day}[/] · annotators' taste: "
-                f"{SCENARIOS[settings.scenario].taste_on(index).name}"
+                f"{DEMO_SCENARIO.taste_on(index).name}"
             )
             demo.run_day(day)

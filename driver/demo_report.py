@@ -15,7 +15,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.intervals import interval_of_mean
 from rlhf_pipeline.records import CalibrationReport, GateDecision, Interval, TriggerDecision
 from rlhf_pipeline.retraining.messages import summarise_decision
-from rlhf_pipeline.simulation import SCENARIOS, Taste, utility
+from rlhf_pipeline.simulation import DEMO_SCENARIO, Taste, utility
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.terminal import escape_markup
 from rlhf_pipeline.votes import noise_ceiling_or_repeats
@@ -64,9 +64,7 @@ def _day_row(settings: Settings, files: Artefacts, day: str) -> DayRow:
         files.read_frame(stage, day) for stage in ("votes", "drift_report", "completions")
     )
     judged = files.read_frame("reflection_log", day).dropna(subset=["is_error"])
-    taste = SCENARIOS[settings.scenario].taste_on(
-        (date.fromisoformat(day) - settings.start_day).days
-    )
+    taste = DEMO_SCENARIO.taste_on((date.fromisoformat(day) - settings.start_day).days)
     return DayRow(
         day=day,
         taste=taste.name,

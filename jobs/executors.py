@@ -1,4 +1,4 @@
-"""The executors of runs: light stages as the settings say, training in processes of its own.
+"""The executors of runs: light stages in the run's process, training in processes of its own.
 
 Every run writes a heartbeat from start to end, in the run's own process, so that it goes on between
 steps and while a step's process is busy. A step whose process was killed is started again within
@@ -26,6 +26,8 @@ from rlhf_pipeline.store import Store, homes
 
 # twice as many before the second retry: the memory may be free by then
 SECONDS_TO_RETRY = 2.0
+STEP_RETRIES = 2  # of a step whose process was killed; a third kill has a cause that stays
+CONCURRENT_STEPS = 2  # at most two steps of a day do not wait for each other
 
 # Imported once by the process that steps are forked from; nearly every step needs them, at seconds
 # of CPU. Only installed packages, because that process does not have this folder on its path.
@@ -42,7 +44,7 @@ EXECUTION = dg.Field(
                     "max_concurrent": dg.Field(
                         dg.Int,
                         is_required=False,
-                        description="Steps at the same time; default: the setting",
+                        description=f"Steps at the same time; default: {CONCURRENT_STEPS}",
                     )
                 },
                 description="Each step in a process of its own; one that is killed is started "
@@ -51,7 +53,7 @@ EXECUTION = dg.Field(
         }
     ),
     is_required=False,
-    description="Where this run's steps are executed; empty = as the setting `executor` says.",
+    description="Where this run's steps are executed; empty = in the run's own process.",
 )
 
 
@@ -63,23 +65,19 @@ class StepProcesses(MultiprocessExecutor):
     repeat a training that cannot succeed.
     """
 
-    def __init__(self, *, max_concurrent: int, step_retries: int):
+    def __init__(self, *, max_concurrent: int):
         super().__init__(
             retries=RetryMode.ENABLED,
             max_concurrent=max_concurrent,
             start_method="forkserver",
             explicit_forkserver_preload=PRELOADED,
         )
-        self._step_retries = step_retries
 
     def log_failure_or_retry_event_after_error(
         self, step_context: Any, err_info: Any, known_state: Any
     ) -> dg.DagsterEvent:
         n_before: int = known_state.get_retry_state().get_attempt_count(step_context.step.key)
-        if (
-            err_info.cls_name != ChildProcessCrashException.__name__
-            or n_before >= self._step_retries
-        ):
+        if err_info.cls_name != ChildProcessCrashException.__name__ or n_before >= STEP_RETRIES:
             return super().log_failure_or_retry_event_after_error(
                 step_context, err_info, known_state
             )
@@ -134,29 +132,26 @@ def _store(settings: Settings) -> Store:
 
 
 def _make_light_executor(context: dg.InitExecutorContext) -> dg.Executor:
-    settings = _settings(context)
-    chosen: dict[str, Any] = {**context.executor_config} or {settings.executor: {}}
-    if "in_process" in chosen:
+    chosen: dict[str, Any] = {**context.executor_config}
+    if "multiprocess" not in chosen:
         return HeartbeatExecutor(InProcessExecutor(retries=RetryMode.ENABLED))
-    n = chosen["multiprocess"].get("max_concurrent", settings.max_concurrent_steps)
+    n = chosen["multiprocess"].get("max_concurrent", CONCURRENT_STEPS)
     if n < 1:
         raise ConfigurationError(
             f"max_concurrent is {n}: no step could start. Give 1 or more, or leave it out."
         )
-    return HeartbeatExecutor(StepProcesses(max_concurrent=n, step_retries=settings.step_retries))
+    return HeartbeatExecutor(StepProcesses(max_concurrent=n))
 
 
 def _make_training_executor(context: dg.InitExecutorContext) -> dg.Executor:
-    return HeartbeatExecutor(
-        StepProcesses(max_concurrent=1, step_retries=_settings(context).step_retries)
-    )
+    return HeartbeatExecutor(StepProcesses(max_concurrent=1))
 
 
 light_executor = dg.ExecutorDefinition(
     name="light_executor",
     config_schema=EXECUTION,
     executor_creation_fn=_make_light_executor,
-    description="In the run's own process or in one for each step, as the setting `executor` says.",
+    description="In the run's own process or in one for each step, as the run is configured.",
 )
 
 # Training steps run in processes of their own, so that their memory is returned.

@@ -7,7 +7,7 @@ import pandas as pd
 
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import NewVote
-from rlhf_pipeline.simulation import AnnotatorPool, cast_votes, find_scenario, judge_rubric
+from rlhf_pipeline.simulation import DEMO_SCENARIO, AnnotatorPool, cast_votes, judge_rubric
 
 SEED = 7
 N_ANNOTATORS = 12
@@ -19,15 +19,13 @@ SimulatedVotes = Callable[[pd.DataFrame, dict[str, str | None], str], list[NewVo
 def simulated_votes(settings: Settings) -> SimulatedVotes:
     """A function `vote(comparisons, references, day)`: the day's votes of a seeded pool by the
     scenario's taste on that day, with answers in the dimensions of the rubric.
-
-    Raises ConfigurationError for an unknown scenario.
     """
-    scenario, pool = find_scenario(settings.scenario), AnnotatorPool(seed=SEED, n=N_ANNOTATORS)
+    pool = AnnotatorPool(seed=SEED, n=N_ANNOTATORS)
 
     def vote(
         comparisons: pd.DataFrame, references: dict[str, str | None], day: str
     ) -> list[NewVote]:
-        taste = scenario.taste_on((date.fromisoformat(day) - settings.start_day).days)
+        taste = DEMO_SCENARIO.taste_on((date.fromisoformat(day) - settings.start_day).days)
         cast = cast_votes(
             comparisons,
             references,

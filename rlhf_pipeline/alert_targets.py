@@ -43,6 +43,7 @@ class AlertTarget(BaseModel):
     url_file: Path | None = None
     secret: SecretStr | None = None
     secret_file: Path | None = None
+    allow_private: bool = False  # of a webhook: private addresses and loopback, there also by http
 
     @field_validator("url_file", "secret_file")
     @classmethod
@@ -71,15 +72,14 @@ TARGETS = TypeAdapter(dict[TargetName, AlertTarget])
 
 
 def parse_targets(value: Any) -> tuple[AlertTarget, ...]:
-    """Targets from a mapping of names to settings, or from its JSON, in their order.
+    """Targets from a mapping of names to settings, in their order.
 
     Raises ValueError, which repeats no value: any may be a secret.
     """
     if isinstance(value, tuple):
         return value
     try:
-        read = TARGETS.validate_json if isinstance(value, str) else TARGETS.validate_python
-        found = read(value)
+        found = TARGETS.validate_python(value)
     except ValidationError as refusal:
         problems = [
             f"{' '.join(map(str, error['loc']))}: {error['msg'].removeprefix('Value error, ')}"

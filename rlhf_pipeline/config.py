@@ -24,8 +24,14 @@ from pydantic import (
     Field,
     SecretStr,
     ValidationError,
-    ValidationInfo,
     field_validator,
+)
+from pydantic_settings import (
+    BaseSettings,
+    EnvSettingsSource,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    SettingsError,
 )
 
 from rlhf_pipeline.alert_targets import AlertTarget, parse_targets, resolve_files
@@ -91,13 +97,12 @@ class HomeFacts(BaseModel):
     """Facts recorded in a home (`project.json`): its project, first day, databases and progress.
 
     A home holds one project, because Dagster's partitions and history below it belong to one. `rlhf
-    init` and imports of older days write the file. A setting for another organization or project is
-    refused; other settings override the file.
+    init` and imports of older days write the file. A setting for another project is refused; other
+    settings override the file.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
-    organization: str
     project: str
     start_day: date | None = Field(
         default=None,
@@ -130,7 +135,7 @@ class HomeFacts(BaseModel):
     @classmethod
     def of(cls, settings: "Settings") -> Self:
         """The facts of a new home."""
-        return cls(organization=settings.organization, project=settings.project)
+        return cls(project=settings.project)
 
     @classmethod
     def load(cls, home: Path) -> Self | None:
@@ -228,13 +233,19 @@ class RetentionParams(BaseModel):
     )
 
 
-class Settings(BaseModel):
+class Settings(BaseSettings):
     """Settings of one home; frozen. Each field is also an environment variable: RLHF_HOME sets
-    `home`.
+    `home`. Only `read` looks at the environment; a constructor takes what it is given.
     """
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", hide_input_in_errors=True, allow_inf_nan=False
+    model_config = SettingsConfigDict(
+        frozen=True,
+        extra="forbid",
+        hide_input_in_errors=True,
+        allow_inf_nan=False,
+        env_prefix=ENV_PREFIX,
+        env_nested_delimiter="__",
+        env_ignore_empty=True,
     )
 
     home: Path = Field(default=Path("var"), description="Folder that holds all state")
@@ -242,11 +253,6 @@ class Settings(BaseModel):
         default=None,
         description="Settings file; empty = the file recorded by `rlhf init`, else `rlhf.yaml` in "
         "the working directory",
-    )
-    organization: str = Field(
-        default="default",
-        description="Owner of the project, as traces and database servers name it",
-        min_length=1,
     )
     project: str = Field(
         default="demo",
@@ -262,9 +268,6 @@ class Settings(BaseModel):
     )
     annotators: Literal["human", "simulated"] = Field(
         default="human", description="Kind of annotators; `simulated` adds the simulated_voting job"
-    )
-    scenario: str = Field(
-        default="taste_change", description="Simulation scenario for simulated annotators"
     )
     sensors_running: bool = Field(
         default=True, description="Start sensors and schedules in state RUNNING"
@@ -302,37 +305,13 @@ class Settings(BaseModel):
     )
     api_key_file: Path | None = Field(
         default=None,
-        description="File that holds only that key, in plain text or sealed by `rlhf keys seal`; "
-        "api_key takes precedence",
-    )
-    sealing_key: SecretStr | None = Field(
-        default=None, description="Key that opens a sealed key file; create it with `rlhf keys new`"
+        description="File that holds only that key; api_key takes precedence",
     )
     api_model: str = Field(default="gpt-4o-mini", description="Model name at the provider")
     load_adapters: bool = Field(
         default=False,
         description="The server is a vLLM that holds the first policy: it loads the LoRA adapter "
         "of each promoted one, and completes with it",
-    )
-    prompt_price: float | None = Field(
-        default=None,
-        ge=0,
-        le=1_000_000,
-        description="Price of a million prompt tokens, for calls without their own configuration: "
-        "written prompts, the stream",
-    )
-    completion_price: float | None = Field(
-        default=None,
-        ge=0,
-        le=1_000_000,
-        description="Price of a million completion tokens, for the same calls",
-    )
-    budget_per_day: float | None = Field(
-        default=None,
-        ge=0,
-        le=1_000_000_000,
-        description="Spending limit of the project per UTC day, applied to the same calls; needs "
-        "both prices",
     )
     prompt_source: str = Field(
         default="templates",
@@ -364,11 +343,6 @@ class Settings(BaseModel):
     )
     mlflow_url: SecretStr | None = Field(
         default=None, description="MLflow tracking URI; empty = SQLite under home"
-    )
-    dagster_url: SecretStr | None = Field(
-        default=None,
-        description="SQLAlchemy URL of Dagster's storage, read by dagster.yaml; `rlhf` sets it "
-        "from the server's URL",
     )
     mlflow_ui: str = Field(
         default="http://127.0.0.1:5000",
@@ -405,29 +379,6 @@ class Settings(BaseModel):
         le=1_000_000_000,
         description="New voted comparisons before it is refitted without a detected change",
     )
-    retry_after_pairs: int = Field(
-        default=50,
-        ge=1,
-        le=1_000_000_000,
-        description="New voted comparisons before the next attempt, after a reward model was "
-        "refused or a fit lacked data",
-    )
-    executor: Literal["in_process", "multiprocess"] = Field(
-        default="in_process",
-        description="Process of a run's steps: the run's own, or one process per step",
-    )
-    max_concurrent_steps: int = Field(
-        default=2,
-        ge=1,
-        le=256,
-        description="Concurrent steps of one run, with executor multiprocess",
-    )
-    step_retries: int = Field(
-        default=2,
-        ge=0,
-        le=10,
-        description="Retries of a step whose process was killed",
-    )
     max_concurrent_runs: int = Field(
         default=4,
         ge=1,
@@ -438,24 +389,15 @@ class Settings(BaseModel):
         default=10,
         ge=1,
         le=86_400,
-        description="Minimum seconds between two ticks of the sensors `votes` and `retraining`",
-    )
-    slow_sensor_seconds: int = Field(
-        default=60,
-        ge=1,
-        le=86_400,
-        description="Minimum seconds between two ticks of the other sensors; each tick takes 0.1 "
-        "s of CPU",
-    )
-    heartbeat_seconds: float = Field(
-        default=5, gt=0, le=3600, description="Seconds between two heartbeats of a run"
+        description="Minimum seconds between two ticks of the sensors `votes` and `retraining`; of "
+        "the others six times as many, because each takes 0.1 s of CPU",
     )
     dead_after_seconds: float = Field(
         default=60,
         gt=0,
         le=604_800,
-        description="Seconds without a heartbeat after which a run counts as killed; at least two "
-        "heartbeats",
+        description="Seconds without a heartbeat after which a run counts as killed; it sends one "
+        "in each twelfth of them",
     )
     web_url: str = Field(
         default="http://127.0.0.1:8080",
@@ -483,41 +425,27 @@ class Settings(BaseModel):
         description="Headers sent to it, such as `Authorization=Basic%20…,x-project=demo`; also "
         "OTEL_EXPORTER_OTLP_HEADERS",
     )
-    metrics_need_token: bool = Field(
-        default=False,
-        description="Refuse `GET /metrics` without a token also to programs of this machine; for a "
-        "proxy on this machine that hides its clients",
-    )
     alert_targets: tuple[AlertTarget, ...] = Field(
         default=(),
         description="Where alerts are sent beside the log: names with their settings, in the "
         "environment as JSON (docs/monitoring.md)",
     )
-    alert_allow_private: bool = Field(
-        default=False,
-        description="Send webhooks also to private addresses and loopback, and there also by http",
-    )
     retention: RetentionParams = Field(
         default=RetentionParams(),
         description="How long the job `housekeeping` keeps what can be made again "
-        "(docs/operations.md); in the environment as JSON",
+        "(docs/operations.md); in the environment as JSON, or RLHF_RETENTION__RUN_DAYS=30",
     )
 
-    @field_validator("dead_after_seconds")
     @classmethod
-    def _check_dead_after(cls, seconds: float, info: ValidationInfo) -> float:
-        heartbeat = info.data.get("heartbeat_seconds", 0.0)
-        if seconds < 2 * heartbeat:
-            raise ValueError(
-                f"must be at least two heartbeats (heartbeat_seconds is {heartbeat:g}): otherwise "
-                "every live run would be marked as failed"
-            )
-        return seconds
-
-    @field_validator("retention", mode="before")
-    @classmethod
-    def _parse_retention(cls, value: Any) -> Any:
-        return json.loads(value) if isinstance(value, str) else value
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        return (init_settings,)
 
     @field_validator("alert_targets", mode="before")
     @classmethod
@@ -554,7 +482,7 @@ class Settings(BaseModel):
             build_database_url(url, "")
         return url
 
-    @field_validator("database_url", "mlflow_url", "dagster_url")
+    @field_validator("database_url", "mlflow_url")
     @classmethod
     def _check_url(cls, url: SecretStr | None) -> SecretStr | None:
         plain = url.get_secret_value() if url is not None else ""
@@ -570,13 +498,6 @@ class Settings(BaseModel):
                 "names nothing that MLflow can use: write http://HOST:PORT of a tracking server, "
                 "or sqlite:///PATH or postgresql://… of a database"
             )
-        return url
-
-    @field_validator("dagster_url")
-    @classmethod
-    def _check_dagster_url(cls, url: SecretStr | None) -> SecretStr | None:
-        if url is not None and not url.get_secret_value().startswith("postgresql"):
-            raise ValueError("names no Postgres database: write postgresql://USER@HOST/NAME")
         return url
 
     @property
@@ -598,7 +519,7 @@ class Settings(BaseModel):
     @property
     def dagster_storage(self) -> str | None:
         """URL of Dagster's database; None if Dagster uses SQLite files under home."""
-        return _reveal(self.dagster_url) or self._build_server_url("dagster", CONNECTION_OPTIONS)
+        return self._build_server_url("dagster", CONNECTION_OPTIONS)
 
     @property
     def dagster_environ(self) -> dict[str, str]:
@@ -624,11 +545,7 @@ class Settings(BaseModel):
         Raises ConfigurationError for a settings file that became unreadable.
         """
         environ = os.environ if environ is None else environ
-        given = {
-            OTEL_VARIABLES.get(name, name.removeprefix(ENV_PREFIX).lower())
-            for name, value in environ.items()
-            if value and (name in OTEL_VARIABLES or name.startswith(ENV_PREFIX))
-        }
+        given = _read_environment(environ)
         in_file, facts = _read_settings(self.config), HomeFacts.load(self.home)
         recorded = set() if facts is None else facts.model_dump(exclude_none=True).keys()
         return {
@@ -650,6 +567,16 @@ class Settings(BaseModel):
             if self.server_url is None
             else build_database_url(self.server_url, f"{self.database_prefix}_{what}", options)
         )
+
+    @property
+    def slow_sensor_seconds(self) -> int:
+        """Seconds between two ticks of the sensors that nobody waits for."""
+        return 6 * self.sensor_seconds
+
+    @property
+    def heartbeat_seconds(self) -> float:
+        """Seconds between two heartbeats: a run counts as killed only after missing many."""
+        return self.dead_after_seconds / 12
 
     @property
     def web_hosts(self) -> tuple[str, ...]:
@@ -704,11 +631,7 @@ class Settings(BaseModel):
         """
         environ = os.environ if environ is None else environ
         folder = Path.cwd() if folder is None else folder
-        given = {name: environ[key] for key, name in OTEL_VARIABLES.items() if environ.get(key)} | {
-            key.removeprefix(ENV_PREFIX).lower(): value
-            for key, value in environ.items()
-            if key.startswith(ENV_PREFIX) and value != ""
-        }
+        given = _read_environment(environ)
         given |= {
             name: str((folder / Path(given[name]).expanduser()).absolute())
             for name in FILE_SETTINGS
@@ -744,6 +667,38 @@ class Settings(BaseModel):
         return settings.model_copy(
             update={"home": home} | ({} if config is None else {"config": config})
         )
+
+
+class _Environment(EnvSettingsSource):
+    """The variables of a mapping instead of those of this process."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+        super().__init__(Settings)
+
+    def _load_env_vars(self) -> Mapping[str, str | None]:
+        return {name.lower(): value for name, value in self._environ.items() if value}
+
+
+def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
+    """The settings in RLHF_* variables, and unknown ones, which pydantic-settings would ignore."""
+    given = {name: environ[key] for key, name in OTEL_VARIABLES.items() if environ.get(key)}
+    unknown = {
+        name: value
+        for key, value in environ.items()
+        if key.startswith(ENV_PREFIX)
+        and value
+        and key != DAGSTER_URL
+        and (name := key.removeprefix(ENV_PREFIX).lower()) not in Settings.model_fields
+        and not name.startswith("retention__")
+    }
+    try:
+        return given | unknown | _Environment(environ)()
+    except SettingsError as cause:  # its cause quotes the value, which may hold a secret
+        name = str(cause).split('"')[1]
+        raise ConfigurationError(
+            f"Settings cannot be used: {name}: {ENV_PREFIX}{name.upper()} must be a JSON object."
+        ) from None
 
 
 def _existing_path(path: Path) -> Path | None:
@@ -842,20 +797,13 @@ def _merge_facts(values: dict[str, Any], facts: HomeFacts | None, home: Path) ->
     """
     if facts is None:
         return values
-    for name in ("organization", "project"):
-        if name in values and values[name] != getattr(facts, name):
-            raise ConfigurationError(
-                f"{home} holds {name} {getattr(facts, name)!r}, not {values[name]!r}. A home "
-                "holds one project; set RLHF_HOME to another folder."
-            )
-    known = {"organization": facts.organization, "project": facts.project}
-    if facts.start_day is not None:
-        known["start_day"] = str(facts.start_day)
-    if facts.server_url is not None:
-        known["server_url"] = facts.server_url.get_secret_value()
-    if facts.database_prefix is not None:
-        known["database_prefix"] = facts.database_prefix
-    return known | values
+    if values.get("project", facts.project) != facts.project:
+        raise ConfigurationError(
+            f"{home} holds project {facts.project!r}, not {values['project']!r}. A home holds one "
+            "project; set RLHF_HOME to another folder."
+        )
+    recorded = {"project", "start_day", "server_url", "database_prefix"}
+    return facts.model_dump(include=recorded, exclude_none=True) | values
 
 
 def _reveal(secret: SecretStr | None) -> str | None:

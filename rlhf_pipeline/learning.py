@@ -174,6 +174,8 @@ def _count_mixes(data: LearningData, comparisons: pd.DataFrame) -> Mixes:
 
 
 REFUSED = "refused-"
+# New voted comparisons before the next attempt, after a model was refused or a fit lacked data
+RETRY_AFTER_PAIRS = 50
 
 
 @dataclass(frozen=True)
@@ -216,7 +218,7 @@ def plan_next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = N
         and (champion is None or latest.reward_model != champion.label)
     ):
         after = f"{REFUSED}{latest.reward_model.rpartition('@')[2]}"
-        data_seq, needed = refusal.data_seq, settings.retry_after_pairs
+        data_seq, needed = refusal.data_seq, RETRY_AFTER_PAIRS
     elif champion and up_to_seq is None and (since := _find_outdating_decision(champion, store)):
         after, data_seq, needed = f"{champion.version}-{since}", champion.data_seq or 0, 0
         cause = f"decision {since} concerns votes that reward model {champion.version} learnt from"
@@ -224,7 +226,7 @@ def plan_next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = N
         # an uncalibrated champion is refitted as soon as a few more pairs may calibrate it
         is_short = up_to_seq is None and is_uncalibrated(settings, store)
         after, data_seq = str(champion.version), champion.data_seq or 0
-        needed = settings.retry_after_pairs if is_short else settings.refit_after_pairs
+        needed = RETRY_AFTER_PAIRS if is_short else settings.refit_after_pairs
     else:
         after = "0"
         data_seq = 0

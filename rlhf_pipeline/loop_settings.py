@@ -23,6 +23,7 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.evaluation import EvaluationParams, GateParams
 from rlhf_pipeline.learning import CalibrateParams
 from rlhf_pipeline.parameters import find_switches_as_numbers, section_class, suggest
+from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.prompts import GENERATORS
 from rlhf_pipeline.prompts.parameters import SourceParams
 from rlhf_pipeline.retraining.parameters import StrategyParams, read_strategy_params
@@ -135,8 +136,7 @@ class ScheduleParams(BaseModel):
     @field_validator("*", mode="before")
     @classmethod
     def _check_time(cls, value: object) -> str:
-        # YAML 1.1 reads an unquoted 12:30 as 750, in base 60
-        text = f"{value // 60}:{value % 60:02d}" if isinstance(value, int) else str(value)
+        text = str(value)
         hour, colon, minute = text.partition(":")
         is_time = hour.isdecimal() and minute.isdecimal() and len(minute) == 2 and bool(colon)
         if not is_time or int(hour) > 23 or int(minute) > 59:
@@ -228,6 +228,10 @@ class LoopSettings:
     @cached_property
     def alerts(self) -> AlertParams:
         return cast(AlertParams, self.params("alerts"))
+
+    def calls(self, **more: Any) -> CallParams:
+        """Limits, prices and budgets of a provider's calls, those of prompts and streams too."""
+        return select_params(CallParams, self.params("completions")).model_copy(update=more)
 
     @cached_property
     def schedules(self) -> ScheduleParams:

@@ -5,7 +5,7 @@ import dagster as dg
 from jobs.feedback import learning
 from jobs.loop import read_loop
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.learning import find_reason_to_wait, plan_next_fit
+from rlhf_pipeline.learning import RETRY_AFTER_PAIRS, find_reason_to_wait, plan_next_fit
 from rlhf_pipeline.records import utc_now
 from sensors.runs import drop_started, resource_of, skip_during_replay, store_of
 
@@ -32,7 +32,7 @@ def learning_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Se
         now = resource_of(context, "now", lambda: utc_now)
         if reason := find_reason_to_wait(settings, store, loop.trigger, now=now()):
             return dg.SkipReason(reason)
-        key = f"learning:{settings.project}:{due.after}:{due.n // settings.retry_after_pairs}"
+        key = f"learning:{settings.project}:{due.after}:{due.n // RETRY_AFTER_PAIRS}"
         requests = drop_started(context.instance, [dg.RunRequest(run_key=key)])
         return (
             dg.SensorResult(run_requests=requests)

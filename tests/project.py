@@ -44,12 +44,10 @@ SMALL_POLICY = PretrainingParams(
 
 # Settings that put what `rlhf init` makes somewhere else than below the home.
 ELSEWHERE = {
-    "organization",
     "project",
     "server_url",
     "database_url",
     "mlflow_url",
-    "dagster_url",
     "frames_url",
 }
 

@@ -19,7 +19,7 @@ from rlhf_pipeline.calibration import CALIBRATORS
 from rlhf_pipeline.cli import COMMANDS, load_command
 from rlhf_pipeline.client import Client
 from rlhf_pipeline.completions import BACKENDS
-from rlhf_pipeline.config import ENV_PREFIX, Settings
+from rlhf_pipeline.config import DAGSTER_URL, ENV_PREFIX, Settings
 from rlhf_pipeline.datasets.formats import FORMATS
 from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.errors import PipelineError
@@ -128,7 +128,8 @@ def test_every_rule_of_alerts_is_in_monitoring() -> None:
 def test_no_setting_is_named_that_does_not_exist() -> None:
     named = set(re.findall(rf"\b{ENV_PREFIX}[A-Z_]+\b", DOCS + text_of(ROOT / ".env.example")))
     known = {f"{ENV_PREFIX}{name.upper()}" for name in Settings.model_fields} | {
-        f"{ENV_PREFIX}HOME"
+        DAGSTER_URL,
+        f"{ENV_PREFIX}RETENTION__RUN_DAYS",
     }
     assert named <= known | {ENV_PREFIX}
 

@@ -76,7 +76,7 @@ def send(settings: Settings, target: AlertTarget, message: AlertMessage, now: da
         ) from None
 
 
-def check_target(settings: Settings, target: AlertTarget) -> None:
+def check_target(target: AlertTarget) -> None:
     """Raise ConfigurationError, which repeats no secret, for a target that no message can reach.
     Sends nothing; only the names of webhooks' hosts are looked up.
     """
@@ -84,7 +84,7 @@ def check_target(settings: Settings, target: AlertTarget) -> None:
         if target.channel == "webhook":
             url, secrets = _read_webhook(target)
             _sign(secrets, "msg_check", datetime.now(UTC), "")
-            resolve_allowed(url, allow_private=settings.alert_allow_private)
+            resolve_allowed(url, allow_private=target.allow_private)
         elif target.channel == "apprise":
             _open_service(target)
     except (ConfigurationError, DeliveryFailed) as cause:
@@ -93,7 +93,7 @@ def check_target(settings: Settings, target: AlertTarget) -> None:
 
 def _bring(settings: Settings, target: AlertTarget, message: AlertMessage, now: datetime) -> str:
     if target.channel == "webhook":
-        return _post(target, message, now, allow_private=settings.alert_allow_private)
+        return _post(target, message, now)
     if target.channel == "apprise":
         return _notify(target, message, SecretFilter(settings))
     severity = message.payload["data"]["severity"]
@@ -141,7 +141,7 @@ def _read_webhook(target: AlertTarget) -> tuple[httpx.URL, str]:
     return httpx.URL(text), read_secret(target.secret, target.secret_file)
 
 
-def _post(target: AlertTarget, message: AlertMessage, now: datetime, *, allow_private: bool) -> str:
+def _post(target: AlertTarget, message: AlertMessage, now: datetime) -> str:
     """Post JSON that is signed as Standard Webhooks prescribes, to an address that was checked.
 
     The host is resolved once: a second answer of the DNS could lead into the own network.
@@ -157,7 +157,7 @@ def _post(target: AlertTarget, message: AlertMessage, now: datetime, *, allow_pr
         "webhook-signature": _sign(secrets, message.message_id, now, body),
     }
     failure = "it has no address"
-    for address in resolve_allowed(url, allow_private=allow_private):
+    for address in resolve_allowed(url, allow_private=target.allow_private):
         try:
             with (
                 httpx.Client(
@@ -221,8 +221,8 @@ def resolve_allowed(url: httpx.URL, *, allow_private: bool) -> list[str]:
         if not is_public and (is_unusable or is_never or not allow_private):
             raise DeliveryFailed(
                 f"{url.host} has the private address {address}, which webhooks may not reach. Name "
-                "another host, or set alert_allow_private (RLHF_ALERT_ALLOW_PRIVATE=true), which "
-                "allows all but link-local addresses and services of clouds."
+                "another host, or set allow_private of the target in alert_targets, "
+                "which allows all but link-local addresses and services of clouds."
             )
     return found
 

@@ -5,7 +5,6 @@ import threading
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
-from typing import cast
 
 from rlhf_pipeline.alerts import readings
 from rlhf_pipeline.alerts.changes import read_changes
@@ -16,7 +15,7 @@ from rlhf_pipeline.alerts.readings import Reading
 from rlhf_pipeline.alerts.rules import FACTS, AlertParams, merge_rules
 from rlhf_pipeline.config import LOOP, Settings
 from rlhf_pipeline.errors import ConfigurationError, DeliveryFailed, PipelineError, StoreError
-from rlhf_pipeline.loop_settings import CompletionsParams, LoopSettings
+from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.metric_catalogue import LAG
 from rlhf_pipeline.monitoring import AlertMessage, MetricPoint
 from rlhf_pipeline.parameters import suggest
@@ -83,12 +82,8 @@ def gather_readings(
 
 
 def read_budget(settings: Settings) -> float | None:
-    """The least daily budget that is set. Raises ConfigurationError for an invalid settings
-    file.
-    """
-    calls = cast(CompletionsParams, LoopSettings.read(settings).params("completions"))
-    budgets = [b for b in (calls.budget_per_day, settings.budget_per_day) if b is not None]
-    return min(budgets, default=None)
+    """The daily budget in rlhf.yaml. Raises ConfigurationError for an invalid file."""
+    return LoopSettings.read(settings, only="completions").calls().budget_per_day
 
 
 def advance_alerts(

@@ -60,7 +60,6 @@ class Manifest(Record):
 
     made_at: datetime
     home: str
-    organization: str
     project: str
     version: str
     files: dict[str, str] = Field(description="SHA-256 by path below the backup")
@@ -105,7 +104,6 @@ def backup(folder: Folder) -> None:
         manifest = Manifest(
             made_at=utc_now(),
             home=str(settings.home),
-            organization=facts.organization,
             project=facts.project,
             version=__version__,
             files=_hash_files(folder),
@@ -130,9 +128,7 @@ def restore(
     """Verify a backup and put it into RLHF_HOME; refused where data is present."""
     folder, settings = folder.absolute(), Settings.read(restoring=True)
     manifest = Manifest.load(folder)
-    settings = settings.model_copy(
-        update={"organization": manifest.organization, "project": manifest.project}
-    )
+    settings = settings.model_copy(update={"project": manifest.project})
     home, urls = settings.home, _server_urls(settings)
     _refuse_nested(folder, home)
     if bool(urls) != any(folder.glob("*.dump")):

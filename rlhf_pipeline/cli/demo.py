@@ -92,8 +92,7 @@ def delete(workspace: Workspace) -> None:
     if facts is not None and server is not None:
         prefix = facts.database_prefix or settings.database_prefix
         _refuse_irreplaceable(settings.home, build_database_url(server, f"{prefix}_store"))
-        project = f"{facts.organization}/{facts.project}"
-        dropped = ServerDatabases(server.get_secret_value(), prefix, project).drop()
+        dropped = ServerDatabases(server.get_secret_value(), prefix, facts.project).drop()
         echo(f"dropped the databases {', '.join(dropped)}")
     shutil.rmtree(settings.home.resolve())
     if settings.home.is_symlink():

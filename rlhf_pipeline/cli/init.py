@@ -156,7 +156,7 @@ def server_databases(settings: Settings, server_url: SecretStr) -> ServerDatabas
     return ServerDatabases(
         server_url.get_secret_value(),
         settings.database_prefix,
-        f"{settings.organization}/{settings.project}",
+        settings.project,
     )
 
 

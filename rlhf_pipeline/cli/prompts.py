@@ -14,11 +14,11 @@ import typer
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import Changes
 from rlhf_pipeline.cli.tables import echo, show
-from rlhf_pipeline.completions import default_call_params
 from rlhf_pipeline.completions.text_generator import BackendTextGenerator
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.files import open_atomically
+from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.parameters import parse_parameters
 from rlhf_pipeline.prompts import GENERATORS, Rejection, Report, generate
 from rlhf_pipeline.prompts.dataset import write_jsonl
@@ -126,7 +126,7 @@ def _open_backend(settings: Settings) -> BackendTextGenerator:
     return BackendTextGenerator(
         backend,
         ledger=workspace.store.generation,
-        calls=default_call_params(settings),
+        calls=LoopSettings.read(settings, only="completions").calls(),
         asset="rlhf prompts",
     )
 

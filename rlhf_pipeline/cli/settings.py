@@ -70,7 +70,7 @@ def check_settings() -> None:
     settings = Workspace.from_environment(initialising=True).settings
     n = len(describe_changes({}, LoopSettings.read(settings).given))
     for target in settings.alert_targets:
-        check_target(settings, target)
+        check_target(target)
     plan = read_plan(settings)
     if plan.problem:
         raise ConfigurationError(plan.problem)

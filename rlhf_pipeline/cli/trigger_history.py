@@ -123,7 +123,7 @@ class StoredHistory:
         """The true change of the scenario where annotators are simulated, else the changes that are
         recorded and not retracted. Changes that a person recorded count in both cases.
         """
-        store, settings = self.workspace.store, self.workspace.settings
+        store = self.workspace.store
         is_simulated = AnnotatorKind.SIMULATED in store.votes.annotator_kinds()
         changes = [
             KnownChange(
@@ -134,7 +134,7 @@ class StoredHistory:
             for change in store.taste_changes.all()
             if change.retracted_at is None and not (is_simulated and change.decision_id)
         ]
-        return changes + (self._find_scenario_change(settings.scenario) if is_simulated else [])
+        return changes + (self._find_scenario_change() if is_simulated else [])
 
     def describe_limits(self, known: Sequence[KnownChange]) -> Iterator[str]:
         """What the comparison cannot know."""
@@ -163,15 +163,13 @@ class StoredHistory:
     def _promotions(self) -> list[Promotion]:
         return self.workspace.store.promotions.history(self.workspace.settings.reward_model)
 
-    def _find_scenario_change(self, name: str) -> list[KnownChange]:
-        from rlhf_pipeline.simulation import find_scenario
+    def _find_scenario_change(self) -> list[KnownChange]:
+        from rlhf_pipeline.simulation import DEMO_SCENARIO
 
-        index = find_scenario(name).change_day_index
-        if index is None:
-            return []
+        index = DEMO_SCENARIO.change_day_index or 0
         day = (self.workspace.settings.start_day + timedelta(days=index)).isoformat()
         after = self.votes.loc[self.votes["day"] >= day, "seq"]
-        source = f"scenario {name}, from {day}"
+        source = f"scenario {DEMO_SCENARIO.name}, from {day}"
         return [KnownChange(seq=int(after.min()), source=source)] if len(after) else []
 
 

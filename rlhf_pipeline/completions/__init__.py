@@ -1,7 +1,5 @@
 """Completes prompts: one engine, one file per backend. `BACKENDS` lists the backends."""
 
-from typing import Any
-
 from rlhf_pipeline.completions.anthropic import AnthropicBackend
 from rlhf_pipeline.completions.base import (
     ChampionPolicy,
@@ -44,15 +42,6 @@ def open_backend(
     )
 
 
-def default_call_params(settings: Settings, **more: Any) -> CallParams:
-    """Calls at the prices and within the budget of the settings."""
-    prices = {
-        name: getattr(settings, name)
-        for name in ("prompt_price", "completion_price", "budget_per_day")
-    }
-    return CallParams(**(prices | more))
-
-
 __all__ = [
     "BACKENDS",
     "AnthropicBackend",
@@ -71,7 +60,6 @@ __all__ = [
     "Reply",
     "RequestedBy",
     "TemplateBackend",
-    "default_call_params",
     "generate",
     "open_backend",
 ]

@@ -3,11 +3,10 @@
 from rlhf_pipeline.simulation.annotators import AnnotatorPool, SimulatedAnnotator, cast_votes
 from rlhf_pipeline.simulation.rubric import RUBRIC, judge_rubric
 from rlhf_pipeline.simulation.scenarios import (
-    SCENARIOS,
+    DEMO_SCENARIO,
     SOURCED_TASTE,
     WARM_TASTE,
     Scenario,
-    find_scenario,
     taste_change,
 )
 from rlhf_pipeline.simulation.utilities import (
@@ -20,9 +19,9 @@ from rlhf_pipeline.simulation.utilities import (
 )
 
 __all__ = [
+    "DEMO_SCENARIO",
     "QUALITIES",
     "RUBRIC",
-    "SCENARIOS",
     "SOURCED_TASTE",
     "WARM_TASTE",
     "AnnotatorPool",
@@ -31,7 +30,6 @@ __all__ = [
     "Taste",
     "cast_votes",
     "features",
-    "find_scenario",
     "judge_rubric",
     "side_utilities",
     "taste_change",

@@ -66,16 +66,5 @@ def taste_change(change_day_index: int = 4) -> Scenario:
     )
 
 
-SCENARIOS: dict[str, Scenario] = {
-    "steady": Scenario(
-        name="steady", description="annotators like warmth throughout", tastes=((0, WARM_TASTE),)
-    ),
-    "taste_change": taste_change(),
-}
-
-
-def find_scenario(name: str) -> Scenario:
-    """Return the scenario called `name`. Raises ConfigurationError naming the known ones."""
-    if name not in SCENARIOS:
-        raise ConfigurationError(f"Unknown scenario {name!r}. Known: {', '.join(SCENARIOS)}.")
-    return SCENARIOS[name]
+# What simulated annotators of a home want, so that the demo has a change to notice
+DEMO_SCENARIO = taste_change()

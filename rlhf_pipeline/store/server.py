@@ -29,7 +29,7 @@ class ServerDatabases:
 
     url: str
     prefix: str
-    project: str  # with its organization
+    project: str
 
     @property
     def names(self) -> tuple[str, ...]:

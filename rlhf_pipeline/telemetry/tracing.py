@@ -33,7 +33,6 @@ def open_tracer(settings: Settings) -> "Tracer | None":
         resource = {
             "service.name": "rlhf_pipeline",
             "service.version": __version__,
-            "service.namespace": settings.organization,
             "rlhf.project": settings.project,
         }
         tracer = Tracer(settings.otlp_endpoint, parse_headers(headers), resource)

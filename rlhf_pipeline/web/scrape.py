@@ -28,11 +28,11 @@ async def scrape(site: AnySite, request: Request) -> Response:
 
 
 def _is_from_this_machine(site: Site, request: Request) -> bool:
-    """Whether the client needs no token. A proxy of this machine that passes the public name on
-    does not make its clients local; for one that hides them there is the setting.
+    """Whether the client needs no token. With a public address there is a proxy, perhaps on this
+    machine, which may hide its clients.
     """
     return (
-        not site.settings.metrics_need_token
+        LOOPBACK.issuperset(site.settings.web_hosts)
         and "authorization" not in request.headers
         and address_of(request) in HERE
         and host_name(request.headers.get("host", "")) in LOOPBACK

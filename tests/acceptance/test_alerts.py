@@ -18,7 +18,7 @@ SECRET = "whsec_" + base64.b64encode(b"0123456789abcdef0123456789abcdef").decode
 N_REFUSED = 3
 SETTINGS = """
 alert_targets:
-  team: {{channel: webhook, url: "{url}", secret: "{secret}"}}
+  team: {{channel: webhook, url: "{url}", secret: "{secret}", allow_private: true}}
 loop:
   prompts: {{n: 2}}
   alerts:
@@ -72,7 +72,6 @@ def test_a_receiver_that_refuses_gets_each_alert_once_signed(
     config.write_text(SETTINGS.format(url=receiver.url, secret=SECRET))
     home.environ |= {
         "RLHF_CONFIG": str(config),
-        "RLHF_ALERT_ALLOW_PRIVATE": "true",
         "RLHF_COMPLETION_BACKEND": "template",
         "RLHF_SENSOR_SECONDS": "1",
     }

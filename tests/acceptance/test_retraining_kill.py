@@ -41,7 +41,7 @@ def order_again(home: Home) -> None:
     """Give the same order as its user would. While the killed run still counts as running, the
     command waits for its end and reports its failure; later it names the cure.
     """
-    home.environ |= {"RLHF_HEARTBEAT_SECONDS": "2", "RLHF_DEAD_AFTER_SECONDS": "20"}
+    home.environ |= {"RLHF_DEAD_AFTER_SECONDS": "20"}
     process = home.popen(*ORDER, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     try:
         printed, _ = process.communicate(timeout=TIMEOUT_S)

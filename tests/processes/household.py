@@ -38,8 +38,8 @@ class Household:
         return self.project.instance
 
     def start(self, n: int = 1, **settings: Any) -> None:
-        team = {"channel": "webhook", "url": self.hook.url, "secret": SECRET}
-        targets = {"alert_targets": parse_targets({"team": team}), "alert_allow_private": True}
+        team = {"channel": "webhook", "url": self.hook.url, "secret": SECRET, "allow_private": True}
+        targets = {"alert_targets": parse_targets({"team": team})}
         changed = type(self.project)(
             self.project.settings.model_copy(update=targets | settings), self.instance
         )

@@ -47,8 +47,6 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replayed]:
     home, folder = tmp_path_factory.mktemp("replayed"), tmp_path_factory.mktemp("daemons")
     quick = {
         "sensor_seconds": 1,
-        "slow_sensor_seconds": 1,
-        "heartbeat_seconds": 1,
         "dead_after_seconds": 5,
         "quiet_minutes": 0,
     }

@@ -54,8 +54,6 @@ def household(
         config=config,
         evaluation_file=few_prompts,
         sensor_seconds=2,
-        slow_sensor_seconds=2,
-        heartbeat_seconds=1,
         dead_after_seconds=10,
         quiet_minutes=0.02,
     )

@@ -1,4 +1,4 @@
-"""Where the steps of a run are executed, as the settings say, and what becomes of a step whose
+"""Where the steps of a run are executed, as it is configured, and what becomes of a step whose
 process is killed. Real processes.
 """
 
@@ -109,18 +109,18 @@ def start(project: Any, tmp_path: Path) -> Iterator[Callable[..., Run]]:
 
 
 @pytest.mark.parametrize(
-    ("index", "job", "settings", "n_processes"),
+    ("index", "job", "config", "n_processes"),
     [
-        (0, "light", {"executor": "in_process"}, 0),
-        (1, "light", {"executor": "multiprocess"}, 3),
-        (2, "training", {"executor": "in_process"}, 3),
+        (0, "light", {}, 0),
+        (1, "light", {"execution": {"config": {"multiprocess": {}}}}, 3),
+        (2, "training", {}, 3),
     ],
     ids=["in process", "in processes", "training"],
 )
-def test_steps_run_where_the_settings_say(
-    start: Callable[..., Run], index: int, job: str, settings: dict[str, str], n_processes: int
+def test_steps_run_where_the_configuration_says(
+    start: Callable[..., Run], index: int, job: str, config: dict[str, Any], n_processes: int
 ) -> None:
-    started = start(index, job, **settings)
+    started = start(index, job, config=config)
     run = started.end()
     assert run.status == dg.DagsterRunStatus.SUCCESS, started.said[-3000:]
     pids = step_pids(started.project.instance, run.run_id)

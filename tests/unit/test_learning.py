@@ -21,21 +21,21 @@ MEASURED = calibration_metrics([0.7, 0.6] * 20, [1.0, 0.0, 1.0, 1.0] * 10)
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(home=tmp_path, min_new_pairs=30, refit_after_pairs=100, retry_after_pairs=10)
+    return Settings(home=tmp_path, min_new_pairs=30, refit_after_pairs=100)
 
 
 @pytest.fixture
 def store(settings: Settings) -> Iterator[Store]:
     with Store.open(settings.store_url) as store:
         store.migrate()
-        store.comparisons.publish(comparisons(60), published_at=NOON)
+        store.comparisons.publish(comparisons(140), published_at=NOON)
         yield store
 
 
 @pytest.fixture
 def vote(store: Store) -> Callable[[int], int]:
     """Votes on so many more comparisons; the seq of the last one."""
-    shown = iter(comparisons(60)["comparison_id"])
+    shown = iter(comparisons(140)["comparison_id"])
 
     def cast(n: int) -> int:
         for _ in range(n):
@@ -106,17 +106,17 @@ def test_first_refused_model_is_tried_again_after_a_few_more(
     seq = vote(1)
     assert plan_next_fit(settings, store).shortage is None
     calibrated(store, 1, seq, refused=True)
-    vote(9)
+    vote(49)
     assert (
         plan_next_fit(settings, store).shortage
-        == "9 of 10 newly voted comparisons since reward model 1, which was refused"
+        == "49 of 50 newly voted comparisons since reward model 1, which was refused"
     )
     vote(1)
     due = plan_next_fit(settings, store)
     assert (due.shortage, due.after) == (None, "refused-1")
     assert (
         plan_next_fit(settings, store, up_to_seq=seq).shortage
-        == "0 of 10 newly voted comparisons since reward model 1, which was refused"
+        == "0 of 50 newly voted comparisons since reward model 1, which was refused"
     )
 
 
@@ -131,12 +131,12 @@ def test_refused_challenger_is_tried_again_long_before_a_refit_is_due(
         == "0 of 100 newly voted comparisons since reward model 1"
     )
     calibrated(store, 2, vote(5), refused=True)
-    vote(10)
+    vote(50)
     assert plan_next_fit(settings, store).shortage is None
     calibrated(store, 3, store.votes.max_seq(), refused=False)  # not better, but not refused either
     assert (
         plan_next_fit(settings, store).shortage
-        == "15 of 100 newly voted comparisons since reward model 1"
+        == "55 of 100 newly voted comparisons since reward model 1"
     )
 
 
@@ -146,17 +146,17 @@ def test_uncalibrated_champion_is_fitted_again_after_a_few_more(
     seq = vote(30)
     calibrated(store, 1, seq, refused=False, n_pairs=0)
     promoted(store, 1, seq)
-    vote(9)
+    vote(49)
     assert (
         plan_next_fit(settings, store).shortage
-        == "9 of 10 newly voted comparisons since reward model 1"
+        == "49 of 50 newly voted comparisons since reward model 1"
     )
     vote(1)
     assert plan_next_fit(settings, store).shortage is None
     calibrated(store, 1, seq, refused=False, hours_later=1)
     assert (
         plan_next_fit(settings, store).shortage
-        == "10 of 100 newly voted comparisons since reward model 1"
+        == "50 of 100 newly voted comparisons since reward model 1"
     )
 
 

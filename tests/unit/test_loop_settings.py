@@ -67,7 +67,9 @@ def test_file_is_read_anew_and_its_path_is_in_the_error(tmp_path: Path) -> None:
     file.write_text("votes_per_request: 7\n")
     settings = Settings.read({"RLHF_HOME": str(tmp_path / "home")}, tmp_path)
     assert LoopSettings.read(settings) == LoopSettings()
-    file.write_text("loop:\n  schedules:\n    collection: 12:30\n  gate:\n    min_win_rate: 0.6\n")
+    file.write_text(
+        "loop:\n  schedules:\n    collection: '12:30'\n  gate:\n    min_win_rate: 0.6\n"
+    )
     loop = LoopSettings.read(settings)
     assert loop.schedules.cron("collection") == "30 12 * * *"
     assert loop.params("gate").min_win_rate == 0.6  # type: ignore[attr-defined]

@@ -164,7 +164,7 @@ def url(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def settings(url: str, tmp_path: Path) -> Settings:
-    return Settings(home=tmp_path, organization="org", project="demo", database_url=url)
+    return Settings(home=tmp_path, project="demo", database_url=url)
 
 
 @pytest.fixture

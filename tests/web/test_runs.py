@@ -26,12 +26,12 @@ def paged(web: Web, settings: Settings, tmp_path: Path) -> Iterator[Web]:
     """The same project with its pages, its settings file and a secret."""
     file = tmp_path / "rlhf.yaml"
     file.write_text(
-        "loop: {gate: {min_win_rate: 0.6}, schedules: {collection: '06:30'}}\n"
+        "loop: {gate: {min_win_rate: 0.6}, schedules: {collection: '06:30'}, "
+        "completions: {budget_per_day: 2}}\n"
         "base_url: https://ann:hunter22@llm.example.org/v1\n"
     )
     given = {
         "config": file,
-        "budget_per_day": 2.0,
         "api_key": "sk-canary",
         "base_url": "https://ann:hunter22@llm.example.org/v1",
     }

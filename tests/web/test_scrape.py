@@ -118,7 +118,6 @@ class TestWithACollector:
     def settings(self, url: str, tmp_path: Path, collector: Collector) -> Settings:
         return Settings(
             home=tmp_path,
-            organization="org",
             project="demo",
             database_url=url,
             otlp_endpoint=collector.url,
@@ -137,20 +136,17 @@ class TestWithACollector:
 
 
 class TestWithAPublicAddress:
-    @pytest.fixture(params=[False, True])
-    def settings(self, url: str, tmp_path: Path, request: pytest.FixtureRequest) -> Settings:
+    @pytest.fixture
+    def settings(self, url: str, tmp_path: Path) -> Settings:
         return Settings(
             home=tmp_path,
-            organization="org",
             project="demo",
             database_url=url,
-            metrics_need_token=request.param,
             web_url="https://votes.example",
         )
 
     def test_clients_of_a_local_proxy_need_a_token(self, web: Web):
         public = {"Host": "votes.example"}
         assert httpx.get(f"{web.url}/metrics", headers=public).status_code == 401
-        wanted = 401 if web.settings.metrics_need_token else 200
-        assert httpx.get(f"{web.url}/metrics").status_code == wanted
+        assert httpx.get(f"{web.url}/metrics").status_code == 401
         scrape(web, Authorization=web.client("engineer").headers["Authorization"], **public)

@@ -12,12 +12,12 @@ from rlhf_pipeline.completions import (
     CompletionParams,
     HostedBackend,
     RequestedBy,
-    default_call_params,
     generate,
     open_backend,
 )
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
+from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.prompts.base import Draft, to_frame
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.problems import RETRY_SOON, Problem
@@ -60,7 +60,9 @@ class Completer:
         """
         try:
             backend = open_backend(self._settings, self._refuse_policy)
-            calls = default_call_params(self._settings, concurrency=1, stream=True)
+            calls = LoopSettings.read(self._settings, only="completions").calls(
+                concurrency=1, stream=True, batch=False
+            )
             calls.budget  # noqa: B018 validated before anything is requested
         except ConfigurationError as cause:
             raise Problem(

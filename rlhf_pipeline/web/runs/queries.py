@@ -148,7 +148,7 @@ def read_spending(site: Site) -> SpendingOut:
     try:
         budget = read_budget(site.settings)
     except ConfigurationError:  # the page of settings says so
-        budget = site.settings.budget_per_day
+        budget = None
     days = [each for each in spent if each.day >= first]
     return SpendingOut(
         today=sum(each.amount for each in spent if each.day == today),

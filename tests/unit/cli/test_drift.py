@@ -63,7 +63,7 @@ def cluster(words: str, **more: Any) -> PromptCluster:
 def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A steady day, and one on which two detectors confirm a change that the trigger fires on."""
     home = tmp_path_factory.mktemp("reported")
-    HomeFacts(organization="default", project="demo").write(home)
+    HomeFacts(project="demo").write(home)
     workspace = Workspace(Settings(home=home))
     store = workspace.store
     store.migrate()

@@ -55,7 +55,7 @@ def made(home):
     imported ones, all kinds of votes.
     """
     home.mkdir()
-    HomeFacts(organization="default", project="demo").write(home)
+    HomeFacts(project="demo").write(home)
     elsewhere = {"source": "set", "category": "instruction", "model_version_b": "imported"}
     rows = [
         comparison(0),

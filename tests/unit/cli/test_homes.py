@@ -34,7 +34,7 @@ def test_a_home_on_sqlite_knows_its_project(tmp_path):
     prepared(tmp_path, project="mine")
     facts = HomeFacts.load(tmp_path)
     assert facts is not None
-    assert facts == HomeFacts(organization="default", project="mine")
+    assert facts == HomeFacts(project="mine")
     prepared(tmp_path, project="mine")
     assert HomeFacts.load(tmp_path) == facts
     assert "storage:" not in (tmp_path / "dagster" / "dagster.yaml").read_text()

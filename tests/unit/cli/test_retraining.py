@@ -14,7 +14,7 @@ from tests.unit.retraining.test_selection import BY_PEOPLE, pairs, scores, selec
 def test_prepare_writes_exactly_the_rows_asked_for_from_easy_to_hard(rlhf, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
-    HomeFacts(organization="default", project="demo").write(home)
+    HomeFacts(project="demo").write(home)
     with Store.open(f"sqlite:///{home}/store.db") as store:
         store.migrate()
     files, path = Artefacts(home / "frames"), home / "data" / "vote_predictor_retrain_data.jsonl"

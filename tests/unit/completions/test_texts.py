@@ -1,9 +1,8 @@
 from pathlib import Path
 
-from rlhf_pipeline.completions import CompletionResult, OpenAICompatibleBackend, default_call_params
+from rlhf_pipeline.completions import CallParams, CompletionResult, OpenAICompatibleBackend
 from rlhf_pipeline.completions.template import TemplateBackend
 from rlhf_pipeline.completions.text_generator import BackendTextGenerator
-from rlhf_pipeline.config import Settings
 from rlhf_pipeline.prompts import PromptParams, Report, generate
 from rlhf_pipeline.store import Store
 from tests.ledgers import temporary_ledger
@@ -66,7 +65,7 @@ def test_a_backend_writes_prompts():
 
 
 def test_what_a_provider_writes_is_in_the_ledger_and_paid_for_once(tmp_path: Path) -> None:
-    calls = default_call_params(Settings(prompt_price=1, completion_price=1))
+    calls = CallParams(prompt_price=1, completion_price=1)
     with (
         Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store,
         StubProvider() as stub,

@@ -3,13 +3,12 @@ import pytest
 from benchmarks.embedded_policy import style_sentences
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.simulation import (
+    DEMO_SCENARIO,
     QUALITIES,
-    SCENARIOS,
     SOURCED_TASTE,
     WARM_TASTE,
     Taste,
     features,
-    find_scenario,
     taste_change,
     utility,
 )
@@ -57,7 +56,7 @@ def test_an_unknown_quality_is_refused():
 
 
 def test_taste_changes_on_its_day_and_only_in_style():
-    scenario = SCENARIOS["taste_change"]
+    scenario = DEMO_SCENARIO
     assert scenario.change_day_index == 4
     assert (scenario.taste_on(3), scenario.taste_on(4), scenario.taste_on(50)) == (
         WARM_TASTE,
@@ -66,12 +65,9 @@ def test_taste_changes_on_its_day_and_only_in_style():
     )
     kept = set(QUALITIES) - {"warmth", "sourcing"}
     assert all(WARM_TASTE.weights[q] == SOURCED_TASTE.weights[q] for q in kept)
-    assert SCENARIOS["steady"].change_day_index is None
     assert taste_change(3).taste_on(3) is SOURCED_TASTE
 
 
-def test_days_before_the_first_and_unknown_scenarios_are_refused():
+def test_days_before_the_first_are_refused():
     with pytest.raises(ConfigurationError, match="no day -1"):
-        SCENARIOS["steady"].taste_on(-1)
-    with pytest.raises(ConfigurationError, match="Known: steady, taste_change"):
-        find_scenario("storm")
+        DEMO_SCENARIO.taste_on(-1)

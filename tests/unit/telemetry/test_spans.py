@@ -50,9 +50,7 @@ def collector() -> Iterator[Collector]:
 
 
 def open_tracer(endpoint: str, headers: str) -> Tracer:
-    settings = Settings(
-        organization="acme", project="support", otlp_endpoint=endpoint, otlp_headers=headers
-    )
+    settings = Settings(project="support", otlp_endpoint=endpoint, otlp_headers=headers)
     tracer = tracing.open_tracer(settings)
     assert tracer is not None
     assert tracing.open_tracer(settings) is tracer

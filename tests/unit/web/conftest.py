@@ -33,7 +33,7 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def settings(tmp_path: Path) -> Settings:
-    return Settings(home=tmp_path / "home", organization="org", project="demo")
+    return Settings(home=tmp_path / "home", project="demo")
 
 
 @pytest.fixture
