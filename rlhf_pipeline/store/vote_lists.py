@@ -9,25 +9,13 @@ from sqlalchemy import ColumnElement, Select, and_, case, func, literal, select
 from rlhf_pipeline.records import OWN_SOURCE, AnnotatorKind, Choice, Record, Vote
 from rlhf_pipeline.store.casting import vote_of
 from rlhf_pipeline.store.conversion import batches
-from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing, supersedes
+from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import comparisons, heads, votes
 
+PACE_WITHIN = 20_000  # newest votes of all annotators whose times are read
 SEARCH_LOOKS_AT = 20_000  # votes that a page of a search reads at most
 VoteStatus = Literal["counting", "replaced", "not_counting"]
-
-
-class VoteTally(NamedTuple):
-    """Number of standing votes of one kind, choice and annotator or day; the other is None, and
-    so are the day and time of imported votes without a time.
-    """
-
-    annotator_kind: AnnotatorKind
-    choice: Choice
-    annotator_id: str | None
-    day: date | None
-    n: int
-    last_voted_at: datetime | None
 
 
 class DayTally(NamedTuple):
@@ -342,17 +330,17 @@ class VoteLists:
         )
         return [VoteSignals(*row) for row in self._database.fetch_all(wanted)]
 
-    def paces(self, after_seq: int, *, up_to_seq: int) -> list[tuple[str, float | None]]:
-        """(annotator, seconds) of the votes between two seqs in order, without skips."""
-        between = (
-            votes.c.seq > after_seq,
-            votes.c.seq <= up_to_seq,
+    def paces(self) -> dict[str, list[float]]:
+        """Seconds of the newest PACE_WITHIN votes by annotator, without skips."""
+        wanted = select(votes.c.annotator_id, votes.c.duration_s).where(
+            votes.c.seq > self.max_seq() - PACE_WITHIN,
             votes.c.choice != Choice.SKIP.value,
+            votes.c.duration_s.is_not(None),
         )
-        wanted = (
-            select(votes.c.annotator_id, votes.c.duration_s).where(*between).order_by(votes.c.seq)
-        )
-        return [(row[0], row[1]) for row in self._database.fetch_all(wanted)]
+        found: dict[str, list[float]] = {}
+        for who, seconds in self._database.fetch_all(wanted):
+            found.setdefault(who, []).append(seconds)
+        return found
 
     def judged_comparisons(
         self, *, before_seq: int | None = None, limit: int = 50
@@ -435,55 +423,6 @@ class VoteLists:
         wanted = select(votes.c.received_at).where(votes.c.seq == self.max_seq())
         found: datetime | None = self._database.fetch_scalar(wanted)
         return found
-
-    def tallies(
-        self,
-        by: Literal["annotator_id", "day"],
-        after_seq: int = 0,
-        *,
-        up_to_seq: int | None = None,
-    ) -> list[VoteTally]:
-        """What the votes between two seqs add, and less what they supersede; add the tallies of
-        later seqs instead of counting again.
-        """
-        limit = LATEST if up_to_seq is None else up_to_seq
-        among = votes.c.seq > after_seq, votes.c.seq <= limit
-        found = []
-        for counted, sign in ((votes, 1), (votes.alias("replaced"), -1)):
-            day = case((counted.c.voted_at.is_not(None), counted.c.day))
-            place = day if by == "day" else counted.c.annotator_id
-            columns = counted.c.annotator_kind, counted.c.choice, place
-            wanted = (
-                select(*columns, func.count(), func.max(counted.c.voted_at))
-                .where(*among, *([supersedes(votes, counted)] if counted is not votes else []))
-                .group_by(*columns)
-            )
-            for kind, choice, value, n, last_at in self._database.fetch_all(wanted):
-                found.append(
-                    VoteTally(
-                        AnnotatorKind(kind),
-                        Choice(choice),
-                        value if by == "annotator_id" else None,
-                        date.fromisoformat(value) if by == "day" and value else None,
-                        sign * n,
-                        last_at,
-                    )
-                )
-        return found
-
-    def count_of_day(self, day: date) -> dict[str, int]:
-        """Standing votes other than skips that were cast on a day, by annotator."""
-        wanted = (
-            select(votes.c.annotator_id, func.count())
-            .where(
-                votes.c.day == day.isoformat(),
-                votes.c.voted_at.is_not(None),
-                votes.c.choice != Choice.SKIP.value,
-                is_standing(votes, up_to_seq=LATEST),
-            )
-            .group_by(votes.c.annotator_id)
-        )
-        return {row[0]: row[1] for row in self._database.fetch_all(wanted)}
 
 
 def is_on_comparison() -> ColumnElement[bool]:

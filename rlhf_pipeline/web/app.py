@@ -117,7 +117,6 @@ def _make_lifespan(site: Site) -> Callable[[FastAPI], AbstractAsyncContextManage
 
 def _count_votes(site: Site) -> None:
     with suppress(StoreError):  # the next request reports it
-        site.vote_counter.counts()
         site.tallies()
         read_ahead(site)
 

@@ -25,7 +25,7 @@ from rlhf_pipeline.web.annotate.cards import CardDealer
 from rlhf_pipeline.web.auth import Auth
 from rlhf_pipeline.web.day_figures import DayFigures
 from rlhf_pipeline.web.memory_cache import CachedValue, CacheTimes, ExpiringCache
-from rlhf_pipeline.web.progress.vote_counter import VoteCounter
+from rlhf_pipeline.web.progress.vote_counts import count_votes
 from rlhf_pipeline.web.readiness import ReadinessCheck
 from rlhf_pipeline.web.streams import Streams
 
@@ -74,7 +74,8 @@ class Site:
         self.streams = Streams()
         self.cards = CardDealer(store)
         self.day_figures = DayFigures(store)
-        self.vote_counter = VoteCounter(store)
+        self.vote_counts = CachedValue(lambda: count_votes(self.tallies()), cache_times.work_s)
+        self.paces = CachedValue(store.votes.paces, cache_times.figures_s)
         self.work = CachedValue(store.assignments.remaining_work, cache_times.work_s)
         self.lease_slots = asyncio.Semaphore(1 if store.database.is_sqlite else LEASES_AT_ONCE)
         self.terms = CachedValue(self._read_terms, cache_times.terms_s)

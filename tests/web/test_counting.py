@@ -1,14 +1,12 @@
-"""Votes counted as they come: each once, whatever happens between."""
+"""Votes counted by day: each once, on the day it was cast."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-import pytest
-
-from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import AnnotatorKind, NewVote
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web.progress.vote_counter import VoteCounter
+from rlhf_pipeline.web.day_figures import DayFigures
+from rlhf_pipeline.web.progress.vote_counts import VoteCounts, count_votes
 from tests.web.conftest import NOON, comparisons
 from tests.web.databases import on_sqlite
 
@@ -36,27 +34,46 @@ def vote(store: Store, i: int, **more: object) -> str:
     ).vote_id
 
 
-@pytest.mark.parametrize("fails", ["tallies", "paces"])
-def test_what_was_read_before_the_store_failed_is_not_counted_twice(
-    open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch, fails: str
-):
+def read(store: Store) -> VoteCounts:
+    return count_votes(store.votes.day_tallies(list(store.votes.changed_days(0))))
+
+
+def test_votes_that_stand_are_counted(open_store: Callable[..., Store]):
     store = open_store()
     store.comparisons.publish(comparisons(6), published_at=NOON)
-    ids = [vote(store, i) for i in range(5)]
-    vote(store, 0, choice="b", supersedes=ids[0], idempotency_key="again")
-    progress = VoteCounter(store)
-    with monkeypatch.context() as broken:
-        broken.setattr(
-            store.votes, fails, lambda *_, **__: (_ for _ in ()).throw(StoreError("gone"))
-        )
-        for _ in range(3):
-            with pytest.raises(StoreError):
-                progress.counts()
-    counted = progress.counts()
-    assert (counted.seq, counted.n_votes, sum(counted.by_day.values())) == (6, 5, 5)
-    assert list(counted.paces["ann"]) == [0.0, 1.0, 2.0, 3.0, 4.0, 0.0]
-    vote(store, 5)
-    assert progress.counts().n_votes == 6
+    first = vote(store, 0)
+    vote(store, 1, choice="skip")
+    vote(store, 2, annotator_kind="simulated", annotator_id="sim")
+    vote(store, 3, annotator_kind="machine", annotator_id="robot")
+    vote(store, 0, choice="b", supersedes=first, idempotency_key="again")
+    counted = read(store)
+    assert (counted.n_votes, counted.n_simulated) == (2, 1)
+    assert (counted.n_machine, counted.n_skips) == (1, 1)
+    assert counted.by_day == {NOON.date(): 2}
+    assert store.votes.paces() == {"ann": [0.0, 0.0], "sim": [2.0], "robot": [3.0]}
+
+
+def test_a_day_is_counted_once_and_anew_after_a_vote(open_store: Callable[..., Store]):
+    store = open_store()
+    store.comparisons.publish(comparisons(6), published_at=NOON)
+    other = NOON + timedelta(days=1)
+    first = vote(store, 0)
+    vote(store, 1, voted_at=other)
+    figures = DayFigures(store)
+    asked: list[list[str]] = []
+
+    def count(days: Sequence[str]) -> dict[str, int]:
+        asked.append(list(days))
+        return {day: sum(one.n for one in store.votes.day_tallies(days)[day]) for day in days}
+
+    today, tomorrow = NOON.date().isoformat(), other.date().isoformat()
+    days = [today, tomorrow, "2026-02-01"]
+    assert figures.read("n", days, count) == figures.read("n", days, count)
+    vote(store, 2, voted_at=other)
+    assert figures.read("n", days, count) == {today: 1, tomorrow: 2}
+    assert asked == [[today, tomorrow], [tomorrow]]
+    vote(store, 0, supersedes=first, voted_at=other, idempotency_key="moved")
+    assert figures.read("n", [today], lambda _: {}) == {today: ()}, "its only vote moved"
 
 
 def test_imported_votes_count_on_the_day_they_were_cast(open_store: Callable[..., Store]):
@@ -67,7 +84,7 @@ def test_imported_votes_count_on_the_day_they_were_cast(open_store: Callable[...
     vote(store, 0, origin="import", voted_at=last_year)
     vote(store, 1, origin="import", voted_at=None)
     vote(store, 2, origin="import", voted_at=None, annotator_id="undated")
-    counted = VoteCounter(store).counts()
+    counted = read(store)
     assert (counted.n_votes, counted.by_day) == (3, {last_year.date(): 1})
     assert counted.last_at == {"ann": last_year}
     assert counted.by_annotator[("ann", AnnotatorKind.HUMAN)] == 2

@@ -231,14 +231,14 @@ def _read_figures(site: Site, served: str | None) -> tuple[MetricPoint, ...]:
 
 
 def _read_work(site: Site, now: datetime) -> WorkNow:
-    counted = site.vote_counter.counts()
+    counted = site.vote_counts()
     left = site.work()
     return WorkNow(
         n_votes=counted.n_votes,
         n_simulated=counted.n_simulated,
         n_votes_today=counted.by_day.get(now.date(), 0),
         newest_day=max(counted.by_day, default=None),
-        n_voting_now=sum(at > now - VOTING_NOW for at in list(counted.last_at.values())),
+        n_voting_now=sum(at > now - VOTING_NOW for at in counted.last_at.values()),
         n_open=left.n_open,
         n_leased=left.n_leased,
     )

@@ -1,6 +1,6 @@
 """Computes progress and metrics for pages and the API."""
 
-from collections.abc import Iterable
+from collections import Counter
 from statistics import median
 
 from rlhf_pipeline.api_types.project import AnnotatorProgress, DayCount, Metrics, ProgressOut, Work
@@ -8,7 +8,6 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import AnnotatorKind
 from rlhf_pipeline.store import RemainingWork
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.progress.vote_counter import VoteCounts
 from rlhf_pipeline.web.site import Site
 
 MAX_DAYS = 90
@@ -17,30 +16,41 @@ MAX_ANNOTATORS = 200
 
 def project_progress(site: Site, principal: Principal) -> ProgressOut:
     """Progress of the newest 90 days and the 200 annotators with the most votes."""
-    counted = site.vote_counter.counts()
-    today = site.store.database.clock.now().date()
+    counted, paces = site.vote_counts(), site.paces()
+    today = site.store.database.clock.now().date().isoformat()
+    of_today = Counter[str]()
+    for one in site.tallies().get(today, ()):
+        of_today[one.annotator_id] += one.n_dated
     names = (
         {user.user_id: user.name for user in site.store.users.all()}
         if principal.may(Permission.USERS_READ)
         else {}
     )
-    days = sorted(counted.by_day.items())[-MAX_DAYS:]
-    of_today = site.store.votes.count_of_day(today)
-    people = [
-        _build_annotator(counted, who, kind, n, of_today.get(who, 0), names)
-        for (who, kind), n in list(counted.by_annotator.items())
-    ]
+    people = sorted(counted.by_annotator.items(), key=lambda one: (-one[1], one[0]))
     return ProgressOut(
         work=build_work(site.work()),
         votes=counted.n_votes,
         machine_votes=counted.n_machine,
-        votes_by_day=[DayCount(day=day, n=n) for day, n in days],
-        annotators=_sort_by_votes(people),
+        votes_by_day=[
+            DayCount(day=day, n=n) for day, n in sorted(counted.by_day.items())[-MAX_DAYS:]
+        ],
+        annotators=[
+            AnnotatorProgress(
+                annotator_id=who,
+                name=names.get(who),
+                kind=kind,
+                n=n,
+                n_today=of_today[who],
+                median_seconds=median(paces[who]) if who in paces else None,
+                last_at=counted.last_at.get(who),
+            )
+            for (who, kind), n in people[:MAX_ANNOTATORS]
+        ],
     )
 
 
 def metrics(site: Site) -> Metrics:
-    counted = site.vote_counter.counts()
+    counted = site.vote_counts()
     left = site.work()
     version, _ = site.store.rules.latest()
     return Metrics(
@@ -48,7 +58,7 @@ def metrics(site: Site) -> Metrics:
         machine_votes=counted.n_machine,
         votes_today=counted.by_day.get(site.store.database.clock.now().date(), 0),
         skips=counted.n_skips,
-        annotators=sum(kind != AnnotatorKind.MACHINE for _, kind in list(counted.by_annotator)),
+        annotators=sum(kind != AnnotatorKind.MACHINE for _, kind in counted.by_annotator),
         comparisons=site.store.comparisons.count(),
         offered=left.n_comparisons,
         slots=left.n_slots,
@@ -64,27 +74,3 @@ def metrics(site: Site) -> Metrics:
 
 def build_work(left: RemainingWork) -> Work:
     return Work(**left.model_dump(), n_open=left.n_open)
-
-
-def _build_annotator(
-    counted: VoteCounts,
-    who: str,
-    kind: AnnotatorKind,
-    n: int,
-    n_today: int,
-    names: dict[str, str],
-) -> AnnotatorProgress:
-    paces = counted.paces.get(who)
-    return AnnotatorProgress(
-        annotator_id=who,
-        name=names.get(who),
-        kind=kind,
-        n=n,
-        n_today=n_today,
-        median_seconds=median(paces) if paces else None,
-        last_at=counted.last_at.get(who),
-    )
-
-
-def _sort_by_votes(people: Iterable[AnnotatorProgress]) -> list[AnnotatorProgress]:
-    return sorted(people, key=lambda one: (-one.n, one.annotator_id))[:MAX_ANNOTATORS]

@@ -46,7 +46,7 @@ def read_chart(site: AnySite, principal: Reader, days: Days) -> Response:
     """Votes by people by day. Without `until`, up to the newest day with votes; without `since`,
     366 days.
     """
-    counts = site.vote_counter.counts().by_day
+    counts = site.vote_counts().by_day
     may_list = principal.may(Permission.VOTES_READ)
     first, last = days.resolve(max(counts, default=None), DAYS_DRAWN)
     return answer_chart(chart_votes_by_day(counts, first, last, links=may_list))
@@ -122,7 +122,7 @@ def show_page(site: AnySite, request: Request, principal: Reader, days: Days) ->
         principal,
         progress=now,
         filters={"since": days.since, "until": days.until},
-        left_out=days.find_left_out(site.vote_counter.counts().by_day, DAYS_DRAWN),
+        left_out=days.find_left_out(site.vote_counts().by_day, DAYS_DRAWN),
     )
 
 
