@@ -13,10 +13,11 @@ import typer
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import Changes
-from rlhf_pipeline.cli.tables import echo, encode_csv, progress_bar, show
+from rlhf_pipeline.cli.tables import build_records, echo, progress_bar, show
 from rlhf_pipeline.completions import CallParams, CompletionParams, Generation, RequestedBy
 from rlhf_pipeline.completions import generate as complete
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.datasets.formats.csv import protect_cell
 from rlhf_pipeline.errors import PromptError
 from rlhf_pipeline.files import open_atomically, write_atomically
 from rlhf_pipeline.parameters import parse_parameters
@@ -226,19 +227,13 @@ def _make_printer() -> Any:
 
 
 def _write(made: Generation, prompts: pd.DataFrame, folder: Path) -> None:
-    texts = dict(zip(prompts["prompt_id"], prompts["text"], strict=True))
-    rows = [
-        {
-            name: None if pd.isna(value) else value
-            for name, value in {**row, "prompt": texts[row["prompt_id"]]}.items()
-            if name in RESULT
-        }
-        for row in made.frame.to_dict("records")
-    ]
-    ordered = [{name: row[name] for name in RESULT} for row in rows]
-    text = json.dumps(ordered, ensure_ascii=False, indent=1) + "\n"
+    texts = prompts.set_index("prompt_id")["text"]
+    rows = made.frame.assign(prompt=made.frame["prompt_id"].map(texts))[list(RESULT)]
+    text = json.dumps(build_records(rows), ensure_ascii=False, indent=1) + "\n"
     write_atomically(folder / "completions.json", text.encode())
-    write_atomically(folder / "completions.csv", encode_csv(ordered))
+    safe = rows.map(lambda cell: protect_cell(cell) if isinstance(cell, str) else cell)
+    table = safe.to_csv(index=False, lineterminator="\r\n")
+    write_atomically(folder / "completions.csv", table.encode())
 
 
 def _write_log(calls: Iterable[Mapping[str, Any]], path: Path) -> int:

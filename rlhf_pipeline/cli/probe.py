@@ -13,7 +13,6 @@ from rlhf_pipeline.cli.tables import echo, format_interval, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
 from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
 from rlhf_pipeline.evaluation.error_memory import ErrorMemory
-from rlhf_pipeline.evaluation.probe import find_bin, pairs_of_bin, reliability_bins
 from rlhf_pipeline.evaluation.probe import probe_model as probed
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.records import CalibrationMetrics, Interval, ReliabilityBin
@@ -24,7 +23,6 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes.counting import counting
 
 BARS = 30  # characters of a full bar
-CUT = 60  # characters of a text that is listed
 
 
 def probe(
@@ -33,14 +31,6 @@ def probe(
         typer.Option(
             metavar="NAME@VERSION",
             help="Whose predictions; default those of the model that made the newest.",
-        ),
-    ] = None,
-    bin: Annotated[
-        float | None,
-        typer.Option(
-            min=0.5,
-            max=1.0,
-            help="List the pairs whose stated confidence lies in the bin of this value.",
         ),
     ] = None,
     out: Annotated[
@@ -53,7 +43,7 @@ def probe(
         bool,
         typer.Option(
             "--json",
-            help="Accuracy, noise ceiling, ECE and bins, or the pairs of one bin, as JSON.",
+            help="Accuracy, noise ceiling, ECE and bins as JSON.",
         ),
     ] = False,
 ) -> None:
@@ -74,11 +64,6 @@ def probe(
             "Collect votes on them."
         )
     votes = workspace.store.votes.log(comparison_ids=mine["comparison_id"].unique().tolist())
-    if bin is not None:
-        _list_bin(
-            mine, find_bin(reliability_bins(mine, votes), bin), workspace.store, as_json=as_json
-        )
-        return
     found = probed(mine, votes)
     metrics, ceiling = found.metrics, found.noise_ceiling
     picture = out or files.reliability_diagram
@@ -104,7 +89,7 @@ def probe(
     if memory is not None:
         echo(memory.describe())
     echo(f"picture in {picture}, {len(reflections):,} reflections in {files.reflection_log}")
-    echo("`rlhf reward probe --bin 0.85` lists the pairs of a bin")
+    echo("The page *calibration* lists the pairs behind each point of the diagram.")
 
 
 def build_document(
@@ -179,59 +164,3 @@ def _build_bin_row(found: ReliabilityBin) -> dict[str, str]:
         "right": format_interval(found.accuracy, found.accuracy_low, found.accuracy_high),
         "": "#" * round(BARS * found.accuracy),
     }
-
-
-def _list_bin(mine: pd.DataFrame, wanted: ReliabilityBin, store: Store, *, as_json: bool) -> None:
-    """Build the table of the votes of a bin, wrong predictions first."""
-    inside = pairs_of_bin(mine, wanted)
-    shown = store.comparisons.with_ids(inside["comparison_id"].unique().tolist()).set_index(
-        "comparison_id"
-    )
-    texts = (
-        shown[["prompt", "completion_a", "completion_b"]]
-        .loc[inside["comparison_id"]]
-        .reset_index(drop=True)
-    )
-    listed = pd.concat(
-        [
-            inside[
-                ["comparison_id", "seq", "annotator_id", "choice", "p_raw", "p_calibrated", "wrong"]
-            ],
-            texts,
-        ],
-        axis=1,
-    )
-    if as_json:
-        show_json(listed)
-        return
-    rows = [
-        {
-            "comparison": str(row.comparison_id)[:16],
-            "P(a)": f"{row.p_calibrated:.3f}",
-            "vote": f"{row.choice}{_describe_outcome(row.wrong)}",
-            **{
-                name: _cut(getattr(row, name))
-                for name in ("prompt", "completion_a", "completion_b")
-            },
-        }
-        for row in listed.itertuples()
-    ]
-    title = (
-        f"{len(rows)} votes at a confidence of {wanted.low:.2f} to {wanted.high:.2f}, "
-        f"{int(listed['wrong'].sum())} predicted wrong"
-    )
-    n_even = int(listed["wrong"].isna().sum())
-    if n_even:
-        title += f", {n_even} at P(a) 0.5, which count half"
-    show(rows, title=title, empty="")
-
-
-def _describe_outcome(wrong: Any) -> str:
-    if pd.isna(wrong):
-        return " half"
-    return " wrong" if wrong else ""
-
-
-def _cut(text: object) -> str:
-    line = " ".join(str(text).split())
-    return line if len(line) <= CUT else f"{line[: CUT - 1]}…"

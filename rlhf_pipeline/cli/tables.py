@@ -5,8 +5,6 @@ Stored text may contain escape sequences and Rich markup: it is printed literall
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
@@ -80,20 +78,6 @@ def build_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     shape = {"date_format": "iso", "date_unit": "us", "double_precision": 15, "force_ascii": False}
     rows: list[dict[str, Any]] = json.loads(frame.to_json(orient="records", **shape))
     return rows
-
-
-def encode_csv(rows: Sequence[Mapping[str, Any]]) -> bytes:
-    """Rows as CSV with a header; a cell that a spreadsheet would take for a formula is marked."""
-    from rlhf_pipeline.datasets.formats.csv import protect_cell  # imports pandas
-
-    text = io.StringIO(newline="")
-    writer = csv.writer(text, lineterminator="\r\n")
-    writer.writerows([list(row) for row in rows[:1]])
-    writer.writerows(
-        [protect_cell(v) if v is None or isinstance(v, str) else v for v in row.values()]
-        for row in rows
-    )
-    return text.getvalue().encode()
 
 
 def format_interval(value: Any, low: Any, high: Any, digits: int = 3) -> str:

@@ -23,8 +23,6 @@ from rlhf_pipeline.retraining.replay import (
 from rlhf_pipeline.retraining.scores import KnownChange, TriggerScore, score_fires
 from rlhf_pipeline.retraining.triggers import RECOMPUTING_REMEDIES, TriggerParams
 
-# Stages of a retraining: what they pay a provider is its spend.
-STAGES = {"reward_model", "calibration", "retraining_set", "candidate_model", "evaluation", "gate"}
 TRIGGER = "the trigger"
 
 
@@ -72,16 +70,6 @@ class StoredHistory:
         """Mean duration of a retraining; None if none has succeeded."""
         seconds = [time.total_seconds() for time in self.run_times.values()]
         return fmean(seconds) if seconds else None
-
-    @cached_property
-    def mean_spend(self) -> float | None:
-        """What a retraining paid to providers, in the currency of the prices; None if nothing is
-        stored.
-        """
-        spent = self.workspace.store.generation.sum_spending("asset")
-        costs = [sums.cost for (asset,), sums in spent if asset in STAGES]
-        n = len(self.run_times)
-        return sum(costs) / 1e9 / n if costs and n else None
 
     def redecide(self, params: TriggerParams) -> list[TriggerDecision]:
         """Decide the whole history again, on the stored events."""
@@ -204,7 +192,7 @@ def _is_scored(decision: TriggerDecision) -> bool:
 
 
 def _format_figures(timeline: Timeline, history: StoredHistory) -> dict[str, str]:
-    score, run_s, spend = timeline.score, history.mean_run_s, history.mean_spend
+    score, run_s = timeline.score, history.mean_run_s
     rate, delays = score.false_per_1000_votes, score.delays
     return {
         "decisions that fire": f"{score.n_fires}",
@@ -218,5 +206,4 @@ def _format_figures(timeline: Timeline, history: StoredHistory) -> dict[str, str
         "time of retrainings": "unknown: none was measured"
         if run_s is None
         else f"{timedelta(seconds=round(run_s * score.n_fires))} h",
-        "spend of retrainings": "none stored" if spend is None else f"{spend * score.n_fires:.2f}",
     }

@@ -3,14 +3,13 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import DayRange, FirstDay, LastDay, require_text
-from rlhf_pipeline.cli.tables import echo, encode_csv, show, show_json
+from rlhf_pipeline.cli.tables import echo, show, show_json
 from rlhf_pipeline.cli.trigger_history import (
     StoredHistory,
     Timeline,
@@ -18,7 +17,6 @@ from rlhf_pipeline.cli.trigger_history import (
     build_rows,
 )
 from rlhf_pipeline.errors import ConfigurationError, NotFound
-from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.parameters import parse_parameters
 from rlhf_pipeline.records import Quarantine, TriggerDecision
 from rlhf_pipeline.retraining import answers
@@ -56,9 +54,6 @@ Reason = Annotated[str, typer.Option(help="Why; kept with the decision.", callba
 def list_decisions(
     first: FirstDay = None,
     last: LastDay = None,
-    table: Annotated[
-        Path | None, typer.Option("--csv", help="File to write the list to.", show_default=False)
-    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the decisions with their evidence as JSON.")
     ] = False,
@@ -67,16 +62,12 @@ def list_decisions(
     wanted, store = DayRange(first, last), Workspace.open().store
     decisions = [d for d in store.decisions.all() if d.decided_at.date().isoformat() in wanted]
     answered = store.decisions.find_answers()
-    rows = [_build_row(each, answered.get(each.stored_id)) for each in decisions]
-    if table is not None:
-        write_atomically(table, encode_csv(rows))
-        echo(f"{len(rows)} decisions in {table}", err=as_json)
     if as_json:
         show_json([decision.model_dump(mode="json") for decision in decisions])
-    elif table is None:
+    else:
         show(
-            rows,
-            title=f"{len(rows)} decisions, all times in UTC",
+            [_build_row(each, answered.get(each.stored_id)) for each in decisions],
+            title=f"{len(decisions)} decisions, all times in UTC",
             empty=NO_DECISION if wanted.is_open else "No decision in these days.",
         )
 
@@ -203,7 +194,6 @@ def replay(
                 "known_changes": [change.model_dump() for change in known],
                 "timelines": [timeline.model_dump(mode="json") for timeline in timelines],
                 "mean_run_s": history.mean_run_s,
-                "mean_spend": history.mean_spend,
             }
         )
     else:

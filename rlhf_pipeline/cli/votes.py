@@ -1,6 +1,6 @@
 """`rlhf votes`: routes comparisons, prepares training data and measures annotators."""
 
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +10,6 @@ import typer
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import Changes, ChangeSeq
 from rlhf_pipeline.cli.tables import (
-    build_records,
     echo,
     format_interval,
     progress_bar,
@@ -20,10 +19,8 @@ from rlhf_pipeline.cli.tables import (
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
 from rlhf_pipeline.comparisons.routing import RoutingParams, count_routes, route, send_routes
 from rlhf_pipeline.errors import NotEnoughData, NotEnoughVotes
-from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.parameters import parse_parameters
 from rlhf_pipeline.reward_model.losses import join_soft_labels
-from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import (
     PairParams,
     Quarantines,
@@ -37,18 +34,12 @@ from rlhf_pipeline.votes import (
     training_labels,
 )
 from rlhf_pipeline.votes.adjudication import decide_labels, drop_overruled
-from rlhf_pipeline.votes.annotators_over_time import (
-    AnnotatorWindowParams,
-    agreement_over_time,
-    annotators_over_time,
-)
-from rlhf_pipeline.votes.counting import add_earlier_votes, counting
+from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.model_consensus import newest_known_seq, store_labels
 from rlhf_pipeline.votes.preference_pairs import training_rows
 
 app = typer.Typer(help="Votes of people and of the reward model.", no_args_is_help=True)
 FIELDS = RoutingParams.model_fields
-WINDOW = AnnotatorWindowParams.model_fields["window_days"]
 
 
 @app.command("route")
@@ -184,36 +175,9 @@ def prepare(
         )
 
 
-Since = Annotated[
-    datetime | None,
-    typer.Option(
-        formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="Only votes of this UTC day and later."
-    ),
-]
-Until = Annotated[
-    datetime | None,
-    typer.Option(
-        formats=["%Y-%m-%d"], metavar="YYYY-MM-DD", help="Only votes of this UTC day and earlier."
-    ),
-]
-
-
 @app.command("annotators")
 def annotators(
     up_to_seq: UpTo = None,
-    since: Since = None,
-    until: Until = None,
-    over_time: Annotated[
-        bool,
-        typer.Option(
-            "--over-time",
-            help="By window: agreement, gold, speed, side, consistency and confidence of each; "
-            "alpha of all.",
-        ),
-    ] = False,
-    window_days: Annotated[
-        int, typer.Option(min=1, max=366, help=WINDOW.description)
-    ] = WINDOW.default,
     change_seq: ChangeSeq = None,
     publish: Annotated[
         bool,
@@ -223,7 +187,6 @@ def annotators(
             "does.",
         ),
     ] = False,
-    csv: Annotated[Path | None, typer.Option("--csv", help="File to write all figures to.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
     limit: Annotated[
         int,
@@ -235,39 +198,10 @@ def annotators(
 ) -> None:
     """Reliability, leaning, self-consistency, speed, gold and confidence of each annotator, with
     intervals; a dash where data is missing.
-
-    With --since and --until only votes cast on these days count, also those that were changed on a
-    later one.
     """
-    if publish and (over_time or since or until):
-        raise typer.BadParameter(
-            "--publish uses all votes and cannot be combined with --over-time, --since or --until.",
-            param_hint="--publish",
-        )
-    if over_time and change_seq is not None:
-        raise typer.BadParameter(
-            "--over-time fits no model, so a change of taste has no effect: leave --change-seq "
-            "out.",
-            param_hint="--change-seq",
-        )
     workspace = Workspace.open_current()
     store = workspace.store
-    days = _parse_days(since, until)
-    if over_time:
-        _show_over_time(
-            store,
-            up_to_seq,
-            days,
-            AnnotatorWindowParams(window_days=window_days),
-            csv=csv,
-            as_json=as_json,
-            limit=limit,
-        )
-        return
-    votes = _read_log(store, up_to_seq, days)
-    if days is not None:  # self-consistency compares with the first pass
-        log = store.votes.log(up_to_seq=up_to_seq)
-        votes = add_earlier_votes(votes, log[log["pass_no"] == 1])
+    votes = store.votes.log(up_to_seq=up_to_seq)
     try:
         with progress_bar("annotator model"):
             learnt = fit_annotator_model(
@@ -299,8 +233,6 @@ def annotators(
             echo(
                 f"The consensus page already shows votes up to {kept:,}; these are older", err=True
             )
-    if csv is not None:
-        write_atomically(csv, learnt.figures.to_csv(index=False).encode())
     if as_json:
         show_json(learnt.figures)
         return
@@ -314,66 +246,6 @@ def annotators(
         f"{'converged' if learnt.model.is_converged else 'NOT converged'} after "
         f"{learnt.model.n_iterations} iterations",
     )
-
-
-Days = tuple[str, str]  # first and last
-
-
-def _parse_days(since: datetime | None, until: datetime | None) -> Days | None:
-    """None for all."""
-    if since is None and until is None:
-        return None
-    return str(since.date() if since else date.min), str(until.date() if until else date.max)
-
-
-def _read_log(store: Store, up_to_seq: int | None, days: Days | None) -> pd.DataFrame:
-    """VOTES cast on some days, including those that a later day's vote supersedes."""
-    votes = store.votes.log(up_to_seq=up_to_seq)
-    return votes if days is None else votes[votes["day"].between(*days)].reset_index(drop=True)
-
-
-def _show_over_time(
-    store: Store,
-    up_to_seq: int | None,
-    days: Days | None,
-    params: AnnotatorWindowParams,
-    *,
-    csv: Path | None,
-    as_json: bool,
-    limit: int,
-) -> None:
-    with progress_bar("windows"):
-        said = _read_log(store, up_to_seq, days)
-        figures = annotators_over_time(
-            said, store.comparisons.with_ids(judged_comparison_ids(said)), params
-        )
-        together = agreement_over_time(said, params)
-    if csv is not None:
-        write_atomically(csv, figures.to_csv(index=False).encode())
-    if as_json:
-        show_json(
-            {
-                "window_days": params.window_days,
-                "annotators": build_records(figures),
-                "together": build_records(together),
-            }
-        )
-        return
-    latest = figures.sort_values(["first_day", "annotator_id"], ascending=[False, True]).head(limit)
-    show(
-        [_build_window_row(row) for _, row in latest.iterrows()],
-        title=f"{figures['annotator_id'].nunique()} annotators over {len(together)} windows of "
-        f"{params.window_days} days, the latest first",
-        empty="There are no votes on these days." if days else "There are no votes yet.",
-    )
-    if len(together):
-        show(
-            [_build_overall_row(row) for _, row in together.iloc[::-1].head(limit).iterrows()],
-            title="Everybody together",
-            empty="",
-            caption="Votes count in the window in which they were cast, and are compared with "
-            "those of the same window.",
-        )
 
 
 def _format_measure(row: "pd.Series", measure: str, digits: int = 2) -> str:
@@ -392,29 +264,4 @@ def _build_annotator_row(row: "pd.Series") -> dict[str, str]:
         "as before": _format_measure(row, "same_as_before"),
         "gold": _format_measure(row, "gold_accuracy"),
         "too sure": _format_measure(row, "confidence_gap"),
-    }
-
-
-def _build_window_row(row: "pd.Series") -> dict[str, str]:
-    return {
-        "window": str(row["first_day"]),
-        "annotator": str(row["annotator_id"])[:16],
-        "votes": f"{row['n_votes']:,}",
-        "agreement": _format_measure(row, "agreement"),
-        "gold": _format_measure(row, "gold_accuracy"),
-        "seconds": _format_measure(row, "median_seconds", 1),
-        "too fast": _format_measure(row, "too_fast"),
-        "left": _format_measure(row, "share_left"),
-        "same again": _format_measure(row, "self_consistency"),
-        "too sure": _format_measure(row, "confidence_gap"),
-    }
-
-
-def _build_overall_row(row: "pd.Series") -> dict[str, str]:
-    return {
-        "window": f"{row['first_day']} to {row['last_day']}",
-        "votes": f"{row['n_votes']:,}",
-        "annotators": f"{row['n_annotators']:,}",
-        "comparisons of several": f"{row['n_overlapping']:,}",
-        "Krippendorff's alpha": format_interval(row["alpha"], row["alpha_low"], row["alpha_high"]),
     }
