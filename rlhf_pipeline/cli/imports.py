@@ -26,11 +26,12 @@ from rlhf_pipeline.datasets.comparisons import ComparisonImport
 from rlhf_pipeline.datasets.mapping import ColumnMapping
 from rlhf_pipeline.datasets.prompts import PromptImport
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
-from rlhf_pipeline.datasets.rejects import ImportCounts, ImportProgress, Rejects
+from rlhf_pipeline.datasets.rejects import ImportCounts, Rejects
 from rlhf_pipeline.datasets.staging import Staging
 from rlhf_pipeline.datasets.votes import VoteImport
 from rlhf_pipeline.errors import ConfigurationError, DatasetError, StoreError
 from rlhf_pipeline.files import translate_write_errors
+from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.row_files import RowFile, open_rows
 from rlhf_pipeline.row_files.rows import translate_read_errors
 from rlhf_pipeline.store import homes
@@ -239,7 +240,7 @@ class ImportSession:
     rejects: Rejects
     now: datetime
     staging: Path
-    progress: ImportProgress
+    progress: Progress
     import_id: int = 0
     notes: list[str] = field(default_factory=list)
     counts: ImportCounts = field(default_factory=ImportCounts)
@@ -362,7 +363,7 @@ def open_import(
             rejects,
             datetime.now(UTC),
             staging,
-            lambda phase, done, total: bar(done, total, phase),
+            bar,
         )
         with record_import(
             workspace, kind, file, names.model_dump(mode="json"), intake.describe

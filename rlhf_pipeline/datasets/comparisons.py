@@ -1,6 +1,6 @@
 """Imports the rows of a file as comparisons of this project."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any, Protocol
@@ -19,15 +19,11 @@ from rlhf_pipeline.datasets.cells import (
 )
 from rlhf_pipeline.datasets.mapping import Binding, bind
 from rlhf_pipeline.datasets.preference import ExportedRows
-from rlhf_pipeline.datasets.rejects import (
-    ImportCounts,
-    ImportProgress,
-    Rejects,
-    ignore_import_progress,
-)
+from rlhf_pipeline.datasets.rejects import ImportCounts, Rejects
 from rlhf_pipeline.datasets.split_conflicts import StoredSplit, refuse_split_conflicts
 from rlhf_pipeline.frames import COMPARISONS, FLAGS
 from rlhf_pipeline.prompts import prompt_id
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import Category, content_id
 from rlhf_pipeline.row_files import FileRow, RowFile, chunks
 
@@ -54,17 +50,13 @@ class PairKeys(Protocol):
     def find_pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]: ...
 
 
-class PairKeyFunction(Protocol):
-    def __call__(self, prompt: str, completion_a: str, completion_b: str) -> str: ...
-
-
 @dataclass
 class ComparisonImport:
     """Imports one file of comparisons; `first_day` is the earliest day among the added ones."""
 
     store: ComparisonStore
     known: PairKeys
-    pair_key: PairKeyFunction
+    pair_key: Callable[[str, str, str], str]  # of prompt and completions
     rejects: Rejects
     now: datetime
     source: str | None = None
@@ -81,7 +73,7 @@ class ComparisonImport:
         rows: RowFile,
         names: mapping.ColumnMapping,
         what: str,
-        progress: ImportProgress = ignore_import_progress,
+        progress: Progress = ignore_progress,
     ) -> ImportCounts:
         """Publish in batches, in the order of the file; a killed import leaves the first batches.
 
@@ -101,40 +93,20 @@ class ComparisonImport:
             rows, binding, own, what, self.store.splits, progress
         ).describe_divided()
         seen: set[str] = set()
-        n_before = 0
         for batch in chunks(rows):
-            self._publish(self._select_new(batch, n_before, binding, own, seen))
-            n_before += len(batch)
-            progress("comparisons", rows.position, rows.size)
+            self._publish(self._select_new(batch, binding, own, seen))
+            progress(rows.position, rows.size, "comparisons")
         return self.counts
 
     def _select_new(
         self,
         batch: Sequence[FileRow],
-        n_before: int,
         binding: Binding,
         own: ExportedRows,
         seen: set[str],
     ) -> list[dict[str, Any]]:
         """The valid and unknown rows of the batch as COMPARISONS rows with their flag."""
-        read: list[tuple[FileRow, dict[str, Any], bool]] = []
-        refused: list[tuple[FileRow, str]] = []
-        for position, row in enumerate(batch, start=n_before + 1):
-            try:
-                if row.fault is not None:
-                    raise RowRejected(row.fault)
-                plain, is_own = own.unprotect_cells(row.cells)
-                read.append(
-                    (
-                        row,
-                        self._build_comparison(
-                            binding.select_cells(plain), position, is_own=is_own
-                        ),
-                        is_own,
-                    )
-                )
-            except RowRejected as cause:
-                refused.append((row, str(cause)))
+        read, refused = own.parse(batch, binding, self._build_comparison)
         stored = self.known.find_pair_keys([c["comparison_id"] for _, c, _ in read])
         by_source_id = self.store.with_source_ids(
             [c["source_pair_id"] for _, c, _ in read if c["source_pair_id"]]
@@ -179,7 +151,7 @@ class ComparisonImport:
         return new
 
     def _build_comparison(
-        self, cells: Mapping[str, Any], position: int, *, is_own: bool
+        self, cells: Mapping[str, Any], line: int, is_own: bool
     ) -> dict[str, Any]:
         """A COMPARISONS row with the pair's key. Completions may be empty."""
         prompt = parse_text(cells["prompt"], "prompt")
@@ -208,7 +180,7 @@ class ComparisonImport:
             "category": parse_optional_identifier(cells.get("category"), "category")
             or Category.INSTRUCTION.value,
             "repeat_of": None,
-            "position": position,
+            "position": line,
             "seed": 0,
             "source": source,
             "source_pair_id": source_id,

@@ -6,7 +6,7 @@ version.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from importlib.resources import files
 from typing import Any
 
@@ -14,7 +14,7 @@ import pandas as pd
 
 from rlhf_pipeline.datasets.cells import RowRejected
 from rlhf_pipeline.datasets.formats.csv import unprotect_cell
-from rlhf_pipeline.datasets.mapping import SCHEMA
+from rlhf_pipeline.datasets.mapping import SCHEMA, Binding
 from rlhf_pipeline.errors import FrameError, UnknownComparison
 from rlhf_pipeline.frames import (
     COMPARISONS,
@@ -26,10 +26,13 @@ from rlhf_pipeline.frames import (
     time,
 )
 from rlhf_pipeline.records import Choice
-from rlhf_pipeline.row_files import RowFile
+from rlhf_pipeline.row_files import FileRow, RowFile
 from rlhf_pipeline.votes.counting import drop_machine_votes
 from rlhf_pipeline.votes.splits import split_of
 
+# A row, what was made of it, and whether it was exported; a row, and why it is rejected.
+ParsedRow = tuple[FileRow, dict[str, Any], bool]
+RefusedRow = tuple[FileRow, str]
 FAMILY, VERSION = "preference", 1
 TUPLE_CHOICES = (Choice.A.value, Choice.B.value, Choice.TIE.value)
 
@@ -237,10 +240,33 @@ class ExportedRows:
     def __bool__(self) -> bool:
         return self._may_be
 
-    def unprotect_cells(self, cells: Mapping[str, Any]) -> tuple[Mapping[str, Any], bool]:
-        """The cells, and whether the row was exported. Raises RowRejected for another kind or
-        version.
+    def parse(
+        self,
+        batch: Iterable[FileRow],
+        binding: Binding,
+        build: Callable[[dict[str, Any], int, bool], dict[str, Any]],
+    ) -> tuple[list[ParsedRow], list[RefusedRow]]:
+        """What `build` makes of the bound cells of each row, its line, and whether it was exported;
+        and the rows that it rejects, with the reason.
         """
+        parsed: list[ParsedRow] = []
+        refused: list[RefusedRow] = []
+        for row in batch:
+            try:
+                cells, is_own = self.unprotect_cells(row)
+                made = build(binding.select_cells(cells), row.line, is_own)
+                parsed.append((row, made, is_own))
+            except RowRejected as cause:
+                refused.append((row, str(cause)))
+        return parsed, refused
+
+    def unprotect_cells(self, row: FileRow) -> tuple[Mapping[str, Any], bool]:
+        """The cells, and whether the row was exported. Raises RowRejected for a row that cannot be
+        read, and for another kind or version.
+        """
+        if row.fault is not None:
+            raise RowRejected(row.fault)
+        cells = row.cells
         said = cells.get(SCHEMA)
         try:
             if not is_exported(said):

@@ -18,16 +18,12 @@ from rlhf_pipeline.datasets.cells import (
     parse_text,
 )
 from rlhf_pipeline.datasets.mapping import bind
-from rlhf_pipeline.datasets.rejects import (
-    ImportCounts,
-    ImportProgress,
-    Rejects,
-    ignore_import_progress,
-)
+from rlhf_pipeline.datasets.rejects import ImportCounts, Rejects
 from rlhf_pipeline.errors import DatasetError, PromptError
 from rlhf_pipeline.files import translate_write_errors
 from rlhf_pipeline.prompts import prompt_id
 from rlhf_pipeline.prompts.base import check_size
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import Category, Difficulty, parse_category
 from rlhf_pipeline.row_files import FileRow, RowFile, chunks
 
@@ -53,7 +49,7 @@ class PromptImport:
         rows: RowFile,
         names: mapping.ColumnMapping,
         what: str,
-        progress: ImportProgress = ignore_import_progress,
+        progress: Progress = ignore_progress,
     ) -> ImportCounts:
         binding = bind(mapping.PROMPTS, names, rows.columns, what=what, required=REQUIRED)
         self.unused = binding.unused
@@ -68,7 +64,7 @@ class PromptImport:
                     for batch in chunks(rows):
                         for row in batch:
                             self._take(row, binding, file, known, seen)
-                        progress("prompts", rows.position, rows.size)
+                        progress(rows.position, rows.size, "prompts")
                     file.flush()
                     os.fsync(file.fileno())
                 os.replace(unfinished, self.target)

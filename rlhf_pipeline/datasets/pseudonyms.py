@@ -2,13 +2,12 @@
 
 import hashlib
 import hmac
-import os
 import re
 import secrets
 from pathlib import Path
 
 from rlhf_pipeline.errors import DatasetError
-from rlhf_pipeline.files import translate_write_errors
+from rlhf_pipeline.files import write_atomically
 
 SALT_FILE = "annotator_salt"
 SALT_BYTES = 32
@@ -77,22 +76,8 @@ def hash_salt(salt: bytes) -> str:
 
 
 def _make_salt(path: Path) -> bytes:
-    """Create the salt file atomically; a concurrent process may create it first."""
+    """Create the salt file, readable only by its owner. The import lock keeps others from it."""
     salt = secrets.token_bytes(SALT_BYTES)
-    unfinished = path.with_name(f".{SALT_FILE}.{os.getpid()}.tmp")
-    with translate_write_errors(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with os.fdopen(
-                os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "wb"
-            ) as file:
-                file.write(salt)
-                file.flush()
-                os.fsync(file.fileno())
-            # unlike a rename, a link does not replace a salt that another process has created
-            os.link(unfinished, path)
-        except FileExistsError:
-            return path.read_bytes()
-        finally:
-            unfinished.unlink(missing_ok=True)
+    write_atomically(path, salt)
+    path.chmod(0o600)
     return salt

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import IO, Any, Protocol, Self
+from typing import IO, Any, Self
 
 from rlhf_pipeline.files import translate_write_errors
 from rlhf_pipeline.records import Record
@@ -105,13 +105,3 @@ class ImportCounts(Record):
             f"{self.imported:,} imported, {self.known:,} already known, {self.merged:,} "
             f"merged, {self.rejected:,} rejected"
         )
-
-
-class ImportProgress(Protocol):
-    """Receives the progress of a phase: `done` of `total`, in the phase's unit."""
-
-    def __call__(self, phase: str, done: int, total: int) -> None: ...
-
-
-def ignore_import_progress(phase: str, done: int, total: int) -> None:
-    """The null ImportProgress."""

@@ -4,11 +4,10 @@ A model would then be tested on a prompt it was trained on. A comparison's split
 one, else that of its split group, else of its prompt, as in `votes.splits`. A split group has one
 split, and so does a prompt. A prompt may be in several splits only if all its comparisons name
 split groups; the import then reports the number of such prompts.
-
-Rows without split and group are not kept: their split is the hash of the prompt.
 """
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from rlhf_pipeline.datasets.cells import (
@@ -20,9 +19,9 @@ from rlhf_pipeline.datasets.cells import (
 )
 from rlhf_pipeline.datasets.mapping import Binding
 from rlhf_pipeline.datasets.preference import ExportedRows
-from rlhf_pipeline.datasets.rejects import ImportProgress, ignore_import_progress
 from rlhf_pipeline.errors import DatasetError
 from rlhf_pipeline.prompts import prompt_id
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import content_id
 from rlhf_pipeline.row_files import RowFile
 from rlhf_pipeline.votes.splits import SPLITS, split_of
@@ -71,37 +70,19 @@ class Splits:
         return len(self._prompts)
 
     def add(
-        self,
-        prompt: str,
-        group: str | None,
-        split: str | None,
-        at: int | str,
-        shown: str,
-        *,
-        keep: bool = True,
+        self, prompt: str, group: str | None, split: str | None, at: int | str, shown: str
     ) -> None:
-        """Add one comparison of a prompt id, `shown` in messages; with `keep=False` only check it
-        against the collected ones.
-        """
+        """Add one comparison of a prompt id, `shown` in messages."""
         here = SplitPlace(split or split_of(group or prompt), group is not None, at)
         if group is not None:
-            self._add_group(group, here)
-        self._add_prompt(_key(prompt), here, shown, keep=keep)
-
-    def _add_group(self, group: str, here: SplitPlace) -> None:
-        there = self._groups.setdefault(_key(content_id("split group", group)), here)
-        if there.split != here.split:
-            raise DatasetError(
-                f"{self._what}: split_group {group!r} is in two splits, {there}, {here}. "
-                f"{LEAK_WARNING} Give both the same split, or use two groups."
-            )
-
-    def _add_prompt(self, key: int, here: SplitPlace, shown: str, *, keep: bool) -> None:
-        there = self._prompts.get(key)
-        if there is None:
-            if keep:
-                self._prompts[key] = here
-            return
+            there = self._groups.setdefault(_key(content_id("split group", group)), here)
+            if there.split != here.split:
+                raise DatasetError(
+                    f"{self._what}: split_group {group!r} is in two splits, {there}, {here}. "
+                    f"{LEAK_WARNING} Give both the same split, or use two groups."
+                )
+        key = _key(prompt)
+        there = self._prompts.setdefault(key, here)
         if not here.is_grouped and there.split == here.split and key in self.divided:
             there = self.divided[key][0]  # the second split of the prompt
         if there.split != here.split and there.is_grouped and here.is_grouped:
@@ -135,63 +116,28 @@ def refuse_split_conflicts(
     own: ExportedRows,
     what: str,
     stored: Callable[[bool], Iterable[StoredSplit]],
-    progress: ImportProgress = ignore_import_progress,
+    progress: Progress = ignore_progress,
 ) -> Splits:
-    """Check the splits of a whole file against each other and the store.
-
-    Reads the file once for rows with splits, and again for rows without; not at all if neither the
-    file nor the store has splits.
+    """Check the splits of a whole file against each other and the store. Does not read the file if
+    neither it nor the store has splits.
 
     `stored(only_given)` returns the splits of the store, with `only_given` only those imported with
     a split or group. Raises DatasetError, which names the prompt or group, both places and the
     cure. Invalid rows are skipped; the import rejects them.
     """
     splits, gives = Splits(what), bool(own) or "split" in binding or "split_group" in binding
-    n_open = 0
-    if gives:
-        n_open = _add_rows(rows, binding, own, splits, progress, are_given=True)
-    for prompt, group, split, comparison_id, begins in stored(not len(splits)):
-        splits.add(
-            prompt,
-            group,
-            split,
-            comparison_id,
-            _abbreviate(begins),
-            keep=group is not None or split is not None,
-        )
-    if len(splits) and (n_open or not gives):
-        _add_rows(rows, binding, own, splits, progress, are_given=False)
-    return splits
-
-
-def _add_rows(
-    rows: RowFile,
-    binding: Binding,
-    own: ExportedRows,
-    splits: Splits,
-    progress: ImportProgress,
-    *,
-    are_given: bool,
-) -> int:
-    """Add the rows with a split or group (`are_given`), or those without. Returns the number of
-    skipped rows.
-    """
-    n_passed = 0
+    for prompt, group, split, comparison_id, begins in stored(not gives):
+        splits.add(prompt, group, split, comparison_id, _abbreviate(begins))
+    if not gives and not splits:
+        return splits
     for n, row in enumerate(rows):
         if n % EVERY == 0:
-            progress("splits", rows.position, rows.size)
-        if row.fault is not None:
-            continue
-        try:
-            plain, is_own = own.unprotect_cells(row.cells)
-            prompt, group, split, shown = _split_fields(binding.select_cells(plain), is_own=is_own)
-        except RowRejected:
-            continue
-        if (group is not None or split is not None) != are_given:
-            n_passed += 1
-            continue
-        splits.add(prompt, group, split, row.line, shown, keep=are_given)
-    return n_passed
+            progress(rows.position, rows.size, "splits")
+        with suppress(RowRejected):
+            cells, is_own = own.unprotect_cells(row)
+            prompt, group, split, shown = _split_fields(binding.select_cells(cells), is_own=is_own)
+            splits.add(prompt, group, split, row.line, shown)
+    return splits
 
 
 def _split_fields(

@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from itertools import islice
 from typing import Any, Protocol
 
@@ -20,16 +21,12 @@ from rlhf_pipeline.datasets.cells import (
     parse_optional_text,
 )
 from rlhf_pipeline.datasets.mapping import Binding, bind
-from rlhf_pipeline.datasets.preference import ExportedRows
+from rlhf_pipeline.datasets.preference import ExportedRows, ParsedRow, RefusedRow
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
-from rlhf_pipeline.datasets.rejects import (
-    ImportCounts,
-    ImportProgress,
-    Rejects,
-    ignore_import_progress,
-)
+from rlhf_pipeline.datasets.rejects import ImportCounts, Rejects
 from rlhf_pipeline.datasets.staging import Staging
 from rlhf_pipeline.errors import DatasetError
+from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, content_id
 from rlhf_pipeline.row_files import FileRow, RowFile, chunks
 
@@ -103,7 +100,7 @@ class VoteImport:
         rows: RowFile,
         names: mapping.ColumnMapping,
         what: str,
-        progress: ImportProgress = ignore_import_progress,
+        progress: Progress = ignore_progress,
     ) -> None:
         """Read all rows of the file: stage new votes, count the others. Raises DatasetError."""
         own = ExportedRows("vote", rows)
@@ -125,16 +122,16 @@ class VoteImport:
         seen: set[str] = set()
         for batch in chunks(rows):
             self._stage(batch, names.choices, binding, own, seen)
-            progress("reading", rows.position, rows.size)
+            progress(rows.position, rows.size, "reading")
 
-    def cast(self, votes: VoteWriter, progress: ImportProgress = ignore_import_progress) -> None:
+    def cast(self, votes: VoteWriter, progress: Progress = ignore_progress) -> None:
         """Record the staged votes. After an error or a kill, import the same file again: only
         missing votes are cast.
         """
         for batch in split_into_batches(self.staging, CAST_AT_ONCE):
             votes.cast_all(NewVote.model_validate(record) for record in batch)
             self.counts = self.counts.plus(imported=len(batch))
-            progress("casting", self.counts.imported, len(self.staging))
+            progress(self.counts.imported, len(self.staging), "casting")
 
     def _stage(
         self,
@@ -144,21 +141,7 @@ class VoteImport:
         own: ExportedRows,
         seen: set[str],
     ) -> None:
-        read: list[tuple[FileRow, dict[str, Any], bool]] = []
-        refused: list[tuple[FileRow, str]] = []
-        for row in batch:
-            try:
-                if row.fault is not None:
-                    raise RowRejected(row.fault)
-                plain, is_own = own.unprotect_cells(row.cells)
-                cells = binding.select_cells(plain)
-                if is_own and cells.get("is_superseded") in (True, "true"):
-                    raise RowRejected(
-                        "a later vote of the annotator supersedes it. Export without --superseded"
-                    )
-                read.append((row, self._build_vote(cells, words, is_own=is_own), is_own))
-            except RowRejected as cause:
-                refused.append((row, str(cause)))
+        read, refused = own.parse(batch, binding, partial(self._build_vote, words=words))
         placed = self._match_comparisons(read, refused)
         self.rejects.add_all(refused)
         keys = [import_key(vote) for _, vote, _ in placed]
@@ -171,7 +154,7 @@ class VoteImport:
             ]
         )
         n_merged = n_known = 0
-        doubled: list[tuple[FileRow, str]] = []
+        doubled: list[RefusedRow] = []
         for key, (row, vote, is_own) in zip(keys, placed, strict=True):
             is_stored = (
                 vote["comparison_id"],
@@ -207,9 +190,9 @@ class VoteImport:
 
     def _match_comparisons(
         self,
-        read: Sequence[tuple[FileRow, dict[str, Any], bool]],
-        refused: list[tuple[FileRow, str]],
-    ) -> list[tuple[FileRow, dict[str, Any], bool]]:
+        read: Sequence[ParsedRow],
+        refused: list[RefusedRow],
+    ) -> list[ParsedRow]:
         """The votes whose comparison is stored, with its id; adds the others to `refused`."""
         stored = self.known.find_pair_keys(
             [vote["comparison_id"] for _, vote, _ in read if vote["comparison_id"]]
@@ -234,11 +217,15 @@ class VoteImport:
         return placed
 
     def _build_vote(
-        self, cells: Mapping[str, Any], words: Mapping[str, Choice], *, is_own: bool
+        self, cells: Mapping[str, Any], line: int, is_own: bool, *, words: Mapping[str, Choice]
     ) -> dict[str, Any]:
         """Fields of a NewVote without idempotency key, with comparison_id or source_pair_id. Raises
         RowRejected.
         """
+        if is_own and cells.get("is_superseded") in (True, "true"):
+            raise RowRejected(
+                "a later vote of the annotator supersedes it. Export without --superseded"
+            )
         comparison_id = parse_optional_identifier(cells.get("comparison_id"), "comparison_id")
         source_id = parse_optional_identifier(cells.get("source_pair_id"), "source_pair_id")
         if comparison_id is None and source_id is None:

@@ -427,7 +427,7 @@ KINDS = ("csv", "jsonl", "parquet")
         ),
         (
             [{"split": None}, {"split": "calib"}],
-            "prompt 'Why?' is in two splits, line {2} in calib, line {1} in train",
+            "prompt 'Why?' is in two splits, line {1} in train, line {2} in calib",
         ),
         # A group is in one split, and groups excuse nothing for who names none.
         (
@@ -478,7 +478,7 @@ def test_a_prompt_is_held_against_the_split_it_has_in_the_store(rlhf, home, tmp_
     wrong = {
         "prompt 'Why?' is in two splits": (
             [pair(3, prompt="Why?", split="train")],
-            f"line 1 in train, comparison {known[0]} of the store in test",
+            f"comparison {known[0]} of the store in test, line 1 in train",
         ),
         "prompt 'Why?' is in": (
             [pair(4, prompt="Why?")],
@@ -486,15 +486,15 @@ def test_a_prompt_is_held_against_the_split_it_has_in_the_store(rlhf, home, tmp_
         ),
         "prompt 'How?' is in": (
             [pair(5), pair(6, prompt="How?", split="test")],
-            f"line 2 in test, comparison {known[1]} of the store in ",
+            f"comparison {known[1]} of the store in [a-z]+, line 2 in test",
         ),
         "split_group 'g' is in": (
             [pair(7, split_group="g", split="test")],
-            f"line 1 in test, comparison {known[2]} of the store in calib",
+            f"comparison {known[2]} of the store in calib, line 1 in test",
         ),
     }
     for words, (rows, places) in wrong.items():
-        with pytest.raises(DatasetError, match=f"{re.escape(words)}.*{re.escape(places)}"):
+        with pytest.raises(DatasetError, match=f"{re.escape(words)}.*{places}"):
             rlhf("import", "comparisons", write(tmp_path / "more.jsonl", rows))
         assert comparisons_in(home) == before
     right = [
