@@ -4,11 +4,10 @@ from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 
 import typer
-from rich.table import Table
 
 from rlhf_pipeline.artefacts import RECORDS, Artefacts
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.tables import console, plain_text, progress_bar
+from rlhf_pipeline.cli.tables import progress_bar, show
 from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
 from rlhf_pipeline.datasets.pseudonyms import SALT_FILE, hash_salt
 from rlhf_pipeline.drift.reference import FOLDER as REFERENCE
@@ -35,15 +34,11 @@ def check() -> None:
     """
     settings = Settings.read()
     Workspace(settings).require_initialised()
-    n_faults = 0
-    table = Table("what", "found", title=plain_text(f"{settings.home}", "table.title"))
     with progress_bar("check") as progress:
-        for what, faults in find_faults(settings, progress):
-            n_faults += len(faults)
-            for fault in faults or ["[green]sound[/]"]:
-                table.add_row(plain_text(what), plain_text(fault) if faults else fault)
-    console().print(table)
-    if n_faults:
+        found = list(find_faults(settings, progress))
+    rows = [{"what": what, "found": line} for what, faults in found for line in faults or ["sound"]]
+    show(rows, title=f"{settings.home}", empty="")
+    if any(faults for _, faults in found):
         raise typer.Exit(1)
 
 

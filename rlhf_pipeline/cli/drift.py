@@ -3,17 +3,14 @@
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
-from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import pandas as pd
 import typer
 
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.cli.exports import explain_missing_report, open_workspace, read_drift_page
+from rlhf_pipeline.cli.exports import explain_missing_report, open_workspace
 from rlhf_pipeline.cli.parameters import DayRange, FirstDay, LastDay
 from rlhf_pipeline.cli.tables import echo, show, show_json
-from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.records import DayClusters, DriftEvent, Interval, TriggerDecision, Verdict
 
 app = typer.Typer(
@@ -35,13 +32,6 @@ def analyze(
         Literal["summary", "detailed"],
         typer.Option(help="summary: a line per day. detailed: every test with its evidence too."),
     ] = "summary",
-    report: Annotated[
-        Path | None,
-        typer.Option(
-            help="Also write the HTML page: a file for one day, a folder for several.",
-            show_default=False,
-        ),
-    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print every test as JSON.")] = False,
 ) -> None:
     """Show the verdict of each day by space, what confirmed it, and the events of detectors.
@@ -60,8 +50,6 @@ def analyze(
     rows = files.read_days("drift_report", days)
     events = workspace.store.events.for_days(days)
     clusters = list(files.read_clusters(days).values())
-    if report is not None:
-        _write_pages(files, days, report, is_quiet=as_json)
     if as_json:
         show_json(
             {
@@ -188,15 +176,3 @@ def _describe_tests(rows: pd.DataFrame) -> Iterator[str]:
 def _build_test(row: Mapping[Any, Any]) -> dict[str, Any]:
     values = {str(name): None if pd.isna(value) else value for name, value in row.items()}
     return {**values, "evidence": json.loads(row["evidence"])}
-
-
-def _write_pages(files: Artefacts, days: Sequence[str], path: Path, *, is_quiet: bool) -> None:
-    paths = {day: path / f"drift_report_{day}.html" for day in days}
-    if len(days) == 1 and not path.is_dir():
-        paths = {days[0]: path}
-    for day, each in paths.items():
-        write_atomically(each, read_drift_page(files, day))
-    echo(
-        f"{len(days)} drift report{'s' * (len(days) > 1)} in {path}",
-        err=is_quiet or not path.exists(),
-    )

@@ -142,18 +142,12 @@ def drift_report(
     workspace = open_workspace()
     last = next(reversed(workspace.files.report_days()), None)
     wanted = day.date().isoformat() if day else last
-    page = read_drift_page(workspace.files, wanted)
+    page = workspace.files.read_report(wanted) if wanted else None
+    if page is None:
+        raise NotEnoughData(explain_missing_report(workspace.files, wanted))
     path = out or workspace.settings.exports / f"drift_report_{wanted}.html"
     write_atomically(path, page)
     echo(f"Drift report of {wanted} in {path}", err=not path.is_file())
-
-
-def read_drift_page(files: Artefacts, day: str | None) -> bytes:
-    """The drift report of a day as HTML. Raises NotEnoughData, with the cure, if there is none."""
-    page = files.read_report(day) if day else None
-    if page is None:
-        raise NotEnoughData(explain_missing_report(files, day))
-    return page
 
 
 def explain_missing_report(files: Artefacts, day: str | None) -> str:

@@ -2,8 +2,6 @@
 
 import contextlib
 import hashlib
-import shutil
-import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
@@ -239,7 +237,6 @@ class ImportSession:
     rows: RowFile
     rejects: Rejects
     now: datetime
-    staging: Path
     progress: Progress
     import_id: int = 0
     notes: list[str] = field(default_factory=list)
@@ -313,7 +310,7 @@ def import_votes(
         store.comparisons,
         store.imports,
         intake.rejects,
-        Staging(intake.staging),
+        Staging(intake.workspace.settings.home / IMPORTS),
         clock,
         pseudonyms,
         are_undated,
@@ -344,16 +341,6 @@ def open_import(
     with contextlib.ExitStack() as stack:
         stack.enter_context(_hold_import_lock(workspace, file))
         prepare(workspace)
-        for left_behind in folder.glob("staged-*"):  # by an import that was killed
-            shutil.rmtree(left_behind, ignore_errors=True)
-        with translate_write_errors(folder):
-            staging = Path(
-                stack.enter_context(
-                    tempfile.TemporaryDirectory(
-                        prefix="staged-", dir=folder, ignore_cleanup_errors=True
-                    )
-                )
-            )
         bar = stack.enter_context(progress_bar(f"import of {kind}"))
         rejects = stack.enter_context(Rejects(file, folder))
         intake = ImportSession(
@@ -362,7 +349,6 @@ def open_import(
             rows,
             rejects,
             datetime.now(UTC),
-            staging,
             bar,
         )
         with record_import(

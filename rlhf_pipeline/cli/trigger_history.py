@@ -11,7 +11,7 @@ import pandas as pd
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import DayRange
 from rlhf_pipeline.loop_settings import LoopSettings
-from rlhf_pipeline.records import AnnotatorKind, DriftEvent, Promotion, Record, TriggerDecision
+from rlhf_pipeline.records import DriftEvent, Promotion, Record, TriggerDecision
 from rlhf_pipeline.retraining.replay import (
     History,
     TrainableVotes,
@@ -108,21 +108,16 @@ class StoredHistory:
 
     @cached_property
     def known_changes(self) -> list[KnownChange]:
-        """The true change of the scenario where annotators are simulated, else the changes that are
-        recorded and not retracted. Changes that a person recorded count in both cases.
-        """
-        store = self.workspace.store
-        is_simulated = AnnotatorKind.SIMULATED in store.votes.annotator_kinds()
-        changes = [
+        """The changes that are recorded and not retracted."""
+        return [
             KnownChange(
                 seq=change.change_seq,
                 source=f"change {change.change_id}, recorded by "
                 f"{change.actor if change.decision_id is None else TRIGGER}",
             )
-            for change in store.taste_changes.all()
-            if change.retracted_at is None and not (is_simulated and change.decision_id)
+            for change in self.workspace.store.taste_changes.all()
+            if change.retracted_at is None
         ]
-        return changes + (self._find_scenario_change() if is_simulated else [])
 
     def describe_limits(self, known: Sequence[KnownChange]) -> Iterator[str]:
         """What the comparison cannot know."""
@@ -150,15 +145,6 @@ class StoredHistory:
     @cached_property
     def _promotions(self) -> list[Promotion]:
         return self.workspace.store.promotions.history(self.workspace.settings.reward_model)
-
-    def _find_scenario_change(self) -> list[KnownChange]:
-        from rlhf_pipeline.simulation import DEMO_SCENARIO
-
-        index = DEMO_SCENARIO.change_day_index or 0
-        day = (self.workspace.settings.start_day + timedelta(days=index)).isoformat()
-        after = self.votes.loc[self.votes["day"] >= day, "seq"]
-        source = f"scenario {DEMO_SCENARIO.name}, from {day}"
-        return [KnownChange(seq=int(after.min()), source=source)] if len(after) else []
 
 
 def build_rows(timelines: Sequence[Timeline], history: StoredHistory) -> Iterator[dict[str, str]]:

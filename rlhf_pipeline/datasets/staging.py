@@ -1,4 +1,4 @@
-"""Sorts records by time on disk, in a temporary SQLite table."""
+"""Sorts records by time on disk, in a SQLite table that ends with the process."""
 
 import errno
 import json
@@ -21,10 +21,13 @@ class Staging:
     def __init__(self, folder: Path):
         self._folder = folder
         self._n = 0
+        file = folder / "staged.db"
         with _disk_refusals(folder):
-            self._table = sqlite3.connect(folder / "records.db", isolation_level=None)
-            self._table.execute("PRAGMA journal_mode = OFF")  # the file is not kept
+            file.unlink(missing_ok=True)  # of an import that was killed before the next unlink
+            self._table = sqlite3.connect(file, isolation_level=None)
+            self._table.execute("PRAGMA journal_mode = OFF")
             self._table.execute("CREATE TABLE records (moment TEXT, line INTEGER, record TEXT)")
+            file.unlink()  # what stays open ends with the process, however that ends
             self._table.execute("BEGIN")
 
     def __len__(self) -> int:

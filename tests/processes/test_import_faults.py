@@ -94,7 +94,7 @@ def test_truncated_file_casts_no_votes_until_corrected(rlhf, home, tmp_path):
         rlhf("votes", path, "--no-replay")
     assert counts(home) == (40, 0)
     assert states(home) == ["finished", "failed"]
-    assert list((home / "imports").glob("staged-*")) == []
+    assert list((home / "imports").glob("staged*")) == []
     path.write_text(whole)
     assert rlhf("votes", path, "--no-replay").startswith(
         "5,000 imported, 0 already known, 0 merged, 0 rejected"
@@ -147,7 +147,7 @@ def test_full_disk_during_an_import_is_named_and_import_resumes(rlhf, small_disk
     ):
         rlhf("votes", write_csv(tmp_path / "votes.csv", votes), "--no-replay", in_home=home)
     assert counts(home) == (3_000, 0)
-    assert list((home / "imports").glob("staged-*")) == []
+    assert list((home / "imports").glob("staged*")) == []
     grow("100m")
     assert rlhf("votes", tmp_path / "votes.csv", "--no-replay", in_home=home).startswith(
         "3,000 imported, 0 already known"
@@ -181,7 +181,7 @@ def test_days_of_a_broken_import_stay_unfinished_until_repeated(rlhf, home, tmp_
     with_pairs(rlhf, tmp_path)
     path = write_csv(tmp_path / "votes.csv", [vote(n) for n in range(2_500)])
 
-    def ends_after_the_first_thousand(phase, done, total):
+    def ends_after_the_first_thousand(done, total, phase):
         if phase == "casting":
             raise Ended
 
@@ -313,4 +313,4 @@ def test_an_import_killed_at_any_moment_and_repeated_is_whole(rlhf, home, tmp_pa
         moments.setdefault(row.task_id, []).append(row.voted_at)
     assert len(moments) == n_kills + 1
     assert all(times == sorted(times) for times in moments.values())
-    assert list((home / "imports").glob("staged-*")) == []
+    assert list((home / "imports").glob("staged*")) == []

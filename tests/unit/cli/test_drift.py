@@ -1,4 +1,4 @@
-"""`rlhf drift analyze`: stored drift reports as lines, as JSON and as pages."""
+"""`rlhf drift analyze`: stored drift reports as lines and as JSON."""
 
 import json
 from datetime import date, datetime
@@ -85,7 +85,6 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
             explained=0.4,
         )
         put(workspace.files.clusters_path(day), clusters.model_dump_json().encode())
-        put(workspace.files.report_path(day), f"page of {day}".encode())
     store.close()
     return home
 
@@ -123,13 +122,3 @@ def test_json_holds_the_stored_rows_and_events(reported: Path) -> None:
     assert [test["detector"] for test in shown["tests"]] == stored["detector"].tolist()
     assert shown["tests"][0]["evidence"] == json.loads(stored["evidence"].iloc[0])
     assert [each["detector"] for each in shown["events"]] == ["ddm", "hddm_a"]
-
-
-def test_report_writes_one_file_or_a_folder_of_pages(reported: Path, tmp_path: Path) -> None:
-    rlhf(reported, "analyze", "--day", CHANGED, "--report", str(tmp_path / "day.html"))
-    assert (tmp_path / "day.html").read_text() == f"page of {CHANGED}"
-    rlhf(reported, "analyze", "--report", str(tmp_path / "pages"))
-    assert sorted(path.name for path in (tmp_path / "pages").iterdir()) == [
-        f"drift_report_{STEADY}.html",
-        f"drift_report_{CHANGED}.html",
-    ]

@@ -30,6 +30,7 @@ def test_records_are_sorted_by_time_then_line_with_undated_last(tmp_path):
     wanted = sorted(range(300), key=lambda line: (moments[line] or latest, line))
     assert [record["line"] for record in staging] == wanted
     assert next(iter(staging))["text"] == "tab\tand\nbreak ü"
+    assert list(tmp_path.iterdir()) == []  # so that a kill leaves nothing behind
 
 
 def test_rejects_are_written_beside_the_input_by_line(tmp_path):
