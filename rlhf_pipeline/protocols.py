@@ -101,13 +101,13 @@ class CallObserver(Protocol):
 @dataclass(frozen=True, slots=True)
 class LedgerBatch:
     """A batch of items as submitted to a provider under our own id. `batch_id` is the provider's;
-    None until its reply came.
+    None until its reply came. `claims` are of the items that are not settled.
     """
 
     submission_id: str
     batch_id: str | None
-    claims: Sequence[Claim]
     submitted_at: datetime
+    claims: Sequence[Claim]
 
 
 @dataclass(frozen=True, slots=True)
@@ -246,37 +246,26 @@ class WorkLedger(Protocol):
         ...
 
     def release(self, run_id: str, owner: str, items: Sequence[int] | None = None) -> None:
-        """Reopen items that were claimed but not called; by default all of the owner's, and end
-        its hold on the batches it follows.
-        """
+        """Reopen items that were claimed but not called; by default all of the owner's."""
         ...
 
-    def prepare_batch(
-        self, run_id: str, owner: str, lane: Lane, submission_id: str
-    ) -> Sequence[int]:
-        """Move the owner's claims of a lane into a batch of this id and return the items that are
-        in it. It keeps them until they are settled or returned.
+    def begin_batch(self, run_id: str, owner: str, lane: Lane, submission_id: str) -> Sequence[int]:
+        """Record, before the call that submits it, that the provider may have a batch of this id,
+        and move the owner's claims of a lane into it; returns their items. It keeps them until
+        they are settled or returned.
         """
-        ...
-
-    def begin_batch(self, submission_id: str) -> None:
-        """Record, before the call that submits it, that the provider may have this batch."""
         ...
 
     def name_batch(self, submission_id: str, batch_id: str) -> None:
         """Record the provider's id."""
         ...
 
-    def return_batch(self, submission_id: str) -> None:
+    def return_batch(self, run_id: str, submission_id: str) -> None:
         """Reopen what is left of a batch of which nothing more can come."""
         ...
 
-    def take_batches(
-        self, run_id: str, owner: str, lane: Lane, *, is_dead: Callable[[str], bool]
-    ) -> Sequence[LedgerBatch]:
-        """Follow the batches of a lane that no living owner follows. Those that were prepared and
-        never submitted are returned first.
-        """
+    def read_batches(self, run_id: str, lane: Lane) -> Sequence[LedgerBatch]:
+        """The batches of a lane with items that are not settled."""
         ...
 
     def reopen(self, run_id: str, items: Sequence[int]) -> None:

@@ -20,7 +20,6 @@ from rlhf_pipeline.completions.attempts import build_attempt
 from rlhf_pipeline.completions.base import BatchBackend, Reply
 from rlhf_pipeline.completions.drive import AT_ONCE, CompletionWork, WorkLane, persist_with_retry
 from rlhf_pipeline.completions.faults import fault
-from rlhf_pipeline.processes import is_dead
 from rlhf_pipeline.protocols import (
     BATCH_PREFIX,
     NO_CALLS_SUFFIX,
@@ -41,6 +40,7 @@ OVER = ("completed", "failed", "expired", "cancelled")
 REFUSED = ("rate_limited", "overloaded", "unreachable")  # no batch was made
 DAY_S = 86_400.0  # how long the lines of a batch that is over may be late
 GONE_AFTER = timedelta(days=2)  # of its submission: a batch that is not found is lost
+UNLISTED_AFTER = timedelta(minutes=10)  # longer than a call that submits one may take
 
 
 class BatchLane(WorkLane):
@@ -61,7 +61,7 @@ class BatchLane(WorkLane):
         self._rng = rng
         self._waiting: list[Claim] = []
         self._is_ready = False  # waiting claims are submitted next
-        self._followed: dict[str, LedgerBatch] = {}  # by submission id
+        self._has_batches = False
         self._attempts: list[Attempt] = []
         self._n_failed = 0  # looks at the provider that failed in a row
         self._began = self._due = monotonic()
@@ -98,29 +98,26 @@ class BatchLane(WorkLane):
 
     def take_attempts(self, most: int) -> list[Attempt]:
         """Poll the batches and submit waiting claims if it is time, and return finished calls."""
-        if self.closed is None and monotonic() >= self._due:
-            self._look()
+        if self.closed is None and not self._attempts and monotonic() >= self._due:
+            try:
+                self._look()
+            except self._backend.error_types() as cause:
+                if self.closed is None:
+                    self._wait_or_close(self._backend.classify_error(cause))
         taken, self._attempts = self._attempts[:most], self._attempts[most:]
         return taken
 
     def _look(self) -> None:
-        params, ledger = self.work.params, self.work.ledger
-        try:
-            for known in self._persist(
-                ledger.take_batches, self.work.run_id, self.work.owner, self.key, is_dead=is_dead
-            ):
-                self._followed[known.submission_id] = known
-            for each in list(self._followed.values()):
-                self._read(each)
-            if self._is_ready and self.closed is None:
-                self._submit()
-        except self._backend.error_types() as cause:
-            if self.closed is None:
-                self._wait_or_close(self._backend.classify_error(cause))
-            return
+        params = self.work.params
+        known = self._persist(self.work.ledger.read_batches, self.work.run_id, self.key)
+        self._has_batches = bool(known)
+        for each in known:
+            self._read(each)
+        if self._is_ready and self.closed is None:
+            self._submit()
         self._n_failed, self._due = 0, monotonic() + params.batch_poll_s
         is_late = self._due - self._began > params.max_pause_s
-        if self._followed and self.closed is None and is_late:
+        if self._has_batches and self.closed is None and is_late:
             self._park(f"{self.key[0]} works on a batch, which may take a day.")
 
     def _wait_or_close(self, reply: Reply) -> None:
@@ -130,7 +127,7 @@ class BatchLane(WorkLane):
         wait_s = max(reply.wait_s or 0.0, params.backoff(self._n_failed, self._rng))
         self._due = monotonic() + wait_s
         is_last = self._n_failed >= params.max_attempts
-        if reply.outcome == "terminal" or (is_last and not self._followed):
+        if reply.outcome == "terminal" or (is_last and not self._has_batches):
             self.closed = reply
         elif is_last:
             self._park(
@@ -147,15 +144,6 @@ class BatchLane(WorkLane):
 
     def _submit(self) -> None:
         work, ledger = self.work, self.work.ledger
-        submission_id = f"{BATCH_PREFIX}{uuid.uuid4()}"
-        held = set(
-            self._persist(ledger.prepare_batch, work.run_id, work.owner, self.key, submission_id)
-        )
-        claims = [claim for claim in self._waiting if claim.item_no in held]
-        self._waiting, self._is_ready = [], False
-        if not claims:
-            self._persist(ledger.return_batch, submission_id)
-            return
         lines = [
             {
                 "custom_id": str(claim.item_no),
@@ -163,19 +151,19 @@ class BatchLane(WorkLane):
                 "url": ENDPOINT,
                 "body": self._backend.build_body(work.requests[claim.item_no]),
             }
-            for claim in claims
+            for claim in self._waiting
         ]
         content = "\n".join(map(json.dumps, lines)).encode()
-        try:
-            file = self._client.files.create(
-                file=("requests.jsonl", content, "application/jsonl"), purpose="batch"
-            )
-        except self._backend.error_types():
-            self._persist(ledger.return_batch, submission_id)
-            raise
-        self._persist(ledger.begin_batch, submission_id)
-        each = LedgerBatch(submission_id, None, claims, utc_now())
-        self._followed[submission_id] = each
+        file = self._client.files.create(
+            file=("requests.jsonl", content, "application/jsonl"), purpose="batch"
+        )
+        submission_id = f"{BATCH_PREFIX}{uuid.uuid4()}"
+        held = self._persist(ledger.begin_batch, work.run_id, work.owner, self.key, submission_id)
+        is_whole = len(held) == len(lines)  # else a lease ended, and another process may call
+        self._waiting, self._is_ready, self._has_batches = [], False, is_whole
+        if not is_whole:
+            self._persist(ledger.return_batch, work.run_id, submission_id)
+            return
         try:
             batch = self._client.batches.create(
                 input_file_id=file.id,
@@ -186,34 +174,16 @@ class BatchLane(WorkLane):
         except self._backend.error_types() as cause:
             reply = self._backend.classify_error(cause)
             if reply.outcome == "terminal" or reply.kind in REFUSED or reply.status == 503:
-                self._return(each)
+                self._persist(ledger.return_batch, work.run_id, submission_id)
             raise
-        self._name(each, batch.id)
-
-    def _return(self, each: LedgerBatch) -> None:
-        self._persist(self.work.ledger.return_batch, each.submission_id)
-        del self._followed[each.submission_id]
-
-    def _name(self, each: LedgerBatch, batch_id: str) -> None:
-        self._persist(self.work.ledger.name_batch, each.submission_id, batch_id)
-        self._followed[each.submission_id] = replace(each, batch_id=batch_id)
+        self._persist(ledger.name_batch, submission_id, batch.id)
 
     def _read(self, each: LedgerBatch) -> None:
-        """Report a batch that is over."""
+        """Report a batch that is over, or lost."""
         from openai import NotFoundError
 
-        if each.batch_id is not None:
-            try:
-                batch = self._client.batches.retrieve(each.batch_id)
-            except NotFoundError:
-                self._miss(each)
-                return
-        elif (found := self._find(each)) is not None:
-            batch = found
-            self._name(each, batch.id)
-        else:
-            return
-        if batch.status not in OVER:
+        batch = self._find(each)
+        if batch is None or batch.status not in OVER:
             return
         replies: dict[str, Reply] = {}
         n_answered = 0
@@ -241,28 +211,34 @@ class BatchLane(WorkLane):
         self._report(each, replies, missing)
 
     def _find(self, each: LedgerBatch) -> "Batch | None":
-        """Look for a batch whose submission was interrupted in the provider's list."""
-        for batch in self._client.batches.list(limit=100):
-            if (batch.metadata or {}).get(SUBMISSION) == each.submission_id:
-                return batch
-        said = (
-            f"{self.key[0]} does not list the batch {each.submission_id}: its submission was "
-            "interrupted. It may be billed. Request its items again with --retry-lost."
-        )
-        self._report(each, {}, fault("lost", said))
-        return None
+        """The provider's batch. One whose submission was interrupted is looked for in its list. One
+        that is missing for long is lost: before, another process may be submitting it, or key and
+        address may be wrong.
+        """
+        from openai import NotFoundError
 
-    def _miss(self, each: LedgerBatch) -> None:
-        """The provider has no batch of this id: another key's, another server's, or deleted."""
-        said = (
-            f"{self.key[0]} does not know the batch {each.batch_id}. Set api_key (RLHF_API_KEY) "
-            "and base_url (RLHF_BASE_URL) as they were when it was submitted"
-        )
-        if utc_now() - each.submitted_at < GONE_AFTER:
-            self.closed = fault("unknown_model", f"{said}.")
+        age = utc_now() - each.submitted_at
+        if each.batch_id is None:
+            for batch in self._client.batches.list(limit=100):
+                if (batch.metadata or {}).get(SUBMISSION) == each.submission_id:
+                    self._persist(self.work.ledger.name_batch, each.submission_id, batch.id)
+                    return batch
+            is_lost = age >= UNLISTED_AFTER
+            said = f"does not list the batch {each.submission_id}, whose submission was interrupted"
         else:
-            said += ", or request its items again with --retry-lost: it may be billed."
-            self._report(each, {}, fault("lost", said))
+            try:
+                return self._client.batches.retrieve(each.batch_id)
+            except NotFoundError:
+                is_lost = age >= GONE_AFTER
+                said = f"does not know the batch {each.batch_id}"
+        said = f"{self.key[0]} {said}."
+        if is_lost:
+            again = "It may be billed. Request its items again with --retry-lost."
+            self._report(each, {}, fault("lost", f"{said} {again}"))
+        elif each.batch_id is not None:
+            cure = "Set api_key (RLHF_API_KEY) and base_url (RLHF_BASE_URL) as they were then."
+            self.closed = fault("unknown_model", f"{said} {cure}")
+        return None
 
     def _parse_lines(self, lines: Sequence[str]) -> dict[str, Reply]:
         replies: dict[str, Reply] = {}
@@ -276,7 +252,6 @@ class BatchLane(WorkLane):
         return replies
 
     def _report(self, each: LedgerBatch, replies: Mapping[str, Reply], missing: Reply) -> None:
-        del self._followed[each.submission_id]
         for claim in each.claims:
             item, request = self.work.items[claim.item_no], self.work.requests[claim.item_no]
             reply = replies.get(str(claim.item_no), missing)

@@ -280,6 +280,9 @@ class GenerationLedger(LedgerReports, LedgerBatches):
             self._is_of_run(items, run_id), items.c.item_no.in_([a.item_no for a in attempts])
         )
         held = {row.item_no: row for row in connection.execute(wanted)}
+        # Any process of the run may read a batch: what another has recorded is not recorded again.
+        known = [a for a in attempts if a.submission_id not in (None, held[a.item_no].owner)]
+        attempts = [a for a in attempts if a.submission_id in (None, held[a.item_no].owner)]
         tried = {item_no: row.n_attempts for item_no, row in held.items()}
         rows: list[dict[str, Any]] = []
         changes: list[dict[str, Any]] = []
@@ -289,8 +292,7 @@ class GenerationLedger(LedgerReports, LedgerBatches):
             rows.append(_build_call(run_id, attempt, tried[attempt.item_no]))
             # After a lease ended, another worker may have called. A text still counts, a
             # failure does not.
-            holder = attempt.submission_id or owner
-            is_mine = row.state == "leased" and row.owner == holder
+            is_mine = row.state == "leased" and row.owner == (attempt.submission_id or owner)
             counts = is_mine or (attempt.becomes == "succeeded" and row.state != "succeeded")
             changes.append(_item_update(attempt, tried[attempt.item_no], now) if counts else {})
         self._database.insert(connection, calls, rows)
@@ -318,9 +320,12 @@ class GenerationLedger(LedgerReports, LedgerBatches):
             at = and_(self._is_of_run(items, run_id), items.c.item_no.in_(late))
             connection.execute(update(items).where(at).values(n_attempts=items.c.n_attempts + 1))
         return [
-            a.item_no
-            for change, a in zip(changes, attempts, strict=True)
-            if not change and a.becomes == "failed"
+            *(a.item_no for a in known),
+            *(
+                a.item_no
+                for change, a in zip(changes, attempts, strict=True)
+                if not change and a.becomes == "failed"
+            ),
         ]
 
     def _renew_leases(
@@ -335,7 +340,6 @@ class GenerationLedger(LedgerReports, LedgerBatches):
         self._renewed[owner] = now
         mine = and_(items.c.state == "leased", items.c.owner == owner)
         connection.execute(update(items).where(mine).values(leased_until=now + self._lease))
-        self._renew_batches(connection, owner, now)
         columns = (
             "run_id",
             "item_no",
@@ -580,8 +584,6 @@ class GenerationLedger(LedgerReports, LedgerBatches):
         at = and_(self._is_of_run(items, run_id), items.c.state == "leased", items.c.owner == owner)
         for _ in self._update_in_batches(at, RELEASED, items_):
             pass
-        if items_ is None:
-            self._leave_batches(owner)
 
     def reopen(self, run_id: str, items_: Sequence[int]) -> None:
         at = and_(self._is_of_run(items, run_id), items.c.state == "succeeded")

@@ -29,7 +29,7 @@ from rlhf_pipeline.protocols import NO_CALLS_SUFFIX, LedgerTransaction
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
-from rlhf_pipeline.store.schema import generation_batches
+from rlhf_pipeline.store.schema import generation_batches, generation_items
 from tests.providers import asking
 from tests.providers.asking import calls_of, kinds, openai
 from tests.providers.stub_provider import Fault, StubProvider
@@ -171,24 +171,6 @@ def test_a_backend_without_a_batch_api_is_refused(store: Store) -> None:
         asking.ask(store.generation, backend, n=1, batch=True)
 
 
-@pytest.mark.parametrize("host", ["this host", "another host"])
-def test_a_batch_whose_follower_died_is_taken_over(store: Store, host: str) -> None:
-    with StubProvider(batch_s=600) as stub:
-        with pytest.raises(ProviderParked):
-            ask(store.generation, stub, max_pause_s=0.1)
-        here, _, _, _ = make_owner().rsplit("/", 3)
-        where, ends_s = (here, 600) if host == "this host" else ("elsewhere", 1)
-        change_batches(
-            store,
-            owner=f"{where}/4194000/1.00/0{NO_CALLS_SUFFIX}",
-            leased_until=utc_now() + timedelta(seconds=ends_s),
-        )
-        stub.batches.finish()
-        made = ask(store.generation, stub)
-        assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
-    assert (made.n_unknown, made.n_attempts) == (0, 10)
-
-
 def test_a_batch_that_is_refused_as_a_whole_fails_its_rows_alone(store: Store) -> None:
     with StubProvider() as stub, StubProvider() as other:
         stub.batches.refuses_next = f"too many lines of {asking.KEY}"
@@ -236,7 +218,10 @@ def killed_at(store: Store, stub: StubProvider, place: str) -> None:
     with pytest.raises(KilledError):
         ask(Dying(store.database, store.completions_cache), stub)
     here, _, _, _ = make_owner().rsplit("/", 3)
-    change_batches(store, owner=f"{here}/4194000/1.00/0{NO_CALLS_SUFFIX}")
+    is_claimed = generation_items.c.owner.endswith(NO_CALLS_SUFFIX)
+    dead = f"{here}/4194000/1.00/0{NO_CALLS_SUFFIX}"
+    with store.database.write_transaction() as connection:
+        connection.execute(update(generation_items).where(is_claimed).values(owner=dead))
 
 
 @pytest.mark.parametrize(("place", "n_submitted"), [("begin_batch", 0), ("name_batch", 1)])
@@ -257,6 +242,9 @@ def test_a_batch_that_is_not_listed_is_lost_and_asked_for_again_only_on_demand(
     with StubProvider() as stub:
         killed_at(store, stub, "name_batch")
         stub.batches.is_listed = False
+        with pytest.raises(ProviderParked):
+            ask(store.generation, stub, max_pause_s=0.1)
+        change_batches(store, submitted_at=utc_now() - timedelta(minutes=10))
         for _ in range(2):
             with pytest.raises(CompletionError, match=r"may be billed.*--retry-lost"):
                 ask(store.generation, stub)
@@ -331,19 +319,18 @@ def test_lines_that_come_late_are_waited_for(store: Store, is_named: bool) -> No
 
 def test_claims_that_another_process_took_are_not_submitted(store: Store) -> None:
     class Slow(GenerationLedger):
-        n_prepared = 0
+        n_begun = 0
 
-        def prepare_batch(self, run_id: str, owner: str, *of_batch: Any) -> list[int]:
-            self.n_prepared += 1
-            if self.n_prepared == 1:
+        def begin_batch(self, run_id: str, owner: str, *of_batch: Any) -> list[int]:
+            self.n_begun += 1
+            if self.n_begun == 1:
                 self.release(run_id, owner)  # as when the leases have ended
-            return super().prepare_batch(run_id, owner, *of_batch)
+            return super().begin_batch(run_id, owner, *of_batch)
 
     with StubProvider() as stub:
         ledger = Slow(store.database, store.completions_cache)
         made = ask(ledger, stub)
-        assert (ledger.n_prepared, stub.batches.n_submitted) == (2, 1)
-        assert len(stub.batches.files) == 2, "one of requests, one of answers"
+        assert (ledger.n_begun, stub.batches.n_submitted) == (2, 1)
     assert made.frame["error"].isna().all()
 
 

@@ -479,30 +479,26 @@ def test_who_dies_looking_has_lost_nothing(store: Store, clock: SetClock) -> Non
 
 def submit(store: Store, n: int, owner: str = "me") -> None:
     assert len(turn(store, n, owner=owner).claimed[LANE]) == n
-    held = store.generation.prepare_batch("run", owner, LANE, "batch:s")
-    assert held == list(range(n))
-    store.generation.begin_batch("batch:s")
+    assert store.generation.begin_batch("run", owner, LANE, "batch:s") == list(range(n))
 
 
-def taken_by(store: Store, owner: str, *dead: str) -> list[tuple[str | None, list[int]]]:
-    found = store.generation.take_batches("run", owner, LANE, is_dead=lambda who: who in dead)
+def read_batches(store: Store) -> list[tuple[str | None, list[int]]]:
+    found = store.generation.read_batches("run", LANE)
     return [(batch.batch_id, [claim.item_no for claim in batch.claims]) for batch in found]
 
 
-def test_a_batch_keeps_its_items_while_its_owner_and_its_lease_come_and_go(
-    store: Store, clock: SetClock
-) -> None:
+def test_a_batch_keeps_its_items_until_they_are_returned(store: Store, clock: SetClock) -> None:
     start(store, work(3))
     submit(store, 2)
-    assert taken_by(store, "me") == taken_by(store, "other") == []
     clock.tick(seconds=3_600)
     assert [c.item_no for c in turn(store, 3, owner="other").claimed[LANE]] == [2]
     store.generation.name_batch("batch:s", "b1")
-    assert taken_by(store, "other") == [("b1", [0, 1])]
-    assert taken_by(store, "third", "other") == [("b1", [0, 1])]
-    store.generation.release("run", "third")
-    assert taken_by(store, "me") == [("b1", [0, 1])]
+    store.generation.release("run", "me")
+    assert read_batches(store) == [("b1", [0, 1])]
     assert store.generation.spending("run") == {}
+    store.generation.return_batch("run", "batch:s")
+    assert read_batches(store) == []
+    assert len(turn(store, 2, owner="other").claimed[LANE]) == 2
 
 
 def test_a_batch_is_settled_once_whoever_reads_it(store: Store, clock: SetClock) -> None:
@@ -510,18 +506,9 @@ def test_a_batch_is_settled_once_whoever_reads_it(store: Store, clock: SetClock)
     submit(store, 2)
     made = attempt(0, submission_id="batch:s")
     turn(store, 0, [made], owner="me")
-    assert taken_by(store, "other", "me") == [(None, [1])]
-    turn(store, 0, [attempt(1, "failed", submission_id="batch:s")], owner="other")
-    assert taken_by(store, "third", "other") == []
+    assert read_batches(store) == [(None, [1])]
+    failed = attempt(1, "failed", submission_id="batch:s")
+    assert turn(store, 0, [made, failed], owner="other").late == [0]
+    assert read_batches(store) == []
     assert [s.state for s in store.generation.item_states("run")] == ["succeeded", "failed"]
-
-
-def test_a_batch_that_was_never_submitted_gives_its_items_back(
-    store: Store, clock: SetClock
-) -> None:
-    start(store, work(2))
-    turn(store, 2)
-    store.generation.prepare_batch("run", "me", LANE, "batch:s")
-    assert taken_by(store, "other") == []
-    assert taken_by(store, "other", "me") == []
-    assert len(turn(store, 2, owner="other").claimed[LANE]) == 2
+    assert len(rows(store, generation_attempts)) == 2
