@@ -54,7 +54,7 @@ METRICS: dict[str, Metric] = {
         Metric(
             "queue.oldest_hours",
             "hours",
-            "Time since the oldest comparison with a waiting judgement was published.",
+            "Time since the oldest waiting judgement was offered to annotators.",
         ),
         Metric(
             "spend.amount",

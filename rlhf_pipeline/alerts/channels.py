@@ -25,6 +25,7 @@ from rlhf_pipeline.telemetry.logs import SecretFilter
 from rlhf_pipeline.terminal import escape_controls
 
 TIMEOUT_S = 10.0  # of an attempt
+AGAIN = "The receiver failed; alerts to it are tried again."
 LEVELS = {"info": logging.INFO, "warning": logging.WARNING, "critical": logging.ERROR}
 SECRET = re.compile(r"whsec_[A-Za-z0-9+/]{32,86}={0,2}")  # 24 to 64 bytes in base64
 NAT64 = IPv6Network("64:ff9b::/96")
@@ -71,9 +72,7 @@ def send(settings: Settings, target: AlertTarget, message: AlertMessage, now: da
     try:
         return outcome.result(TIMEOUT_S)
     except TimeoutError:
-        raise DeliveryFailed(
-            f"The receiver took longer than {TIMEOUT_S:g} s. Correct its url."
-        ) from None
+        raise DeliveryFailed(f"The receiver took longer than {TIMEOUT_S:g} s. {AGAIN}") from None
 
 
 def check_target(target: AlertTarget) -> None:
@@ -156,7 +155,7 @@ def _post(target: AlertTarget, message: AlertMessage, now: datetime) -> str:
         "webhook-timestamp": str(int(now.timestamp())),
         "webhook-signature": _sign(secrets, message.message_id, now, body),
     }
-    failure = "it has no address"
+    failure, cure = "it has no address", "Correct its url."
     for address in resolve_allowed(url, allow_private=target.allow_private):
         try:
             with (
@@ -176,12 +175,14 @@ def _post(target: AlertTarget, message: AlertMessage, now: datetime) -> str:
                 if reply.is_success:
                     return f"{url.host} answered {reply.status_code}"
                 failure = f"it answered {reply.status_code}"
+                # too many requests, or a fault of the receiver's own
+                cure = AGAIN if reply.is_server_error or reply.status_code == 429 else cure
                 break
         except httpx.HTTPError as cause:
             failure = f"{address}: {cause or type(cause).__name__}"
             if not isinstance(cause, httpx.ConnectError | httpx.ConnectTimeout):
                 break  # the host may have taken the message: its next address would take it again
-    raise DeliveryFailed(f"{url.host} did not take the message ({failure}). Correct its url.")
+    raise DeliveryFailed(f"{url.host} did not take the message ({failure}). {cure}")
 
 
 def _sign(secrets: str, message_id: str, now: datetime, body: str) -> str:

@@ -4,7 +4,7 @@ A row of `slots` is one wanted judgement; a card holds it until it is judged, re
 ends. `card_queue` draws the next card.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -105,7 +105,7 @@ class Assignments:
                     _build_slot(c, no, priority=priority, annotator_id=None)
                     for c, no in wanted_here
                 ]
-                self._database.insert(connection, slots, new)
+                self._insert_slots(connection, new)
                 if new:
                     ledger.append(
                         actor=actor,
@@ -145,7 +145,7 @@ class Assignments:
                     for c in ids
                     if c not in taken
                 ]
-                self._database.insert(connection, slots, new)
+                self._insert_slots(connection, new)
                 if new:
                     what = f"{len(new)} slots of {annotator_id}"
                     ledger.append(
@@ -361,19 +361,14 @@ class Assignments:
                 n_leased=connection.execute(running).scalar_one(),
             )
 
+    def _insert_slots(self, connection: Connection, new: Sequence[Mapping[str, Any]]) -> None:
+        now = self._database.clock.now()
+        self._database.insert(connection, slots, [{**slot, "offered_at": now} for slot in new])
+
     def waiting_work(self) -> WaitingWork:
         """Over the whole project. It reads open slots only, so that a sensor may ask often."""
-        wanted: Any = (
-            select(func.count(), func.min(comparisons.c.published_at))
-            .select_from(slots)
-            .join(
-                comparisons,
-                comparisons.c.comparison_id == slots.c.comparison_id,
-            )
-            .where(
-                is_unfinished(),
-                is_free(self._database.clock.now()),
-            )
+        wanted: Any = select(func.count(), func.min(slots.c.offered_at)).where(
+            is_unfinished(), is_free(self._database.clock.now())
         )
         n_open, oldest_at = self._database.fetch_all(wanted)[0]
         return WaitingWork(n_open=n_open, oldest_at=oldest_at)

@@ -614,6 +614,7 @@ slots = _table(
     _id("assignment_id", nullable=True),
     _time("leased_until", nullable=True),
     _id("annotator_id", nullable=True, comment="who alone is asked; missing = anybody"),
+    _time("offered_at"),
     CheckConstraint("state IN ('open', 'leased', 'done')", name="state"),
     _refers("comparison_id", "comparisons"),
     Index(

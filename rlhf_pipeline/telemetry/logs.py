@@ -39,6 +39,7 @@ class SecretFilter:
     def __init__(self, settings: Settings):
         self._settings = settings
         targets = settings.alert_targets
+        self._names = [each.name for each in targets]
         files = [file for each in targets for file in (each.url_file, each.secret_file)]
         self._files = [file for file in (settings.api_key_file, *files) if file is not None]
         self._secrets: list[str] = []
@@ -47,7 +48,12 @@ class SecretFilter:
     def hide(self, text: str) -> str:
         changed_at = [_find_change(file) for file in self._files]
         if changed_at != self._changed_at:
-            found = {s for s in _find_secrets(self._settings) if len(s) >= LEAST_SECRET}
+            # a target's name may stand in its address too, and log lines name targets
+            found = {
+                secret
+                for secret in _find_secrets(self._settings)
+                if len(secret) >= LEAST_SECRET and not any(secret in name for name in self._names)
+            }
             self._secrets = sorted({*self._secrets, *found}, key=len, reverse=True)
             self._changed_at = changed_at
         for secret in self._secrets:

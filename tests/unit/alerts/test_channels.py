@@ -154,6 +154,14 @@ def test_a_redirect_is_not_followed(opened: AlertMessage) -> None:
     assert len(hook.received) == 1
 
 
+@pytest.mark.parametrize(("status", "cure"), [(500, "tried again"), (404, "Correct its url")])
+def test_a_receivers_own_fault_is_not_blamed_on_the_url(
+    opened: AlertMessage, status: int, cure: str
+) -> None:
+    with serve_hook(Hook(status=status)) as hook:
+        assert cure in failure(opened, hook.url)
+
+
 @pytest.mark.parametrize("status", [0, 204], ids=["no valid reply", "accepted"])
 def test_only_a_failed_connection_tries_the_next_address(
     opened: AlertMessage, monkeypatch: pytest.MonkeyPatch, status: int

@@ -55,9 +55,10 @@ def test_the_queue_is_what_the_annotators_see(store, make_comparisons):
     now = store.database.clock.now()
     found = measure(store, now)
     assert found["queue.open",].value == store.assignments.remaining_work().n_open == 3
-    hours = (now - NOON).total_seconds() / 3600
-    assert found["queue.oldest_hours",].value == pytest.approx(hours)
-    assert found["votes.idle_hours",].value == pytest.approx(hours), "nobody has voted yet"
+    assert found["queue.oldest_hours",].value == pytest.approx(0, abs=0.1), "since the offer"
+    later = measure(store, now + timedelta(hours=5))
+    assert later["queue.oldest_hours",].value == pytest.approx(5, abs=0.1)
+    assert later["votes.idle_hours",].value == pytest.approx(5, abs=0.1), "nobody has voted yet"
 
 
 def test_the_age_of_a_champion_counts_from_its_promotion(store):

@@ -87,19 +87,22 @@ def test_secrets_of_the_settings_are_hidden_in_every_line(log_format: str, lines
             },
             "slack": {"channel": "apprise", "url": "slack://TokenA/TokenB%2B/TokenC/"},
             "mail": {"channel": "apprise", "url": "mailtos://ann:pa55@mail.example"},
+            "ops-team": {"channel": "apprise", "url": "ntfys://ops-team/TokenD"},
         },
     )
     configure_logs(settings)
     hidden = ("sk-12345", "pass/word", "pass%2Fword", "c2VjcmV0", "/hooks/T0/x9", WEBHOOK_SECRET)
-    hidden += (NEXT_SECRET, "pa55", "TokenA", "TokenB%2B", "TokenB+", "TokenC")
+    hidden += (NEXT_SECRET, "pa55", "TokenA", "TokenB%2B", "TokenB+", "TokenC", "TokenD")
     for secret in hidden:
         theirs.error("said %s", secret)
     try:
         raise ValueError("sk-12345")
     except ValueError:
         ours.exception("failed at postgresql://ann:pass%2Fword@db")
+    ours.warning("sent to ops-team")
     written = "\n".join(lines())
-    assert written.count("…") >= 13
+    assert written.count("…") >= 14
+    assert "sent to ops-team" in written, "a name of a target is no secret"
     assert not [secret for secret in hidden if secret in written]
 
 
