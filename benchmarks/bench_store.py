@@ -195,7 +195,7 @@ def queries(table: LimitTable, where: str, store: Store) -> None:
     votes = store.votes
     comparisons = store.comparisons
     newest = store.votes.max_seq()
-    last = comparisons.page(limit=1)[0].iloc[0]
+    last = comparisons.page()[0].iloc[0]
     deep = (last["day"], int(last["position"]) // 2, last["comparison_id"])
 
     def day() -> str:
@@ -242,7 +242,7 @@ def queries(table: LimitTable, where: str, store: Store) -> None:
 
 def voting(table: LimitTable, where: str, url: str, n_predictions: int) -> None:
     with open_store(url) as store:
-        ids = store.comparisons.page(limit=n_predictions)[0]["comparison_id"].tolist()
+        ids = store.comparisons.find_offerable_ids(day=None, unvoted_only=False)[:n_predictions]
     for as_processes in (False, True):
         for thinks_s in (0.05, 0.0):
             kind = (

@@ -21,6 +21,13 @@ from rlhf_pipeline.api_types.accounts import Me, UserOut
 from rlhf_pipeline.api_types.base import Answer, Page, ProblemDocument
 from rlhf_pipeline.api_types.comparisons import ComparisonOut, Offered, Withdrawn
 from rlhf_pipeline.api_types.drift import DecisionOut
+from rlhf_pipeline.api_types.filters import (
+    AlertFilter,
+    ComparisonFilter,
+    Filter,
+    PointFilter,
+    VoteFilter,
+)
 from rlhf_pipeline.api_types.predictions import PairToPredict, PredictionsOut
 from rlhf_pipeline.api_types.production import ProductionFigure, StoredFigures
 from rlhf_pipeline.api_types.project import Metrics
@@ -43,7 +50,7 @@ from rlhf_pipeline.errors import (
     ServerUnavailable,
     TooManyRequests,
 )
-from rlhf_pipeline.monitoring import Alert, AlertState, MetricPoint
+from rlhf_pipeline.monitoring import Alert, MetricPoint
 from rlhf_pipeline.records import Choice, Feedback, NewFeedback
 
 A = TypeVar("A", bound=BaseModel)
@@ -89,34 +96,6 @@ class VoteBody(VoteOptions):
     """A complete vote."""
 
     choice: Choice | str
-
-
-class VoteQuery(TypedDict, total=False):
-    """Filters of a list of votes; `category`, `source` and words (`q`) of their comparisons too."""
-
-    annotator_id: str | None
-    comparison_id: str | None
-    day: date | None
-    since: date | None
-    until: date | None
-    up_to: int | None
-    status: str | None
-    flag: str | None
-    category: str | None
-    source: str | None
-    q: str | None
-    mark: str | None
-
-
-class ComparisonQuery(TypedDict, total=False):
-    """Filters of a list of comparisons."""
-
-    category: str | None
-    source: str | None
-    flag: str | None
-    status: str | None
-    annotator_id: str | None
-    q: str | None
 
 
 class Client:
@@ -179,15 +158,16 @@ class Client:
         bodies = [{"idempotency_key": _new_key()} | _drop_missing(vote) for vote in votes]
         return self._post("votes:batch", BatchResults, {"votes": bodies}, again=True).results
 
-    def votes(self, *, limit: int = 100, **filters: Unpack[VoteQuery]) -> Iterator[VoteOut]:
+    def votes(self, only: VoteFilter = VoteFilter(limit=100)) -> Iterator[VoteOut]:  # noqa: B008
         """Recorded votes, newest first; `limit` is the size of a page."""
-        return self._list("votes", VoteOut, limit=limit, **filters)
+        return self._list("votes", VoteOut, only)
 
     def comparisons(
-        self, *, limit: int = 100, **filters: Unpack[ComparisonQuery]
+        self,
+        only: ComparisonFilter = ComparisonFilter(limit=100),  # noqa: B008
     ) -> Iterator[ComparisonOut]:
         """Comparisons, those of the newest day first."""
-        return self._list("comparisons", ComparisonOut, limit=limit, **filters)
+        return self._list("comparisons", ComparisonOut, only)
 
     def comparison(self, comparison_id: str) -> ComparisonOut:
         """One comparison."""
@@ -214,8 +194,8 @@ class Client:
         }
         return self._post("comparisons:offer", Offered, _drop_missing(body), again=False)
 
-    def withdraw(self, ids: Sequence[str]) -> int | None:
-        """Withdraw the open slots of comparisons; returns their number if you may know it."""
+    def withdraw(self, ids: Sequence[str]) -> int:
+        """Withdraw the open slots of comparisons; returns their number."""
         body = {"ids": list(ids)}
         return self._post("comparisons:withdraw", Withdrawn, body, again=False).n_slots
 
@@ -228,7 +208,7 @@ class Client:
 
     def users(self, *, limit: int = 100) -> Iterator[UserOut]:
         """All users of the project, by e-mail address."""
-        return self._list("users", UserOut, limit=limit)
+        return self._list("users", UserOut, Filter(limit=limit))
 
     def metrics(self) -> Metrics:
         """Figures of the project for scripts."""
@@ -244,15 +224,8 @@ class Client:
     ) -> Iterator[MetricPoint]:
         """Figures of the project by day, the newest day first; of all metrics if none is named."""
         chosen = [f"{name}={value}" for name, value in (labels or {}).items()]
-        return self._list(
-            "metrics/points",
-            MetricPoint,
-            name=list(names),
-            label=chosen,
-            since=since,
-            until=until,
-            limit=limit,
-        )
+        only = PointFilter(name=list(names), label=chosen, since=since, until=until, limit=limit)
+        return self._list("metrics/points", MetricPoint, only)
 
     def send_production_figures(self, figures: Sequence[ProductionFigure]) -> StoredFigures:
         """Store figures of models in production; each replaces that of the same day, metric and
@@ -263,7 +236,7 @@ class Client:
 
     def decisions(self, *, limit: int = 100) -> Iterator[DecisionOut]:
         """Decisions to retrain, to answer otherwise, or to hold, newest first."""
-        return self._list("decisions", DecisionOut, limit=limit)
+        return self._list("decisions", DecisionOut, Filter(limit=limit))
 
     def answer_decision(
         self, decision_id: int, answer: Literal["quarantine", "retrain", "nothing"], reason: str
@@ -272,11 +245,9 @@ class Client:
         body = {"answer": answer, "reason": reason}
         return self._post(f"decisions/{decision_id}:answer", DecisionOut, body, again=False)
 
-    def alerts(
-        self, *, states: Sequence[AlertState] = (), rule: str | None = None, limit: int = 100
-    ) -> Iterator[Alert]:
+    def alerts(self, only: AlertFilter = AlertFilter(limit=100)) -> Iterator[Alert]:  # noqa: B008
         """Alerts, newest first; by default those that are open or acknowledged."""
-        return self._list("alerts", Alert, state=list(states), rule=rule, limit=limit)
+        return self._list("alerts", Alert, only)
 
     def send_feedback(
         self, feedback: NewFeedback, *, idempotency_key: str | None = None
@@ -303,18 +274,15 @@ class Client:
     ) -> None:
         self.close()
 
-    def _list(self, path: str, item: type[A], **filters: object) -> Iterator[A]:
+    def _list(self, path: str, item: type[A], only: Filter) -> Iterator[A]:
         """The items of all pages."""
-        params = _drop_missing(filters)
-        cursor: str | None = None
         while True:
-            if cursor is not None:
-                params["cursor"] = cursor
+            params = only.model_dump(mode="json", exclude_none=True)
             page = self._get(path, Page[item], params)  # type: ignore[valid-type]
             yield from page.items
-            cursor = page.next
-            if cursor is None:
+            if page.next is None:
                 return
+            only = only.at(page.next, only.limit)
 
     def _get(self, path: str, kind: type[A], params: Mapping[str, Any] | None = None) -> A:
         return self._read(self._http.build_request("GET", f"/{path}", params=params), kind, True)

@@ -8,6 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, exists, func, select
 
+from rlhf_pipeline.api_types.filters import AlertFilter, AlertMessageFilter
 from rlhf_pipeline.errors import AlertState, NotFound
 from rlhf_pipeline.monitoring import Alert, AlertMessage, MessageState, Silence
 from rlhf_pipeline.records import content_hash
@@ -16,6 +17,8 @@ from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import alert_messages, alert_silences, alerts
 
+ALL_ALERTS = AlertFilter(state=["open", "acknowledged", "resolved"])
+ALL_MESSAGES = AlertMessageFilter()
 Put = Callable[[Sequence[Alert], Sequence[AlertMessage]], None]
 
 
@@ -66,22 +69,15 @@ class Alerts:
         with self._database.read_transaction() as connection:
             return self._get(connection, alert_id)
 
-    def page(
-        self,
-        *,
-        states: Sequence[str] = ("open", "acknowledged", "resolved"),
-        rule: str | None = None,
-        before_id: int | None = None,
-        limit: int = 100,
-    ) -> list[Alert]:
-        """Newest first."""
-        conditions: list[Any] = [alerts.c.state.in_(states)]
-        if rule is not None:
-            conditions.append(alerts.c.rule == rule)
+    def page(self, only: AlertFilter = ALL_ALERTS, *, before_id: int | None = None) -> list[Alert]:
+        """Newest first, at most its `limit`; the next page is `before_id` the last one's id."""
+        conditions: list[Any] = [alerts.c.state.in_(only.state)]
+        if only.rule is not None:
+            conditions.append(alerts.c.rule == only.rule)
         if before_id is not None:
             conditions.append(alerts.c.alert_id < before_id)
         with self._database.read_transaction() as connection:
-            return self._read(connection, *conditions, limit=limit)
+            return self._read(connection, *conditions, limit=only.limit)
 
     def count_open(self) -> int:
         return self._database.count(alerts, alerts.c.state == "open")
@@ -277,13 +273,11 @@ class AlertMessages:
             raise NotFound(f"There is no message {message_id}.")
         return found[0]
 
-    def page(
-        self, *, state: MessageState | None = None, alert_id: int | None = None, limit: int = 100
-    ) -> list[AlertMessage]:
-        """Newest first."""
-        wanted = {"state": state, "alert_id": alert_id}
+    def page(self, only: AlertMessageFilter = ALL_MESSAGES) -> list[AlertMessage]:
+        """Newest first, at most its `limit`."""
+        wanted = {"state": only.state, "alert_id": only.alert_id}
         conditions = [alert_messages.c[k] == v for k, v in wanted.items() if v is not None]
-        return self._read(*conditions, limit=limit)
+        return self._read(*conditions, limit=only.limit)
 
     def _is_due(self, now: datetime) -> tuple[ColumnElement[bool], ...]:
         columns, earlier = alert_messages.c, alert_messages.alias()

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import ColumnElement, literal, select, tuple_
 
+from rlhf_pipeline.api_types.filters import ComparisonFilter, ComparisonStatus
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS
-from rlhf_pipeline.records import OWN_SOURCE, PEOPLE_FLAGS, Record, content_hash
+from rlhf_pipeline.records import OWN_SOURCE, PEOPLE_FLAGS, content_hash
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import batches, frame_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
@@ -20,22 +21,10 @@ if TYPE_CHECKING:
 
 FRAME_COLUMNS = [comparisons.c[name] for name in COMPARISONS.columns]
 Place = tuple[str, int, str]  # day, position, comparison_id
-Status = Literal["not_offered", "waiting", "done"]
 Listed = Literal["category", "source", "flag"]
 LOOKS_AT = 20_000  # comparisons that a page of a search reads at most
 MAX_VALUES = 100
 FEW_VOTES = 5_000  # of an annotator: looking these up is faster than searching the list
-
-
-class ComparisonFilter(Record):
-    """Which comparisons a list has; what is missing takes all."""
-
-    category: str | None = None
-    source: str | None = None
-    flag: str | None = None
-    status: Status | None = None
-    annotator_id: str | None = None  # who voted on it
-    words: str | None = None  # of the prompt, in any case
 
 
 class ComparisonLists:
@@ -49,9 +38,8 @@ class ComparisonLists:
         only: ComparisonFilter = ComparisonFilter(),  # noqa: B008 (frozen)
         *,
         before: Place | None = None,
-        limit: int = 50,
     ) -> tuple[pd.DataFrame, str | None]:
-        """COMPARISONS, the last one of the newest day first, at most `limit`, and the id after
+        """COMPARISONS, the last one of the newest day first, at most its `limit`, and the id after
         which the next page begins (None at the end).
 
         The hundredth page costs what the first one does. Conditions without an index are checked
@@ -70,10 +58,10 @@ class ComparisonLists:
             if last is not None:
                 where.append(place >= tuple(last))
         rows = self._database.fetch_all(
-            select(*FRAME_COLUMNS).where(*where, *checked).order_by(*newest_first).limit(limit)
+            select(*FRAME_COLUMNS).where(*where, *checked).order_by(*newest_first).limit(only.limit)
         )
         following = None if last is None else last.comparison_id
-        if len(rows) == limit:
+        if len(rows) == only.limit:
             following = rows[-1].comparison_id
         return frame_of(rows, COMPARISONS), following
 
@@ -152,11 +140,11 @@ class ComparisonLists:
                 (checked if indexed else indexed).append(comparisons.c[column] == value)
         if only.status is not None:
             checked.append(self._has_status(only.status))
-        if only.words is not None:
-            checked.append(comparisons.c.prompt.icontains(only.words, autoescape=True))
+        if only.q is not None:
+            checked.append(comparisons.c.prompt.icontains(only.q, autoescape=True))
         return indexed, checked
 
-    def _has_status(self, status: Status) -> ColumnElement[bool]:
+    def _has_status(self, status: ComparisonStatus) -> ColumnElement[bool]:
         asked = select(literal(1)).where(slots.c.comparison_id == comparisons.c.comparison_id)
         if status == "not_offered":
             return ~asked.exists()

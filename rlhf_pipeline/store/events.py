@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
+from rlhf_pipeline.api_types.filters import DriftEventFilter
 from rlhf_pipeline.records import DriftEvent
 from rlhf_pipeline.store.conversion import batches, json_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
@@ -49,27 +50,22 @@ class Events:
 
     def page(
         self,
+        only: DriftEventFilter,
         *,
-        day: str | None = None,
-        decision_id: int | None = None,
-        is_open: bool = False,
         before: tuple[int, str] | None = None,
-        limit: int = 50,
     ) -> list[ListedEvent]:
-        """Those of the newest votes first; `before` is the seq and event id of the last one read.
-        `is_open` limits them to those that wait for a decision.
-        """
+        """Those of the newest votes first; `before`: seq and event id of the last one read."""
         seq, event_id = drift_events.c.seq, drift_events.c.event_id
         wanted = (
             select(drift_events.c.record, drift_events.c.decision_id)
             .order_by(seq.desc(), event_id.desc())
-            .limit(limit)
+            .limit(only.limit)
         )
-        if day is not None:
-            wanted = wanted.where(drift_events.c.day == day)
-        if decision_id is not None:
-            wanted = wanted.where(drift_events.c.decision_id == decision_id)
-        if is_open:
+        if only.day is not None:
+            wanted = wanted.where(drift_events.c.day == only.day.isoformat())
+        if only.decision_id is not None:
+            wanted = wanted.where(drift_events.c.decision_id == only.decision_id)
+        if only.is_open:
             wanted = wanted.where(IS_OPEN)
         if before is not None:
             wanted = wanted.where(

@@ -12,8 +12,9 @@ from datetime import UTC
 from random import Random
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
+from sqlalchemy import Connection, and_, func, or_, select
 
+from rlhf_pipeline.api_types.filters import FeedbackFilter
 from rlhf_pipeline.errors import IdempotencyConflict
 from rlhf_pipeline.records import (
     AnnotatorKind,
@@ -120,26 +121,20 @@ class FeedbackEntries:
 
     def page(
         self,
+        only: FeedbackFilter = FeedbackFilter(),  # noqa: B008 (frozen)
         *,
         before_id: int | None = None,
-        kind: str | None = None,
-        session_id: str | None = None,
-        created_by: str | None = None,
-        limit: int = 50,
     ) -> list[Feedback]:
-        """Newest first, at most `limit`; the next page is `before_id` the last one's id."""
-        conditions: list[ColumnElement[bool]] = []
-        for column, value in (
-            (feedback.c.kind, kind),
-            (feedback.c.session_id, session_id),
-            (feedback.c.created_by, created_by),
-        ):
-            if value is not None:
-                conditions.append(column == value)
+        """Newest first, at most its `limit`; the next page is `before_id` the last one's id."""
+        given = {name: getattr(only, name) for name in ("kind", "session_id", "created_by")}
+        conditions = [feedback.c[name] == value for name, value in given.items() if value]
         if before_id is not None:
             conditions.append(feedback.c.feedback_id < before_id)
         wanted = (
-            select(feedback).where(*conditions).order_by(feedback.c.feedback_id.desc()).limit(limit)
+            select(feedback)
+            .where(*conditions)
+            .order_by(feedback.c.feedback_id.desc())
+            .limit(only.limit)
         )
         return [_feedback_of(row) for row in self._database.fetch_mappings(wanted)]
 

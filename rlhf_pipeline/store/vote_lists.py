@@ -2,11 +2,12 @@
 
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, and_, case, func, literal, select
+from sqlalchemy import ColumnElement, and_, case, func, literal, select
 
-from rlhf_pipeline.records import OWN_SOURCE, AnnotatorKind, Choice, Record, Vote
+from rlhf_pipeline.api_types.filters import VoteFilter
+from rlhf_pipeline.records import OWN_SOURCE, AnnotatorKind, Choice, Vote
 from rlhf_pipeline.store.casting import vote_of
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing
@@ -15,7 +16,6 @@ from rlhf_pipeline.store.schema import comparisons, heads, votes
 
 PACE_WITHIN = 20_000  # newest votes of all annotators whose times are read
 SEARCH_LOOKS_AT = 20_000  # votes that a page of a search reads at most
-VoteStatus = Literal["counting", "replaced", "not_counting"]
 
 
 class DayTally(NamedTuple):
@@ -67,26 +67,6 @@ class VoteSignals(NamedTuple):
     n_characters: int
     pass_no: int
     revision_no: int
-
-
-class VoteFilter(Record):
-    """Which votes a list has; what is missing takes all. Days as YYYY-MM-DD."""
-
-    annotator_id: str | None = None
-    comparison_id: str | None = None
-    first_day: str | None = None
-    last_day: str | None = None
-    up_to: int | None = None  # number of the last vote
-    status: VoteStatus | None = None
-    flag: str | None = None  # one of the vote's own
-    category: str | None = None  # of its comparison
-    source: str | None = None
-    words: str | None = None  # of the reason or the prompt, in any case
-
-    @property
-    def reads_comparison(self) -> bool:
-        """Whether the vote alone does not tell."""
-        return (self.category, self.source, self.words) != (None, None, None)
 
 
 class VoteDay(NamedTuple):
@@ -169,21 +149,18 @@ class VoteLists:
         ]
 
     def search(
-        self,
-        only: VoteFilter,
-        *,
-        before_seq: int | None = None,
-        limit: int = 50,
+        self, only: VoteFilter, *, before_seq: int | None = None
     ) -> tuple[list[ListedVote], int | None]:
-        """`page` of the votes that the filter takes, and `before_seq` of the next page (None at
-        the beginning).
+        """A page of the votes that the filter takes, whatever its cursor and mark are, and
+        `before_seq` of the next page (None at the beginning).
 
         A page reads at most SEARCH_LOOKS_AT votes, so it may be empty and still have a next.
         """
+        is_one_day = only.since == only.until
         given = (
             (votes.c.annotator_id, only.annotator_id),
             (votes.c.comparison_id, only.comparison_id),
-            (votes.c.day, only.first_day if only.first_day == only.last_day else None),
+            (votes.c.day, only.since.isoformat() if only.since and is_one_day else None),
         )
         where = [
             votes.c.seq < (LATEST if before_seq is None else before_seq),
@@ -191,12 +168,16 @@ class VoteLists:
         ]
         if only.up_to is not None:
             where.append(votes.c.seq <= only.up_to)
-        if only.annotator_id is None and only.comparison_id is None:
-            where += self._seqs_of_days(only)
-        checked = self._check_by_row(only)
+        days = [] if is_one_day else _is_between(only.since, only.until)
+        if days and only.annotator_id is None and only.comparison_id is None:
+            # the range of their seqs, so that a search begins there
+            ends = select(func.min(votes.c.seq), func.max(votes.c.seq)).where(*days)
+            ((lowest, highest),) = self._database.fetch_all(ends)
+            where += [votes.c.seq >= (lowest or 0), votes.c.seq <= (highest or 0)]
+        checked = [*days, *_check_by_row(only)]
         if not checked:
-            found = self._list_newest_first(*where, limit=limit)
-            return found, found[-1].seq if len(found) == limit else None
+            found = self._list_newest_first(*where, limit=only.limit)
+            return found, found[-1].seq if len(found) == only.limit else None
         newest_first = votes.c.seq.desc()
         looked_at = select(votes.c.seq).where(*where)
         last = self._database.fetch_scalar(
@@ -204,55 +185,12 @@ class VoteLists:
         )
         if last is not None:
             where.append(votes.c.seq >= last)
-        checked_seqs = self._select_seqs([*where, *checked], joined=only.reads_comparison)
-        wanted = checked_seqs.order_by(newest_first).limit(limit)
-        found = self.with_seqs(self._database.fetch_scalars(wanted))
-        return found, found[-1].seq if len(found) == limit else last
-
-    def _select_seqs(self, where: Sequence[ColumnElement[bool]], *, joined: bool) -> Select[int]:
-        wanted = select(votes.c.seq).where(*where)
-        return wanted.join(comparisons, is_on_comparison()) if joined else wanted
-
-    def _seqs_of_days(self, only: VoteFilter) -> list[ColumnElement[bool]]:
-        """The range of seqs of a range of days, so that a search begins there."""
-        days = []
-        if only.first_day is not None:
-            days.append(votes.c.day >= only.first_day)
-        if only.last_day is not None:
-            days.append(votes.c.day <= only.last_day)
-        if not days or only.first_day == only.last_day:
-            return []
-        ends = select(func.min(votes.c.seq), func.max(votes.c.seq)).where(*days)
-        ((lowest, highest),) = self._database.fetch_all(ends)
-        return [votes.c.seq >= (lowest or 0), votes.c.seq <= (highest or 0)]
-
-    def _check_by_row(self, only: VoteFilter) -> list[ColumnElement[bool]]:
-        """The conditions on vote and comparison that no index answers."""
-        found: list[ColumnElement[bool]] = []
-        if only.first_day != only.last_day:
-            if only.first_day is not None:
-                found.append(votes.c.day >= only.first_day)
-            if only.last_day is not None:
-                found.append(votes.c.day <= only.last_day)
-        if only.status == "counting":
-            found.append(is_counting(LATEST))
-        elif only.status == "replaced":
-            found.append(~is_standing(votes, up_to_seq=LATEST))
-        elif only.status == "not_counting":
-            found.append(is_standing(votes, up_to_seq=LATEST))
-            found.append(~is_counting(LATEST))
-        if only.flag is not None:
-            found.append(votes.c.details.like(f'%"flags":[%"{only.flag}"%'))
-        if only.category is not None:
-            found.append(comparisons.c.category == only.category)
-        if only.source is not None:
-            is_own = only.source == OWN_SOURCE
-            source = comparisons.c.source
-            found.append(source.is_(None) if is_own else source == only.source)
-        if only.words is not None:
-            in_prompt = _has_words(comparisons.c.prompt, only.words)
-            found.append(in_prompt | _has_words(votes.c.reason, only.words))
-        return found
+        wanted = select(votes.c.seq).where(*where, *checked)
+        if only.reads_comparison:
+            wanted = wanted.join(comparisons, is_on_comparison())
+        seqs = self._database.fetch_scalars(wanted.order_by(newest_first).limit(only.limit))
+        found = self.with_seqs(seqs)
+        return found, found[-1].seq if len(found) == only.limit else last
 
     def _list_newest_first(self, *conditions: ColumnElement[bool], limit: int) -> list[ListedVote]:
         wanted = (
@@ -430,6 +368,34 @@ def is_on_comparison() -> ColumnElement[bool]:
     return comparisons.c.comparison_id == votes.c.comparison_id
 
 
-def _has_words(text: ColumnElement[str], words: str) -> ColumnElement[bool]:
-    """In any case."""
-    return text.icontains(words, autoescape=True)
+def _is_between(since: date | None, until: date | None) -> list[ColumnElement[bool]]:
+    found = []
+    if since is not None:
+        found.append(votes.c.day >= since.isoformat())
+    if until is not None:
+        found.append(votes.c.day <= until.isoformat())
+    return found
+
+
+def _check_by_row(only: VoteFilter) -> list[ColumnElement[bool]]:
+    """The conditions on vote and comparison that no index answers."""
+    found: list[ColumnElement[bool]] = []
+    if only.status == "counting":
+        found.append(is_counting(LATEST))
+    elif only.status == "replaced":
+        found.append(~is_standing(votes, up_to_seq=LATEST))
+    elif only.status == "not_counting":
+        found.append(is_standing(votes, up_to_seq=LATEST))
+        found.append(~is_counting(LATEST))
+    if only.flag is not None:
+        found.append(votes.c.details.like(f'%"flags":[%"{only.flag}"%'))
+    if only.category is not None:
+        found.append(comparisons.c.category == only.category)
+    if only.source is not None:
+        is_own = only.source == OWN_SOURCE
+        source = comparisons.c.source
+        found.append(source.is_(None) if is_own else source == only.source)
+    if only.q is not None:
+        in_prompt = comparisons.c.prompt.icontains(only.q, autoescape=True)
+        found.append(in_prompt | votes.c.reason.icontains(only.q, autoescape=True))
+    return found

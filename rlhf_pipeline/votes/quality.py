@@ -7,16 +7,16 @@ recompute after each vote.
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from rlhf_pipeline.api_types.filters import Mark
 from rlhf_pipeline.intervals import wilson_bounds
 from rlhf_pipeline.records import Interval
 from rlhf_pipeline.votes.counting import find_last_turns
 
-Mark = Literal["too_fast", "same_as_before", "duplicate"]
 MARKS: tuple[Mark, ...] = get_args(Mark)
 
 LEFT, RIGHT, NEITHER, UNKNOWN, SKIP = 1, -1, 0, 9, 2  # displayed side of a vote

@@ -9,10 +9,12 @@ import pandas as pd
 from fastapi import Query
 
 from rlhf_pipeline.api_types.base import LARGEST, MOST_LISTED
+from rlhf_pipeline.api_types.filters import Filter
 from rlhf_pipeline.web.problems import Problem
 
 Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the previous page.")]
 Limit = Annotated[int, Query(ge=1, le=MOST_LISTED)]
+Paged = Annotated[Filter, Query()]  # of a list without filters
 
 
 def make_cursor(*place: str | int) -> str:

@@ -15,6 +15,7 @@ from rlhf_pipeline.alerts.rounds import (
     report_changes,
     watch_daemon,
 )
+from rlhf_pipeline.api_types.filters import AlertFilter
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import DriftEvent, GateDecision, Promotion, TriggerDecision
 from rlhf_pipeline.store import Store
@@ -48,7 +49,9 @@ class World:
         return data.skip_message or ""
 
     def states(self) -> dict[str, str]:
-        found = self.store.alerts.page(states=["pending", "open", "acknowledged", "resolved"])
+        found = self.store.alerts.page(
+            AlertFilter(state=["pending", "open", "acknowledged", "resolved"])
+        )
         return {alert.rule: alert.state for alert in reversed(found)}
 
     def run(self, works: bool) -> None:
@@ -110,7 +113,7 @@ def test_a_failed_run_and_its_check_open_alerts_until_a_run_succeeds(world: Worl
     assert world.states() == {"run_failed": "pending", "check_failed": "open"}
     world.tick(minutes=6)
     assert world.states() == {"run_failed": "open", "check_failed": "open"}
-    (alert,) = world.store.alerts.page(rule="run_failed")
+    (alert,) = world.store.alerts.page(AlertFilter(rule="run_failed"))
     assert "nothing was made with …" in alert.title
     assert "/runs/" in (alert.link or "")
     counted = world.store.metric_points.read(["runs.failed", "checks.failed"])
@@ -136,7 +139,9 @@ def test_a_confirmed_change_is_one_alert_until_a_policy_serves(world: World) -> 
     )
     world.store.gates.record(refused)
     world.tick()
-    (alert,) = world.store.alerts.page(rule="drift")
+    (alert,) = world.store.alerts.page(
+        AlertFilter(rule="drift", state=["open", "acknowledged", "resolved"])
+    )
     assert (alert.state, alert.progress) == ("open", NOT_SERVED)
     promotion = Promotion(
         model_name="demo.policy",
@@ -148,7 +153,9 @@ def test_a_confirmed_change_is_one_alert_until_a_policy_serves(world: World) -> 
     )
     world.store.promotions.record(promotion)
     world.tick()
-    (alert,) = world.store.alerts.page(rule="drift")
+    (alert,) = world.store.alerts.page(
+        AlertFilter(rule="drift", state=["open", "acknowledged", "resolved"])
+    )
     assert (alert.state, alert.resolution) == ("resolved", "demo.policy@2 serves now")
     kinds = [m.kind for m in world.store.alert_messages.page() if m.alert_id == alert.alert_id]
     assert set(kinds) == {"opened", "reminder", "resolved"}

@@ -13,6 +13,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from rlhf_pipeline.api_types.filters import AlertFilter
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.records import DriftEvent, TriggerDecision, utc_now
@@ -231,7 +232,9 @@ def test_a_failed_retraining_is_tried_three_times_and_then_given_up(
             world.run("retraining", lost, dagster__run_key=str(request.run_key))
     assert attempts == ["1", "2", "3"]
     assert world.store.decisions.get(decision.decision_id or 0).state == "failed"
-    (alert,) = world.store.alerts.page(rule="drift")
+    (alert,) = world.store.alerts.page(
+        AlertFilter(rule="drift", state=["open", "acknowledged", "resolved"])
+    )
     assert alert.progress == "its run failed", "the sensor that retrains moves the alert on"
 
 

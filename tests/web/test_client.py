@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from rlhf_pipeline.api_types.filters import ComparisonFilter, VoteFilter
 from rlhf_pipeline.client import TRIES, Client
 from rlhf_pipeline.errors import (
     ConfigurationError,
@@ -64,7 +65,9 @@ def test_cards_are_leased_judged_and_returned(annotator: Client, admin: Client) 
     results = annotator.vote_batch([good, {"assignment_id": "missing", "choice": "a"}])
     assert [result.status for result in results] == [201, 404]
     annotator.release(third.assignment_id)
-    stored = {vote.vote_id: vote for vote in admin.votes(annotator_id=annotator.me().user_id)}
+    stored = {
+        vote.vote_id: vote for vote in admin.votes(VoteFilter(annotator_id=annotator.me().user_id))
+    }
     assert stored[receipt.vote_id].is_superseded
     assert stored[receipt.vote_id].reason == "ok — ü"
     assert stored[changed.vote_id].is_counting
@@ -86,7 +89,9 @@ def test_refusals_raise_their_error(server: Served, annotator: Client, admin: Cl
 def test_admin_reads_lists_offers_and_sends_feedback(admin: Client) -> None:
     ids = [comparison.comparison_id for comparison in admin.comparisons()]
     assert len(ids) == len(set(ids)) >= 60
-    assert [comparison.comparison_id for comparison in admin.comparisons(limit=7)] == ids
+    assert [
+        comparison.comparison_id for comparison in admin.comparisons(ComparisonFilter(limit=7))
+    ] == ids
     assert admin.offer(ids=["c0000"], overlap=3).n_comparisons == 1
     assert (admin.withdraw(["c0000"]) or 0) >= 1
     assert "ann@client.test" in {user.email for user in admin.users()}

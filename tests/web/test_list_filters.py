@@ -30,3 +30,29 @@ def test_a_flag_takes_comparisons_out_of_use_until_it_is_removed(web: Web):
     refused = engineer.post("/comparisons:flag", json={"ids": ["none"], "flag": "pii"})
     assert refused.status_code == 404
     assert ann.post("/comparisons:flag", json={"ids": ids, "flag": "pii"}).status_code == 403
+
+
+LISTS = (
+    *("votes", "comparisons", "consensus", "quality", "feedback", "drift-events", "alerts"),
+    *("alerts/messages", "runs", "audit", "metrics/points", "users", "decisions"),
+    *("calibrations", "me/votes", "me/tokens"),
+)
+
+
+def test_an_unknown_filter_is_refused_with_the_known_ones(web: Web):
+    admin = web.client("admin")
+    for noun in LISTS:
+        refused = admin.get(f"/{noun}", params={"anotator_id": "x", "limit": 1})
+        assert refused.status_code == 422, noun
+        (wrong,) = refused.json()["errors"]
+        assert wrong["path"] == "query.anotator_id"
+        assert "cursor, limit" in wrong["message"]
+    wrong = admin.get("/votes", params={"category": "", "state": "done"}).json()["errors"][0]
+    assert "annotator_id, comparison_id, day, up_to, status" in wrong["message"]
+
+
+def test_days_in_the_wrong_order_are_refused(web: Web):
+    asked = {"since": "2026-01-03", "until": "2026-01-02"}
+    refused = web.client("admin").get("/votes", params=asked)
+    assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "query.until")
+    assert "From 2026-01-03 is after To 2026-01-02" in refused.json()["detail"]

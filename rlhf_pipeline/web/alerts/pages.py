@@ -8,6 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from rlhf_pipeline.alerts.rounds import read_plan
 from rlhf_pipeline.api_types.alerts import NewSilence, TestMessageOut
+from rlhf_pipeline.api_types.filters import AlertFilter, AlertMessageFilter
 from rlhf_pipeline.errors import AlertState
 from rlhf_pipeline.metric_catalogue import METRICS
 from rlhf_pipeline.monitoring import AlertState as State
@@ -32,7 +33,6 @@ VIEWS: dict[str, tuple[str, list[State]]] = {
 }
 TIMES = {"seconds": " s", "hours": " h", "days": " days"}  # by unit of a metric
 HOURS = {1: "1 hour", 8: "8 hours", 24: "1 day", 168: "1 week"}
-SHOWN = 50
 
 
 @pages.get("/alerts")
@@ -141,7 +141,8 @@ def _render_page(
 ) -> Response:
     may_read = principal.may(Permission.ALERTS_READ)
     now, plan = site.store.database.clock.now(), read_plan(site.settings)
-    found = routes.read_all(site, VIEWS[shown][1], None, cursor, SHOWN) if may_read else None
+    states = {"state": VIEWS[shown][1]}
+    found = routes.read_all(site, AlertFilter(**states, cursor=cursor)) if may_read else None
     return render(
         "alerts/page.html",
         request,
@@ -160,7 +161,7 @@ def _render_page(
             if rule.reads in METRICS
         },
         silences=[one for one in site.store.silences.all() if one.ends_at > now],
-        dead=site.store.alert_messages.page(state="dead", limit=SHOWN) if may_read else [],
+        dead=site.store.alert_messages.page(AlertMessageFilter(state="dead")) if may_read else [],
         targets=plan.targets,
         test=test,
         hours=HOURS,

@@ -10,28 +10,25 @@ from rlhf_pipeline.alerts.messages import build_test_message
 from rlhf_pipeline.alerts.rounds import read_plan
 from rlhf_pipeline.alerts.rules import AlertRule
 from rlhf_pipeline.api_types.alerts import NewSilence, TestMessageOut
-from rlhf_pipeline.api_types.base import LARGEST, Page
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.filters import AlertFilter, AlertMessageFilter
 from rlhf_pipeline.errors import ConfigurationError, DeliveryFailed
-from rlhf_pipeline.monitoring import Alert, AlertMessage, AlertState, MessageState, Silence
+from rlhf_pipeline.monitoring import Alert, AlertMessage, Silence
 from rlhf_pipeline.parameters import suggest
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.pagination import Cursor, Limit, make_cursor, parse_cursor
+from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.routing import api_router, problem_responses
 
 api = api_router("alerts")
-# A drift alert tells how people voted, so who may vote does not read it.
 READER = [Depends(needs(Permission.ALERTS_READ))]
 Reader = Annotated[Principal, Depends(needs(Permission.ALERTS_READ))]
 Editor = Annotated[Principal, Depends(needs(Permission.ALERTS_WRITE))]
 Number = Annotated[int, Path(ge=1, le=10**9)]
 ShortText = Annotated[str, Path(max_length=200)]
-States = Annotated[
-    list[AlertState] | None, Query(max_length=4, description="Default: open and acknowledged.")
-]
-RuleQuery = Annotated[str | None, Query(max_length=60, description="Only alerts of this rule.")]
+Asked = Annotated[AlertFilter, Query()]
 
 
 @api.get("/alerts/rules", dependencies=READER)
@@ -65,14 +62,10 @@ def end_silence(site: AnySite, principal: Editor, silence_id: Number) -> None:
 
 @api.get("/alerts/messages", dependencies=READER)
 def read_messages(
-    site: AnySite,
-    state: MessageState | None = None,
-    alert_id: Annotated[int | None, Query(ge=1, le=LARGEST)] = None,
-    limit: Limit = 50,
+    site: AnySite, asked: Annotated[AlertMessageFilter, Query()]
 ) -> Page[AlertMessage]:
     """The newest messages about alerts with their payloads and attempts, newest first."""
-    found = site.store.alert_messages.page(state=state, alert_id=alert_id, limit=limit)
-    return Page(items=tuple(found), next=None)
+    return Page(items=tuple(site.store.alert_messages.page(asked)), next=None)
 
 
 @api.post("/alerts/messages/{message_id}:replay", responses=problem_responses(404))
@@ -99,22 +92,11 @@ def send_test(site: AnySite, principal: Editor, target: ShortText) -> TestMessag
 
 
 @api.get("/alerts", dependencies=READER)
-def read_all(
-    site: AnySite,
-    state: States = None,
-    rule: RuleQuery = None,
-    cursor: Cursor = None,
-    limit: Limit = 50,
-) -> Page[Alert]:
+def read_all(site: AnySite, asked: Asked) -> Page[Alert]:
     """Alerts, newest first."""
-    place = parse_cursor(cursor, int)
-    found = site.store.alerts.page(
-        states=state or ["open", "acknowledged"],
-        rule=rule,
-        before_id=place[0] if place else None,
-        limit=limit,
-    )
-    after = make_cursor(found[-1].alert_id) if len(found) == limit else None
+    place = parse_cursor(asked.cursor, int)
+    found = site.store.alerts.page(asked, before_id=place[0] if place else None)
+    after = make_cursor(found[-1].alert_id) if len(found) == asked.limit else None
     return Page(items=tuple(found), next=after)
 
 

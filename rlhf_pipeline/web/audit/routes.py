@@ -7,6 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 
 from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.filters import AuditFilter
 from rlhf_pipeline.api_types.project import Verification
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.permissions import Permission
@@ -15,7 +16,7 @@ from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
 from rlhf_pipeline.store.audit import AuditLink
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.pagination import Cursor, Limit, make_cursor, parse_cursor
+from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
 from rlhf_pipeline.web.rendering import names_for, query_of, render
 from rlhf_pipeline.web.routing import api_router
 from rlhf_pipeline.web.site import Site
@@ -23,7 +24,7 @@ from rlhf_pipeline.web.site import Site
 api = api_router("audit")
 pages = APIRouter()
 READER = [Depends(needs(Permission.AUDIT_READ))]
-FilterText = Annotated[str | None, Query(max_length=200)]
+Asked = Annotated[AuditFilter, Query()]
 EXPORTED_AT_ONCE = 1000
 LINES: dict[int | str, dict[str, Any]] = {
     200: {
@@ -33,29 +34,18 @@ LINES: dict[int | str, dict[str, Any]] = {
 }
 Reader = Annotated[Principal, Depends(needs(Permission.AUDIT_READ))]
 Verifier = Annotated[Principal, Depends(needs(Permission.AUDIT_VERIFY))]
-SHOWN = 50
 
 
 @api.get("/audit", dependencies=READER)
-def read(
-    site: AnySite,
-    actor: FilterText = None,
-    action: Annotated[
-        str | None,
-        Query(max_length=200, description="Name of the action; `users.*` matches a prefix."),
-    ] = None,
-    object_id: FilterText = None,
-    cursor: Cursor = None,
-    limit: Limit = 50,
-) -> Page[AuditLink]:
+def read(site: AnySite, asked: Asked) -> Page[AuditLink]:
     """Actions, newest first. A page of rare actions may be empty and still have a `next`."""
-    place = parse_cursor(cursor, int)
+    place = parse_cursor(asked.cursor, int)
     links, following = site.store.audit.page(
         before_seq=place[0] if place else None,
-        actor=actor,
-        action=action,
-        object_id=object_id,
-        limit=limit,
+        actor=asked.actor,
+        action=asked.action,
+        object_id=asked.object_id,
+        limit=asked.limit,
     )
     return Page(
         items=links,
@@ -94,68 +84,36 @@ def _export_lines(store: Store) -> Iterator[str]:
         after = links[-1].seq
 
 
-class AuditFilters:
-    """Filters from the URL; empty means all."""
-
-    def __init__(
-        self,
-        actor: Annotated[str, Query(max_length=200)] = "",
-        action: Annotated[str, Query(max_length=200)] = "",
-        object_id: Annotated[str, Query(max_length=200)] = "",
-    ):
-        self.actor, self.action, self.object_id = (
-            word.strip().replace("\x00", "") for word in (actor, action, object_id)
-        )
-
-    @property
-    def query(self) -> str:
-        return query_of(vars(self))
-
-
 @pages.get("/audit")
-def show_page(
-    site: AnySite,
-    request: Request,
-    principal: Reader,
-    filters: Annotated[AuditFilters, Depends()],
-    cursor: Cursor = None,
-) -> Response:
-    return _render_page(site, request, principal, filters, cursor=cursor)
+def show_page(site: AnySite, request: Request, principal: Reader, asked: Asked) -> Response:
+    return _render_page(site, request, principal, asked)
 
 
 @pages.post("/audit/verify")
 def show_verification(site: AnySite, request: Request, principal: Verifier) -> Response:
-    return _render_page(site, request, principal, AuditFilters(), verification=verify(site))
+    return _render_page(site, request, principal, AuditFilter(), verification=verify(site))
 
 
 def _render_page(
     site: Site,
     request: Request,
     principal: Principal,
-    filters: AuditFilters,
+    asked: AuditFilter,
     *,
-    cursor: str | None = None,
     verification: Verification | None = None,
 ) -> Response:
     # Users who may only verify see the verdict without the list of links.
     found = None
     if principal.may(Permission.AUDIT_READ):
-        found = read(
-            site,
-            filters.actor or None,
-            filters.action or None,
-            filters.object_id or None,
-            cursor,
-            SHOWN,
-        )
+        found = read(site, asked)
     return render(
         "audit/page.html",
         request,
         site,
         principal,
         page=found or {"items": [], "next": None},
-        filters=filters,
-        query=filters.query,
+        filters=asked.chosen,
+        query=query_of(asked.chosen),
         verification=verification,
         names=names_for(site, principal),
     )

@@ -18,7 +18,7 @@ from rlhf_pipeline.web.calibration import queries
 from rlhf_pipeline.web.calibration.probe_counter import ProbeQuery
 from rlhf_pipeline.web.charts import ChartFilter, Days
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.pagination import Cursor, Limit
+from rlhf_pipeline.web.pagination import Cursor, Limit, Paged
 from rlhf_pipeline.web.routing import api_router, problem_responses
 
 router = api_router("calibration")
@@ -57,11 +57,9 @@ Bin = Annotated[
 
 
 @router.get("/calibrations")
-def read_all(
-    site: AnySite, _: Reader, cursor: Cursor = None, limit: Limit = 50
-) -> Page[CalibrationOut]:
+def read_all(site: AnySite, _: Reader, asked: Paged) -> Page[CalibrationOut]:
     """All calibrators with their effect, and imported reports; the last fitted first."""
-    return queries.page(site, cursor=cursor, limit=limit)
+    return queries.page(site, cursor=asked.cursor, limit=asked.limit)
 
 
 @router.get("/calibrations/probe")

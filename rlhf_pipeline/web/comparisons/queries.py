@@ -5,21 +5,18 @@ from typing import Any
 
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.comparisons import ClusterOut, ComparisonOut
+from rlhf_pipeline.api_types.filters import ComparisonFilter
 from rlhf_pipeline.records import DayClusters, PromptCluster
-from rlhf_pipeline.store.comparison_lists import ComparisonFilter
 from rlhf_pipeline.web.comparisons.identity import names_its_maker
 from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
 
-def comparisons(
-    site: Site, only: ComparisonFilter, *, cursor: str | None, limit: int
-) -> Page[ComparisonOut]:
+def comparisons(site: Site, only: ComparisonFilter) -> Page[ComparisonOut]:
     """Comparisons, newest day first. A cursor contains the last id."""
-    found, following = site.store.comparisons.page(
-        only, before=_place_of(site, cursor), limit=limit
-    )
+    place = _place_of(site, only.cursor)
+    found, following = site.store.comparisons.page(only, before=place)
     items = _build_comparisons(site, plain_rows(found))
     return Page(items=items, next=make_cursor(following) if following else None)
 

@@ -5,7 +5,6 @@ from datetime import date
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import BeforeValidator
 
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.comparisons import (
@@ -18,18 +17,15 @@ from rlhf_pipeline.api_types.comparisons import (
     Withdrawal,
     Withdrawn,
 )
+from rlhf_pipeline.api_types.filters import ComparisonFilter, ComparisonStatus, VoteFilter
 from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.words import format_count
-from rlhf_pipeline.store.comparison_lists import ComparisonFilter, Status
-from rlhf_pipeline.store.vote_lists import VoteFilter
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.charts import ChartFilter
 from rlhf_pipeline.web.comparisons import offers, queries
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.forms import EMPTY_FORM, Fields, Form, attempt, validate
-from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.pick_lists import (
     COMPARISON_FLAG_WORDS,
     PEOPLE_FLAG_WORDS,
@@ -49,59 +45,21 @@ pages = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.COMPARISONS_READ))]
 ClusterReader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 Offerer = Annotated[Principal, Depends(needs(Permission.COMPARISONS_OFFER))]
-SHOWN = 50
 NONE_TICKED = "Tick at least one comparison."
-STATUSES: dict[Status, str] = {
+STATUSES: dict[ComparisonStatus, str] = {
     "not_offered": "not offered",
     "waiting": "waits for judgements",
     "done": "judged as requested",
 }
 
 
-class ComparisonFilters:
-    """Filters of the list; empty means all."""
-
-    def __init__(
-        self,
-        category: ChartFilter = None,
-        source: ChartFilter = None,
-        flag: ChartFilter = None,
-        status: Annotated[
-            Status | None,
-            BeforeValidator(lambda value: value or None),
-            Query(description="Of the judgements requested from people."),
-        ] = None,
-        annotator_id: Annotated[ChartFilter, Query(description="Who voted on it.")] = None,
-        q: Annotated[ChartFilter, Query(description="Words in the prompt.")] = None,
-        cursor: Cursor = None,
-    ):
-        self.only = ComparisonFilter(
-            category=category,
-            source=source,
-            flag=flag,
-            status=status,
-            annotator_id=annotator_id,
-            words=q,
-        )
-        # as the address and the form have them
-        values = {"q": q} | self.only.model_dump(exclude={"words"})
-        self.values: dict[str, str] = {name: value or "" for name, value in values.items()}
-        self.cursor = cursor
-        self.with_place = self.values | {"cursor": cursor or ""}
-
-
-Filters = Annotated[ComparisonFilters, Depends()]
+Asked = Annotated[ComparisonFilter, Query()]
 
 
 @api.get("/comparisons")
-def read_all(
-    site: AnySite,
-    _: Reader,
-    filters: Filters,
-    limit: Limit = 50,
-) -> Page[ComparisonOut]:
+def read_all(site: AnySite, _: Reader, asked: Asked) -> Page[ComparisonOut]:
     """Comparisons, those of the newest day first. A page may be short and still have a `next`."""
-    return queries.comparisons(site, filters.only, cursor=filters.cursor, limit=limit)
+    return queries.comparisons(site, asked)
 
 
 @api.get("/comparisons/{comparison_id}")
@@ -144,15 +102,13 @@ def flag(site: AnySite, principal: Offerer, body: Flagging) -> Flagged:
 
 
 @pages.get("/comparisons")
-def show_list(site: AnySite, request: Request, principal: Reader, filters: Filters) -> Response:
-    return _render_list(site, request, principal, filters)
+def show_list(site: AnySite, request: Request, principal: Reader, asked: Asked) -> Response:
+    return _render_list(site, request, principal, asked)
 
 
 @pages.get("/comparisons.csv")
-def download(site: AnySite, _: Reader, filters: Filters) -> Response:
-    rows = read_all_pages(
-        lambda cursor: queries.comparisons(site, filters.only, cursor=cursor, limit=AT_ONCE)
-    )
+def download(site: AnySite, _: Reader, asked: Asked) -> Response:
+    rows = read_all_pages(lambda cursor: queries.comparisons(site, asked.at(cursor, AT_ONCE)))
     return csv_of("comparisons", list(ComparisonOut.model_fields), rows)
 
 
@@ -163,8 +119,8 @@ def show_comparison(
     one = queries.comparison(site, comparison_id)
     votes = None
     if principal.may(Permission.VOTES_READ):
-        only = VoteFilter(comparison_id=comparison_id)
-        votes = vote_queries.votes(site, only, cursor=None, limit=AT_ONCE)
+        only = VoteFilter(comparison_id=comparison_id, limit=AT_ONCE)
+        votes = vote_queries.votes(site, only)
     return render(
         "comparisons/comparison.html",
         request,
@@ -179,55 +135,55 @@ def show_comparison(
 
 @pages.post("/comparisons/offer")
 def offer_some(
-    site: AnySite, request: Request, principal: Offerer, filters: Filters, form: Form
+    site: AnySite, request: Request, principal: Offerer, query: Asked, form: Form
 ) -> Response:
     if form.text("which") == "ids" and not form.has("ids") and not form.has("id"):
-        return _show_again(filters, NONE_TICKED)
+        return _show_again(query, NONE_TICKED)
     done, problem = attempt(
         lambda: offers.offer(site, principal, _parse_offer(form)), NotFound, UnknownComparison
     )
     who = form.text("annotator_id")
     if done is None:
-        return _render_list(site, request, principal, filters, problem=problem, draft=form)
-    return _show_again(filters, offers.describe(site, done, who))
+        return _render_list(site, request, principal, query, problem=problem, draft=form)
+    return _show_again(query, offers.describe(site, done, who))
 
 
 @pages.post("/comparisons/withdraw")
-def withdraw_some(site: AnySite, principal: Offerer, filters: Filters, form: Form) -> Response:
+def withdraw_some(site: AnySite, principal: Offerer, query: Asked, form: Form) -> Response:
     ids = validate(Withdrawal, {"ids": _parse_ids(form)}).ids
     n = offers.withdraw(site, principal, ids).n_slots
-    return _show_again(filters, f"Withdrew {format_count(n, 'open judgement')}.")
+    return _show_again(query, f"Withdrew {format_count(n, 'open judgement')}.")
 
 
 @pages.post("/comparisons/flag")
 def flag_some(
-    site: AnySite, request: Request, principal: Offerer, filters: Filters, form: Form
+    site: AnySite, request: Request, principal: Offerer, query: Asked, form: Form
 ) -> Response:
     asked: dict[str, object] = {"ids": _parse_ids(form), "flag": form.text("flag") or None}
     if not asked["ids"]:
-        return _show_again(filters, NONE_TICKED)
+        return _show_again(query, NONE_TICKED)
     done, problem = attempt(
         lambda: offers.flag(site, principal, validate(Flagging, asked)), UnknownComparison
     )
     if done is None:
-        return _render_list(site, request, principal, filters, problem=problem, draft=form)
+        return _render_list(site, request, principal, query, problem=problem, draft=form)
     act = "Flagged" if asked["flag"] else "Removed the flag of"
     notice = f"{act} {format_count(done.n_comparisons, 'comparison')}."
     if done.n_withdrawn:
         notice += f" Withdrew {format_count(done.n_withdrawn, 'open judgement')}."
-    return _show_again(filters, notice)
+    return _show_again(query, notice)
 
 
-def _show_again(filters: ComparisonFilters, notice: str) -> Response:
+def _show_again(asked: ComparisonFilter, notice: str) -> Response:
     """The list with its filters and page, after a form."""
-    return see_other(f"/comparisons?{query_of(filters.with_place)}", notice=notice)
+    return see_other(f"/comparisons?{query_of(asked.here)}", notice=notice)
 
 
 def _render_list(
     site: Site,
     request: Request,
     principal: Principal,
-    filters: ComparisonFilters,
+    asked: ComparisonFilter,
     *,
     problem: Problem | None = None,
     draft: Fields = EMPTY_FORM,
@@ -245,21 +201,21 @@ def _render_list(
         site,
         principal,
         status=problem.status if problem else 200,
-        page=queries.comparisons(site, filters.only, cursor=filters.cursor, limit=SHOWN),
-        filters=filters.values,
+        page=queries.comparisons(site, asked),
+        filters=asked.chosen,
         picks=picks,
         categories=list_categories(site),
         annotators=list_annotators(site, names_of(users, principal))
         if principal.may(Permission.VOTES_READ)
         else Annotators({}, 0),
         flags=PEOPLE_FLAG_WORDS,
-        query=query_of(filters.values),
-        query_here=query_of(filters.with_place),
+        query=query_of(asked.chosen),
+        query_here=query_of(asked.here),
         overlap=site.terms().rules.overlap,
         people=offers.list_people(users, principal),
         problem=problem.detail if problem else None,
         draft=draft,
-        is_later=filters.cursor is not None,
+        is_later=asked.cursor is not None,
     )
 
 

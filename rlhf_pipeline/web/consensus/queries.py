@@ -2,19 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import pandas as pd
 
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.comparisons import ConsensusOut
+from rlhf_pipeline.api_types.filters import ConsensusFilter
 from rlhf_pipeline.records import Adjudication, Choice
 from rlhf_pipeline.votes.consensus import (
     SHARES_APART,
     ConsensusParams,
     Method,
-    State,
     adjudication_queue,
     consensus,
 )
@@ -31,7 +30,6 @@ NOT_FITTED = (
     "There is no fit of the annotator model. Run the `learning` job, which materialises "
     "`annotator_model`, or `rlhf votes annotators --publish`."
 )
-ListedState = State | Literal["decided"]
 ConsensusFunction = Callable[[list[str]], pd.DataFrame]  # comparisons -> CONSENSUS
 
 
@@ -46,35 +44,25 @@ class ConsensusPage:
     up_to_seq: int | None = None
 
 
-def page(
-    site: Site,
-    state: ListedState | None,
-    method: Method,
-    *,
-    cursor: str | None,
-    limit: int,
-) -> ConsensusPage:
-    """Judged comparisons by their newest vote, newest first, optionally of one `state`; decided
-    ones, which are not disputed any more, by their decision.
+def page(site: Site, only: ConsensusFilter) -> ConsensusPage:
+    """Judged comparisons by their newest vote, newest first; decided ones, which are not disputed
+    any more, by their decision.
 
     Disputed ones are sorted by how evenly they are split, within LOOKS_AT comparisons at a time.
     With the annotator model: Problem 409 without a fit.
     """
-    fitted = None
-    if method == "joint_model":
-        # the same fit for the whole page, even if a newer one is loaded meanwhile
-        fitted = newest_fit(site)
-    said = _consensus_function(site, method, fitted)
-    if state == "disputed":
-        find = partial(_find_disputed, site)
-    elif state == "decided":
-        find = partial(_find_decided, site)
+    # the same fit for the whole page, even if a newer one is loaded meanwhile
+    fitted = newest_fit(site) if only.method == "joint_model" else None
+    said = _consensus_function(site, only.method, fitted)
+    if only.state == "disputed":
+        found = _find_disputed(site, said, only)
+    elif only.state == "decided":
+        found = _find_decided(site, said, only)
     else:
-        find = partial(_find_newest, site, state)
-    found = find(said, cursor, limit)
+        found = _find_newest(site, said, only)
     items = _add_decisions(site, found.page.items)
     page = found.page.model_copy(
-        update={"items": [one for one in items if state in (None, one.state)]}
+        update={"items": [one for one in items if only.state in ("all", one.state)]}
     )
     up_to_seq = None if fitted is None else fitted.up_to_seq
     return replace(found, page=page, up_to_seq=up_to_seq)
@@ -106,20 +94,14 @@ def params_of(site: Site) -> ConsensusParams:
     return ConsensusParams(min_votes=site.terms().rules.agreement_votes)
 
 
-def _find_newest(
-    site: Site,
-    state: State | None,
-    said: ConsensusFunction,
-    cursor: str | None,
-    limit: int,
-) -> ConsensusPage:
-    place = parse_cursor(cursor, int)
+def _find_newest(site: Site, said: ConsensusFunction, only: ConsensusFilter) -> ConsensusPage:
+    place = parse_cursor(only.cursor, int)
     before = place[0] if place else None
     items: list[ConsensusOut] = []
     n_read = n_judged = 0
-    while len(items) < limit and n_read < LOOKS_AT:
+    while len(items) < only.limit and n_read < LOOKS_AT:
         # Doubles each time: if the state is common, one page of comparisons is enough.
-        size = min(max(limit, n_read), LOOKS_AT - n_read)
+        size = min(max(only.limit, n_read), LOOKS_AT - n_read)
         batch = site.store.votes.judged_comparisons(before_seq=before, limit=size)
         if not batch:
             return ConsensusPage(Page(items=items, next=None), n_judged)
@@ -129,41 +111,33 @@ def _find_newest(
         for comparison_id, seq in batch:
             before = seq
             row = rows.get(comparison_id)
-            if row is not None and state in (None, row["state"]):
+            if row is not None and only.state in ("all", row["state"]):
                 items.append(_build_consensus(row))
-                if len(items) == limit:
+                if len(items) == only.limit:
                     break
     return ConsensusPage(
         Page(items=items, next=make_cursor(before) if before is not None else None), n_judged
     )
 
 
-def _find_decided(
-    site: Site,
-    said: ConsensusFunction,
-    cursor: str | None,
-    limit: int,
-) -> ConsensusPage:
+def _find_decided(site: Site, said: ConsensusFunction, only: ConsensusFilter) -> ConsensusPage:
     """The newest decision first."""
-    place = parse_cursor(cursor, str, int)
-    found = site.store.adjudications.page(before_id=place[1] if place else None, limit=limit)
+    place = parse_cursor(only.cursor, str, int)
+    found = site.store.adjudications.page(before_id=place[1] if place else None, limit=only.limit)
     ids = [one.comparison_id for one in found]
     rows = {row["comparison_id"]: row for row in plain_rows(said(ids))} if ids else {}
     items = [_build_consensus(rows[one]) for one in ids if one in rows]
-    following = make_cursor("decided", found[-1].adjudication_id) if len(found) == limit else None
+    following = None
+    if len(found) == only.limit:
+        following = make_cursor("decided", found[-1].adjudication_id)
     return ConsensusPage(Page(items=items, next=following), len(rows))
 
 
-def _find_disputed(
-    site: Site,
-    said: ConsensusFunction,
-    cursor: str | None,
-    limit: int,
-) -> ConsensusPage:
+def _find_disputed(site: Site, said: ConsensusFunction, only: ConsensusFilter) -> ConsensusPage:
     """Reads a stretch of comparisons for each of its pages. The cursor holds the stretch, so that
     new votes move no comparison to another page.
     """
-    before, last, *after = parse_cursor(cursor, int, int, *map(type, FIRST)) or (
+    before, last, *after = parse_cursor(only.cursor, int, int, *map(type, FIRST)) or (
         None,
         0,
         *FIRST,
@@ -184,16 +158,17 @@ def _find_disputed(
         if _dispute_rank(row) > tuple(after) and row["comparison_id"] not in decided
     ]
     following = None
-    if len(rows) > limit:
+    if len(rows) > only.limit:
         following = make_cursor(
             stretch[0][1] + 1 if before is None else before,
             last,
-            *_dispute_rank(rows[limit - 1]),
+            *_dispute_rank(rows[only.limit - 1]),
         )
     elif last > 0:
         following = _next_stretch_cursor(last)
     return ConsensusPage(
-        Page(items=[_build_consensus(row) for row in rows[:limit]], next=following), len(agreed)
+        Page(items=[_build_consensus(row) for row in rows[: only.limit]], next=following),
+        len(agreed),
     )
 
 

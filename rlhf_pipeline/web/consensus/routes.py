@@ -1,6 +1,6 @@
 """Routes of consensus: the combined judgement on each comparison."""
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
@@ -11,18 +11,16 @@ from rlhf_pipeline.api_types.comparisons import (
     Offer,
     Undoing,
 )
+from rlhf_pipeline.api_types.filters import ConsensusFilter
 from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Adjudication
-from rlhf_pipeline.votes.consensus import Method
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.comparisons import offers
 from rlhf_pipeline.web.consensus import queries
-from rlhf_pipeline.web.consensus.queries import ListedState
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.forms import EMPTY_FORM, Fields, Form, attempt, validate
-from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import choice_words, names_of, query_of, render, see_other
 from rlhf_pipeline.web.routing import api_router, problem_responses
@@ -33,7 +31,6 @@ pages = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.CONSENSUS_READ))]
 Expert = Annotated[Principal, Depends(needs(Permission.CONSENSUS_DECIDE))]
 Offerer = Annotated[Principal, Depends(needs(Permission.COMPARISONS_OFFER))]
-SHOWN = 50
 STATES = (
     ("disputed", "disputed: needs a decision"),
     ("agreed", "agreed"),
@@ -52,18 +49,7 @@ METHODS = (
 def read(
     site: AnySite,
     _: Reader,
-    state: Annotated[
-        ListedState | None,
-        Query(
-            description="Only comparisons in this state; disputed ones need a decision, decided "
-            "ones have one."
-        ),
-    ] = None,
-    method: Annotated[
-        Method, Query(description="joint_model uses the last fit of the annotator model.")
-    ] = "majority",
-    cursor: Cursor = None,
-    limit: Limit = 50,
+    asked: Annotated[ConsensusFilter, Query()],
 ) -> Page[ConsensusOut]:
     """The combined judgement on each comparison, the most recently judged first. With
     `state=disputed` the list covers the five hundred most recently judged at a time, the most
@@ -71,7 +57,7 @@ def read(
 
     joint_model leaves out comparisons that were first judged after its fit. Without a fit the
     answer is 409, `not_fitted`."""
-    return queries.page(site, state, method, cursor=cursor, limit=limit).page
+    return queries.page(site, asked).page
 
 
 @api.post("/consensus:decide", status_code=201, responses=problem_responses(404))
@@ -89,28 +75,14 @@ def undo(site: AnySite, principal: Expert, body: Undoing) -> None:
     site.store.adjudications.undo(body.comparison_id, reason=body.reason, actor=principal.user_id)
 
 
-class ShownList:
-    """The list that a page shows, as its address states it."""
-
-    def __init__(
-        self,
-        state: ListedState | Literal["all"] = "disputed",
-        method: Method = "majority",
-        cursor: Cursor = None,
-    ):
-        self.state, self.method, self.cursor = state, method, cursor
-
-    @property
-    def query(self) -> str:
-        values = {"state": self.state, "method": self.method, "cursor": self.cursor or ""}
-        return query_of(values)
-
-    def show_again(self, notice: str) -> Response:
-        """The same list after a form."""
-        return see_other(f"/consensus?{self.query}", notice=notice)
+def read_shown(asked: Annotated[ConsensusFilter, Query()]) -> ConsensusFilter:
+    """The list that a page and its file show: disputed comparisons if the address names none."""
+    if "state" in asked.model_fields_set:
+        return asked
+    return asked.model_copy(update={"state": "disputed"})
 
 
-Shown = Annotated[ShownList, Depends()]
+Shown = Annotated[ConsensusFilter, Depends(read_shown)]
 
 
 @pages.get("/consensus")
@@ -130,7 +102,7 @@ def submit_decision(
     )
     if done is None:
         return _render(site, request, principal, shown, problem=problem, draft=form)
-    return shown.show_again(f"Decided: {choice_words(str(done.choice), None)}.")
+    return _show_again(shown, f"Decided: {choice_words(str(done.choice), None)}.")
 
 
 @pages.post("/consensus/undo")
@@ -141,7 +113,7 @@ def submit_undo(
     _, problem = attempt(lambda: undo(site, principal, validate(Undoing, asked)), NotFound)
     if problem is not None:
         return _render(site, request, principal, shown, problem=problem, draft=form)
-    return shown.show_again("The decision is undone. All votes count again.")
+    return _show_again(shown, "The decision is undone. All votes count again.")
 
 
 @pages.post("/consensus/offer")
@@ -155,26 +127,23 @@ def submit_offer(
     )
     if done is None:
         return _render(site, request, principal, shown, problem=problem, draft=form)
-    return shown.show_again(offers.describe(site, done, who))
+    return _show_again(shown, offers.describe(site, done, who))
 
 
 def _render(
     site: Site,
     request: Request,
     principal: Principal,
-    shown: ShownList,
+    shown: ConsensusFilter,
     *,
     problem: Problem | None = None,
     draft: Fields = EMPTY_FORM,
 ) -> Response:
     """`draft`: the refused form, which the row of its comparison shows again."""
-    state, method, cursor = shown.state, shown.method, shown.cursor
     try:
-        found = queries.page(
-            site, None if state == "all" else state, method, cursor=cursor, limit=SHOWN
-        )
+        found = queries.page(site, shown)
         nothing = _empty_message(
-            found, state, queries.params_of(site).min_votes, is_first=cursor is None
+            found, shown.state, queries.params_of(site).min_votes, is_first=shown.cursor is None
         )
     except Problem as refused:
         if refused.kind != "not_fitted":
@@ -199,12 +168,12 @@ def _render(
         page=page,
         nothing=nothing,
         up_to_seq=found.up_to_seq,
-        state=state,
-        method=method,
+        state=shown.state,
+        method=shown.method,
         states=STATES,
         methods=METHODS,
-        query=query_of({"state": state, "method": method}),
-        query_here=shown.query,
+        query=query_of(shown.chosen),
+        query_here=query_of(shown.here),
         prompts={one: known.prompt for one, known in texts.items()},
         names=names_of(users, principal),
         people=offers.list_people(users, principal),
@@ -212,19 +181,16 @@ def _render(
 
 
 @pages.get("/consensus.csv")
-def download(
-    site: AnySite,
-    _: Reader,
-    state: ListedState | Literal["all"] = "disputed",
-    method: Method = "majority",
-) -> Response:
-    wanted = None if state == "all" else state
-    if method == "joint_model":
+def download(site: AnySite, _: Reader, shown: Shown) -> Response:
+    if shown.method == "joint_model":
         queries.newest_fit(site)  # a problem must be raised before the file begins
-    rows = read_all_pages(
-        lambda cursor: queries.page(site, wanted, method, cursor=cursor, limit=AT_ONCE).page
-    )
+    rows = read_all_pages(lambda cursor: queries.page(site, shown.at(cursor, AT_ONCE)).page)
     return csv_of("consensus", list(ConsensusOut.model_fields), rows)
+
+
+def _show_again(shown: ConsensusFilter, notice: str) -> Response:
+    """The same list after a form."""
+    return see_other(f"/consensus?{query_of(shown.here)}", notice=notice)
 
 
 def _empty_message(

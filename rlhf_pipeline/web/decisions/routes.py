@@ -17,7 +17,7 @@ from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.decisions import queries
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
-from rlhf_pipeline.web.pagination import Cursor, Limit
+from rlhf_pipeline.web.pagination import Cursor, Paged
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, render, see_other
 from rlhf_pipeline.web.routing import api_router, problem_responses
@@ -31,11 +31,9 @@ SHOWN = 20
 
 
 @api.get("/decisions")
-def read_all(
-    site: AnySite, _: Reader, cursor: Cursor = None, limit: Limit = 50
-) -> Page[DecisionOut]:
+def read_all(site: AnySite, _: Reader, asked: Paged) -> Page[DecisionOut]:
     """Decisions to retrain, to answer otherwise, or to hold, newest first."""
-    return queries.page(site, cursor=cursor, limit=limit)
+    return queries.page(site, cursor=asked.cursor, limit=asked.limit)
 
 
 @api.get("/decisions/{decision_id}", responses=problem_responses(404))

@@ -1,11 +1,12 @@
 """Routes of feedback: send it, list it, download it."""
 
 from datetime import UTC, datetime, time
-from typing import Annotated, Literal
+from typing import Annotated, get_args
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import LARGEST, Page
+from rlhf_pipeline.api_types.filters import FeedbackFilter, FeedbackKind
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import AnnotatorKind, Feedback, NewFeedback
@@ -13,7 +14,7 @@ from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.idempotency import OptionalKey
-from rlhf_pipeline.web.pagination import Cursor, Limit, make_cursor, parse_cursor
+from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, query_of, render
 from rlhf_pipeline.web.routing import api_router
@@ -23,8 +24,7 @@ api = api_router("feedback")
 pages = APIRouter()
 Sender = Annotated[Principal, Depends(needs(Permission.FEEDBACK_SEND))]
 Reader = Annotated[Principal, Depends(needs(Permission.FEEDBACK_READ))]
-KINDS = ("thumbs", "rating", "correction", "detailed")
-SHOWN = 50
+Asked = Annotated[FeedbackFilter, Query()]
 
 
 @api.post("/feedback", status_code=201)
@@ -49,33 +49,18 @@ def send(site: AnySite, principal: Sender, body: NewFeedback, key: OptionalKey =
 
 
 @api.get("/feedback")
-def read_all(
-    site: AnySite,
-    principal: Reader,
-    kind: Literal["thumbs", "rating", "correction", "detailed"] | None = None,
-    session_id: Annotated[str | None, Query(max_length=200)] = None,
-    created_by: Annotated[str | None, Query(max_length=200)] = None,
-    cursor: Cursor = None,
-    limit: Limit = 50,
-) -> Page[Feedback]:
+def read_all(site: AnySite, _: Reader, asked: Asked) -> Page[Feedback]:
     """Feedback, newest first."""
-    return _list_feedback(
-        site,
-        principal,
-        kind=kind,
-        session_id=session_id,
-        created_by=created_by,
-        cursor=cursor,
-        limit=limit,
-    )
+    return _list_feedback(site, asked)
 
 
 @api.get("/feedback/{feedback_id}")
-def read(
-    site: AnySite, principal: Reader, feedback_id: Annotated[int, Path(ge=1, le=LARGEST)]
-) -> Feedback:
+def read(site: AnySite, _: Reader, feedback_id: Annotated[int, Path(ge=1, le=LARGEST)]) -> Feedback:
     """One feedback entry."""
-    return _read_entry(site, principal, feedback_id)
+    found = site.store.feedback.page(FeedbackFilter(limit=1), before_id=feedback_id + 1)
+    if not found or found[0].feedback_id != feedback_id:
+        raise Problem(404, f"There is no feedback {feedback_id} here.", kind="not_found")
+    return found[0]
 
 
 def _check_time(site: Site, sent: NewFeedback) -> None:
@@ -95,91 +80,31 @@ def _check_time(site: Site, sent: NewFeedback) -> None:
         raise Problem(422, f"given_at {said}.", kind="invalid", errors=[("body.given_at", said)])
 
 
-class FeedbackFilters:
-    """Filters from the URL; empty means all."""
-
-    def __init__(
-        self,
-        kind: Annotated[str, Query(max_length=20)] = "",
-        session_id: Annotated[str, Query(max_length=200)] = "",
-    ):
-        self.kind = kind if kind in KINDS else ""
-        self.session_id = session_id.replace("\x00", "")
-
-    @property
-    def query(self) -> str:
-        return query_of(vars(self))
-
-    def page(
-        self, site: Site, principal: Principal, cursor: str | None, limit: int
-    ) -> Page[Feedback]:
-        return _list_feedback(
-            site,
-            principal,
-            kind=self.kind or None,
-            session_id=self.session_id or None,
-            cursor=cursor,
-            limit=limit,
-        )
-
-
 @pages.get("/feedback")
-def show_page(
-    site: AnySite,
-    request: Request,
-    principal: Reader,
-    filters: Annotated[FeedbackFilters, Depends()],
-    cursor: Cursor = None,
-) -> Response:
+def show_page(site: AnySite, request: Request, principal: Reader, asked: Asked) -> Response:
     return render(
         "feedback/page.html",
         request,
         site,
         principal,
-        page=filters.page(site, principal, cursor, SHOWN),
-        is_later=cursor is not None,
-        filters=filters,
-        query=filters.query,
-        kinds=KINDS,
+        page=_list_feedback(site, asked),
+        is_later=asked.cursor is not None,
+        filters=asked.chosen,
+        query=query_of(asked.chosen),
+        kinds=get_args(FeedbackKind),
         names=names_for(site, principal),
     )
 
 
 @pages.get("/feedback.csv")
-def download(
-    site: AnySite, principal: Reader, filters: Annotated[FeedbackFilters, Depends()]
-) -> Response:
-    rows = read_all_pages(lambda cursor: filters.page(site, principal, cursor, AT_ONCE))
+def download(site: AnySite, _: Reader, asked: Asked) -> Response:
+    rows = read_all_pages(lambda cursor: _list_feedback(site, asked.at(cursor, AT_ONCE)))
     return csv_of("feedback", list(Feedback.model_fields), rows)
 
 
-def _list_feedback(
-    site: Site,
-    principal: Principal,
-    *,
-    kind: str | None = None,
-    session_id: str | None = None,
-    created_by: str | None = None,
-    cursor: str | None,
-    limit: int,
-) -> Page[Feedback]:
+def _list_feedback(site: Site, asked: FeedbackFilter) -> Page[Feedback]:
     """Feedback, newest first."""
-    place = parse_cursor(cursor, int)
-    found = site.store.feedback.page(
-        before_id=place[0] if place else None,
-        kind=kind,
-        session_id=session_id,
-        created_by=created_by,
-        limit=limit,
-    )
-    return Page(
-        items=found, next=make_cursor(found[-1].feedback_id) if len(found) == limit else None
-    )
-
-
-def _read_entry(site: Site, principal: Principal, feedback_id: int) -> Feedback:
-    """Raises Problem 404."""
-    found = site.store.feedback.page(before_id=feedback_id + 1, limit=1)
-    if not found or found[0].feedback_id != feedback_id:
-        raise Problem(404, f"There is no feedback {feedback_id} here.", kind="not_found")
-    return found[0]
+    place = parse_cursor(asked.cursor, int)
+    found = site.store.feedback.page(asked, before_id=place[0] if place else None)
+    is_full = len(found) == asked.limit
+    return Page(items=found, next=make_cursor(found[-1].feedback_id) if is_full else None)

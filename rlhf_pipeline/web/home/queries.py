@@ -4,6 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
 
 from rlhf_pipeline.alerts.changes import NOT_SERVED
+from rlhf_pipeline.api_types.filters import AlertFilter
 from rlhf_pipeline.api_types.home import (
     Attention,
     ChampionState,
@@ -281,9 +282,9 @@ def _read_spending(site: Site) -> SpendingNow | None:
 def _read_alerts(site: Site, principal: Principal) -> tuple[Alert, ...] | None:
     if not principal.may(Permission.ALERTS_READ):
         return None
-    found = site.store.alerts.page(states=["open"], limit=MOST_SHOWN)
-    found += site.store.alerts.page(states=["acknowledged"], limit=MOST_SHOWN - len(found))
-    return tuple(found)
+    found = site.store.alerts.page(AlertFilter(state=["open"], limit=MOST_SHOWN))
+    found += site.store.alerts.page(AlertFilter(state=["acknowledged"], limit=MOST_SHOWN))
+    return tuple(found[:MOST_SHOWN])
 
 
 def _read_decisions(site: Site) -> tuple[LastDecision | None, LastDecision | None]:

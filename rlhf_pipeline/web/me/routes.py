@@ -17,7 +17,7 @@ from rlhf_pipeline.web.dependencies import AnySite, SignedIn, needs
 from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.me import queries
 from rlhf_pipeline.web.me.statistics import read_statistics
-from rlhf_pipeline.web.pagination import Cursor, Limit
+from rlhf_pipeline.web.pagination import Cursor, Paged
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render, see_other
 from rlhf_pipeline.web.routing import api_router, problem_responses
@@ -62,11 +62,9 @@ def my_confidence(site: AnySite, principal: Voter) -> Response:
 
 
 @api.get("/me/votes")
-def my_votes(
-    site: AnySite, principal: Voter, cursor: Cursor = None, limit: Limit = 50
-) -> Page[OwnVote]:
+def my_votes(site: AnySite, principal: Voter, asked: Paged) -> Page[OwnVote]:
     """Your votes as you cast them, newest first."""
-    return queries.own_votes(site, principal.user_id, cursor=cursor, limit=limit)
+    return queries.own_votes(site, principal.user_id, cursor=asked.cursor, limit=asked.limit)
 
 
 @api.post("/me/password", status_code=204, responses=problem_responses(429))
@@ -90,11 +88,9 @@ def change_password(site: AnySite, principal: SignedIn, body: PasswordChange) ->
 
 
 @api.get("/me/tokens")
-def my_tokens(
-    site: AnySite, principal: Owner, cursor: Cursor = None, limit: Limit = 50
-) -> Page[TokenOut]:
+def my_tokens(site: AnySite, principal: Owner, asked: Paged) -> Page[TokenOut]:
     """Your API tokens, newest first, including those that ended."""
-    return queries.own_tokens(site, principal.user_id, cursor=cursor, limit=limit)
+    return queries.own_tokens(site, principal.user_id, cursor=asked.cursor, limit=asked.limit)
 
 
 @api.post("/me/tokens", status_code=201)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rlhf_pipeline.api_types.filters import Mark
 from rlhf_pipeline.records import Choice
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.vote_lists import VoteSignals
@@ -18,7 +19,6 @@ from rlhf_pipeline.votes.quality import (
     SKIP,
     UNKNOWN,
     VOTES,
-    Mark,
     Quality,
     quality,
 )

@@ -1,9 +1,9 @@
 """Computes data quality for pages and the API, the most doubtful annotators first."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
+from rlhf_pipeline.api_types.filters import QualityFilter, QualityOrder
 from rlhf_pipeline.api_types.project import AnnotatorQuality, MarkedShare, QualityOut
 from rlhf_pipeline.votes.quality import MARKS, MarkedVotes, Quality, concern_score
 from rlhf_pipeline.web.auth import Principal
@@ -11,37 +11,24 @@ from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_curs
 from rlhf_pipeline.web.rendering import names_for
 from rlhf_pipeline.web.site import Site
 
-ALL = 1 << 30  # annotators of a page without a limit
-Sort = Literal["doubt", "votes", "name", "too_fast", "same_as_before", "duplicate"]
 
-
-@dataclass(frozen=True)
-class QualityList:
-    """Which annotators a list shows, and in which order."""
-
-    q: str = ""  # words in the name or id
-    sort: Sort = "doubt"
-    cursor: str | None = None
-    limit: int = 500
-
-
-def project_quality(site: Site, principal: Principal, asked: QualityList) -> QualityOut:
+def project_quality(site: Site, principal: Principal, only: QualityFilter) -> QualityOut:
     """Data quality by annotator. A cursor holds the last annotator's id: the next page follows
     their place of that moment.
     """
     found = site.quality()
     names = names_for(site, principal)
-    words = asked.q.casefold()
+    words = (only.q or "").casefold()
     people = sorted(
         (
             one
             for one in found.by_annotator.items()
             if words in f"{names.get(one[0], '')}\n{one[0]}".casefold()
         ),
-        key=_sort_key(asked.sort, names),
+        key=_sort_key(only.sort, names),
     )
-    start = _find_start(people, asked.cursor)
-    page = people[start : start + asked.limit]
+    start = _find_start(people, only.cursor)
+    page = people[start : start + only.limit]
     has_more = start + len(page) < len(people)
     return QualityOut(
         up_to_seq=found.up_to_seq,
@@ -62,7 +49,7 @@ def annotator_quality(
 
 
 def _sort_key(
-    sort: Sort, names: Mapping[str, str]
+    sort: QualityOrder, names: Mapping[str, str]
 ) -> Callable[[tuple[str, Quality]], tuple[Any, ...]]:
     if sort == "name":
         return lambda one: (names.get(one[0], one[0]).casefold(), one[0])

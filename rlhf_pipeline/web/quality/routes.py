@@ -4,18 +4,16 @@ from typing import Annotated, Literal, get_args
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from rlhf_pipeline.api_types.filters import Mark, QualityFilter, QualityOrder
 from rlhf_pipeline.api_types.project import AnnotatorQuality, QualityOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.chart import Chart
-from rlhf_pipeline.votes.quality import Mark
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.charts import Days, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import csv_of
-from rlhf_pipeline.web.pagination import Cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.quality import queries
-from rlhf_pipeline.web.quality.queries import QualityList, Sort
 from rlhf_pipeline.web.quality.week_reader import draw_weeks
 from rlhf_pipeline.web.rendering import names_for, query_of, render
 from rlhf_pipeline.web.routing import api_router
@@ -26,31 +24,27 @@ Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 AllVotesReader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 FigureName = Literal["speed", "sides", "gold", "agreement"]
 AnnotatorId = Annotated[str, Query(min_length=1, max_length=200)]
-Words = Annotated[str, Query(max_length=200, description="Words in the name or the id.")]
+Asked = Annotated[QualityFilter, Query()]
 SHOWN = 50
+ALL = 1 << 30
 WORDS: dict[Mark, str] = {
     "too_fast": "too fast to read",
     "same_as_before": "same side as before",
     "duplicate": "duplicate pair",
 }
-SORTS: dict[Sort, str] = {"doubt": "most doubtful", "votes": "most judgements", "name": "name"}
+SORTS: dict[QualityOrder, str] = {
+    "doubt": "most doubtful",
+    "votes": "most judgements",
+    "name": "name",
+}
 
 
 @api.get("/quality")
-def read(
-    site: AnySite,
-    principal: Reader,
-    q: Words = "",
-    sort: Annotated[
-        Sort, Query(description="`doubt`: by the most doubtful mark; a mark: by that alone.")
-    ] = "doubt",
-    cursor: Cursor = None,
-    limit: Annotated[int, Query(ge=1, le=500)] = 500,
-) -> QualityOut:
+def read(site: AnySite, principal: Reader, asked: Asked) -> QualityOut:
     """Marked votes per annotator: too fast, same side as before, or duplicate pair, each with an
     interval. `GET votes` with `mark` lists the votes. Of the newest 10,000 votes; those by machines
     are not counted."""
-    return queries.project_quality(site, principal, QualityList(_clean(q), sort, cursor, limit))
+    return queries.project_quality(site, principal, asked)
 
 
 @charts.get("/charts/annotator/{figure}", response_model=Chart)
@@ -69,15 +63,10 @@ def read_chart(
 
 
 @pages.get("/quality")
-def show_page(
-    site: AnySite,
-    request: Request,
-    principal: Reader,
-    q: Words = "",
-    sort: Sort = "doubt",
-    cursor: Cursor = None,
-) -> Response:
-    asked = QualityList(_clean(q), sort, cursor, SHOWN)
+def show_page(site: AnySite, request: Request, principal: Reader, asked: Asked) -> Response:
+    if "limit" not in asked.model_fields_set:
+        asked = asked.at(asked.cursor, SHOWN)
+    chosen = {"q": asked.q or "", "sort": asked.sort if asked.sort != "doubt" else ""}
     return render(
         "quality/page.html",
         request,
@@ -87,7 +76,7 @@ def show_page(
         marks=WORDS,
         asked=asked,
         sorts=SORTS | WORDS,
-        query=query_of({"q": asked.q, "sort": sort if sort != "doubt" else ""}),
+        query=query_of(chosen),
     )
 
 
@@ -123,11 +112,6 @@ def show_annotator(
 
 
 @pages.get("/quality.csv")
-def download(site: AnySite, principal: Reader, q: Words = "", sort: Sort = "doubt") -> Response:
-    everybody = QualityList(_clean(q), sort, limit=queries.ALL)
-    rows = queries.project_quality(site, principal, everybody).annotators
-    return csv_of("quality", list(AnnotatorQuality.model_fields), rows)
-
-
-def _clean(q: str) -> str:
-    return q.strip().replace("\x00", "")
+def download(site: AnySite, principal: Reader, asked: Asked) -> Response:
+    found = queries.project_quality(site, principal, asked.at(None, ALL))
+    return csv_of("quality", list(AnnotatorQuality.model_fields), found.annotators)

@@ -7,6 +7,7 @@ from urllib.parse import quote
 
 from rlhf_pipeline.alerts.rounds import TICK, read_budget
 from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.filters import RunFilter
 from rlhf_pipeline.api_types.runs import (
     AutomationOut,
     AutomationsOut,
@@ -52,21 +53,19 @@ UNREADABLE = (
 logger = logging.getLogger(__name__)
 
 
-def read_runs(
-    site: Site, *, job: str | None, state: RecordedState | None, cursor: str | None, limit: int
-) -> Page[RunOut]:
+def read_runs(site: Site, only: RunFilter) -> Page[RunOut]:
     """Raises StoreError."""
-    place = parse_cursor(cursor, int)
+    place = parse_cursor(only.cursor, int)
     found = site.dagster_runs.page(
-        limit=limit,
+        limit=only.limit,
         before=place[0] if place else None,
-        job=job,
-        statuses=STATUSES[state] if state else (),
+        job=only.job,
+        statuses=STATUSES[only.state] if only.state else (),
     )
     now = site.store.database.clock.now()
     return Page(
         items=tuple(_describe_run(site, run, now) for run in found),
-        next=make_cursor(found[-1].number) if len(found) == limit else None,
+        next=make_cursor(found[-1].number) if len(found) == only.limit else None,
     )
 
 

@@ -3,15 +3,14 @@
 from typing import Annotated, get_args
 
 from fastapi import APIRouter, Depends, Query, Request, Response
-from pydantic import BeforeValidator
 
-from rlhf_pipeline.api_types.base import Name, Page
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.filters import RunFilter
 from rlhf_pipeline.api_types.runs import AutomationsOut, RecordedState, RunOut, SpendingOut
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.routing import api_router
 from rlhf_pipeline.web.runs import queries
@@ -19,26 +18,15 @@ from rlhf_pipeline.web.site import Site
 
 api, pages = api_router("runs"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
-# an empty field of a form
-_Given = BeforeValidator(lambda value: value or None)
-OfJob = Annotated[Name | None, _Given, Query(description="Only runs of this job.")]
-InState = Annotated[RecordedState | None, _Given, Query(description="Only runs in this state.")]
-SHOWN = 50
+Asked = Annotated[RunFilter, Query()]
 
 
 @api.get("/runs")
-def read_runs(
-    site: AnySite,
-    _: Reader,
-    job: OfJob = None,
-    state: InState = None,
-    cursor: Cursor = None,
-    limit: Limit = 50,
-) -> Page[RunOut]:
+def read_runs(site: AnySite, _: Reader, asked: Asked) -> Page[RunOut]:
     """Runs of the loop's jobs as Dagster recorded them, newest first. `state=running` finds lost
     ones too. Empty before the first run.
     """
-    return queries.read_runs(site, job=job, state=state, cursor=cursor, limit=limit)
+    return queries.read_runs(site, asked)
 
 
 @api.get("/automations")
@@ -58,16 +46,8 @@ def read_spending(site: AnySite, _: Reader) -> SpendingOut:
 
 
 @pages.get("/runs")
-def show_page(
-    site: AnySite,
-    request: Request,
-    principal: Reader,
-    job: OfJob = None,
-    state: InState = None,
-    cursor: Cursor = None,
-) -> Response:
-    filters = {"job": job or "", "state": state or ""}
-    runs, jobs = _read_runs(site, job, state, cursor)
+def show_page(site: AnySite, request: Request, principal: Reader, asked: Asked) -> Response:
+    runs, jobs = _read_runs(site, asked)
     return render(
         "runs/page.html",
         request,
@@ -78,19 +58,16 @@ def show_page(
         runs=runs,
         jobs=jobs,
         states=list(get_args(RecordedState)),
-        filters=filters,
-        query=query_of(filters),
+        filters=asked.chosen,
+        query=query_of(asked.chosen),
         dagster=site.settings.dagster_ui.rstrip("/"),
     )
 
 
-def _read_runs(
-    site: Site, job: str | None, state: RecordedState | None, cursor: str | None
-) -> tuple[Page[RunOut] | None, list[str]]:
+def _read_runs(site: Site, asked: RunFilter) -> tuple[Page[RunOut] | None, list[str]]:
     """Runs, and all jobs that ever ran; without runs where they cannot be read."""
     try:
-        page = queries.read_runs(site, job=job, state=state, cursor=cursor, limit=SHOWN)
-        return page, site.dagster_runs.list_jobs()
+        return queries.read_runs(site, asked), site.dagster_runs.list_jobs()
     except StoreError as cause:
         queries.logger.warning("Runs were not read: %s", cause)
         return None, []

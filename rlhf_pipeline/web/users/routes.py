@@ -13,7 +13,7 @@ from rlhf_pipeline.store.audit import joint_transaction
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
-from rlhf_pipeline.web.pagination import Cursor, Limit, cursor_problem, make_cursor, parse_cursor
+from rlhf_pipeline.web.pagination import Cursor, Paged, cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router
@@ -28,9 +28,9 @@ SHOWN = 50
 
 
 @api.get("/users", dependencies=READER)
-def read_all(site: AnySite, cursor: Cursor = None, limit: Limit = 50) -> Page[UserOut]:
+def read_all(site: AnySite, asked: Paged) -> Page[UserOut]:
     """All users, by e-mail address."""
-    return _list_users(site, cursor=cursor, limit=limit)
+    return _list_users(site, cursor=asked.cursor, limit=asked.limit)
 
 
 @api.get("/users/{user_id}", dependencies=READER)

@@ -3,10 +3,10 @@
 from typing import Any
 
 from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.filters import VoteFilter
 from rlhf_pipeline.api_types.votes import VoteOut
 from rlhf_pipeline.records import VoteDetails
-from rlhf_pipeline.store.vote_lists import ListedVote, VoteFilter
-from rlhf_pipeline.votes.quality import Mark
+from rlhf_pipeline.store.vote_lists import ListedVote
 from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
@@ -14,31 +14,25 @@ from rlhf_pipeline.web.site import Site
 NOTHING = VoteDetails()
 
 
-def votes(
-    site: Site,
-    only: VoteFilter,
-    *,
-    mark: Mark | None = None,
-    cursor: str | None,
-    limit: int,
-) -> Page[VoteOut]:
+def votes(site: Site, only: VoteFilter) -> Page[VoteOut]:
     """Votes, newest first. Raises Problem 422 for a mark with filters other than the annotator."""
-    place = parse_cursor(cursor, int)
+    place = parse_cursor(only.cursor, int)
     before = place[0] if place else None
-    if mark is not None:
-        if only != VoteFilter(annotator_id=only.annotator_id):
-            wrong = [("query.mark", "can only be combined with annotator_id")]
-            raise Problem(
-                422,
-                "mark can only be combined with annotator_id. Remove the other filters.",
-                kind="invalid",
-                errors=wrong,
-            )
-        seqs = site.quality().find_marked(mark, only.annotator_id, before_seq=before, limit=limit)
+    if only.mark is None:
+        found, following = site.store.votes.search(only, before_seq=before)
+    elif {name for name, value in only.chosen.items() if value} <= {"mark", "annotator_id"}:
+        seqs = site.quality().find_marked(
+            only.mark, only.annotator_id, before_seq=before, limit=only.limit
+        )
         found = site.store.votes.with_seqs(seqs)
-        following = seqs[-1] if len(seqs) == limit else None
+        following = seqs[-1] if len(seqs) == only.limit else None
     else:
-        found, following = site.store.votes.search(only, before_seq=before, limit=limit)
+        raise Problem(
+            422,
+            "mark can only be combined with annotator_id. Remove the other filters.",
+            kind="invalid",
+            errors=[("query.mark", "can only be combined with annotator_id")],
+        )
     items = [_build_vote(vote) for vote in found]
     return Page(items=items, next=make_cursor(following) if following else None)
 

@@ -2,9 +2,10 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.filters import VoteFilter, VoteStatus
 from rlhf_pipeline.api_types.votes import (
     Batch,
     BatchResults,
@@ -13,13 +14,11 @@ from rlhf_pipeline.api_types.votes import (
     VoteReceipt,
 )
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.store.vote_lists import VoteStatus
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.forms import attempt
 from rlhf_pipeline.web.idempotency import RequiredKey
-from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.pick_lists import (
     VOTE_FLAG_WORDS,
     list_annotators,
@@ -29,16 +28,13 @@ from rlhf_pipeline.web.pick_lists import (
 from rlhf_pipeline.web.quality.routes import WORDS
 from rlhf_pipeline.web.rendering import names_for, query_of, render
 from rlhf_pipeline.web.routing import api_router, problem_responses
-from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.votes import casting, queries
-from rlhf_pipeline.web.votes.filters import VoteFilters
 
 api = api_router("votes")
 pages = APIRouter()
 Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
 Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
-Filters = Annotated[VoteFilters, Depends()]
-SHOWN = 50
+Asked = Annotated[VoteFilter, Query()]
 STATUSES: dict[VoteStatus, str] = {
     "counting": "counts",
     "replaced": "replaced by a later vote",
@@ -60,24 +56,16 @@ def cast_batch(site: AnySite, principal: Annotator, body: Batch) -> BatchResults
 
 
 @api.get("/votes")
-def read(
-    site: AnySite,
-    _: Reader,
-    filters: Filters,
-    cursor: Cursor = None,
-    limit: Limit = 50,
-) -> Page[VoteOut]:
+def read(site: AnySite, _: Reader, asked: Asked) -> Page[VoteOut]:
     """Recorded votes, newest first. A page that searches is short where few votes match, and may
     still have a `next`.
     """
-    return _read_page(site, filters, cursor, limit)
+    return queries.votes(site, asked)
 
 
 @pages.get("/votes")
-def show_page(
-    site: AnySite, request: Request, principal: Reader, filters: Filters, cursor: Cursor = None
-) -> Response:
-    page, problem = attempt(lambda: _read_page(site, filters, cursor, SHOWN))
+def show_page(site: AnySite, request: Request, principal: Reader, asked: Asked) -> Response:
+    page, problem = attempt(lambda: queries.votes(site, asked))
     page = page or Page[VoteOut](items=[], next=None)
     names = names_for(site, principal)
     texts = (
@@ -93,10 +81,10 @@ def show_page(
         status=problem.status if problem else 200,
         page=page,
         prompts={one: known.prompt for one, known in texts.items()},
-        filters=filters.values,
-        query=query_of(filters.values),
+        filters=asked.chosen,
+        query=query_of(asked.chosen),
         problem=problem.detail if problem else None,
-        is_later=cursor is not None,
+        is_later=asked.cursor is not None,
         names=names,
         annotators=list_annotators(site, names),
         picks={
@@ -110,11 +98,7 @@ def show_page(
 
 
 @pages.get("/votes.csv")
-def download(site: AnySite, _: Reader, filters: Filters) -> Response:
-    _read_page(site, filters, None, 1)  # validated before the file begins
-    rows = read_all_pages(lambda cursor: _read_page(site, filters, cursor, AT_ONCE))
+def download(site: AnySite, _: Reader, asked: Asked) -> Response:
+    queries.votes(site, asked)  # validated before the file begins
+    rows = read_all_pages(lambda cursor: queries.votes(site, asked.at(cursor, AT_ONCE)))
     return csv_of("votes", list(VoteOut.model_fields), rows)
-
-
-def _read_page(site: Site, filters: VoteFilters, cursor: str | None, limit: int) -> Page[VoteOut]:
-    return queries.votes(site, filters.only, mark=filters.mark, cursor=cursor, limit=limit)

@@ -8,6 +8,7 @@ from rlhf_pipeline.alerts.incidents import AlertPlan, acknowledge, resolve
 from rlhf_pipeline.alerts.readings import Reading
 from rlhf_pipeline.alerts.rounds import advance_alerts
 from rlhf_pipeline.alerts.rules import RULES, AlertParams
+from rlhf_pipeline.api_types.filters import AlertFilter, AlertMessageFilter
 from rlhf_pipeline.errors import AlertState, NotFound
 from tests.unit.store.conftest import NOON
 
@@ -23,14 +24,16 @@ def test_an_alert_and_its_message_are_stored_together(store):
     tick(store, 80.0)
     (alert,) = store.alerts.page()
     assert (alert.alert_id, alert.state, alert.targets) == (1, "open", ("team",))
-    (message,) = store.alert_messages.page(alert_id=1)
+    (message,) = store.alert_messages.page(AlertMessageFilter(alert_id=1))
     assert (message.kind, message.target) == ("opened", "team")
     tick(store, 1.0, minutes=1)
     assert store.alerts.get(1).state == "resolved"
     assert {m.kind for m in store.alert_messages.page()} == {"opened", "resolved"}
     tick(store, 80.0, minutes=2)
     assert [a.alert_id for a in store.alerts.page()] == [2, 1]
-    assert [a.alert_id for a in store.alerts.page(states=["open"], rule="queue_age")] == [2]
+    assert [
+        a.alert_id for a in store.alerts.page(AlertFilter(state=["open"], rule="queue_age"))
+    ] == [2]
     assert [a.alert_id for a in store.alerts.page(before_id=2)] == [1]
 
 

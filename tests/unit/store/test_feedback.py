@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from pydantic import ValidationError
 
+from rlhf_pipeline.api_types.filters import FeedbackFilter
 from rlhf_pipeline.errors import IdempotencyConflict
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import AnnotatorKind, NewFeedback, content_id
@@ -47,11 +48,15 @@ def test_it_is_read_newest_first_page_by_page_and_by_what_it_is(store):
             created_by=f"app{i % 3}",
         )
     store.feedback.add(NewFeedback(kind="detailed", text="nice", completion="x"), created_by="app0")
-    assert [one.feedback_id for one in store.feedback.page(limit=4)] == [6, 5, 4, 3]
     assert [one.feedback_id for one in store.feedback.page(before_id=3)] == [2, 1]
-    assert [one.feedback_id for one in store.feedback.page(session_id="s1")] == [4, 2]
-    assert [one.feedback_id for one in store.feedback.page(kind="detailed")] == [6]
-    assert [one.feedback_id for one in store.feedback.page(created_by="app2")] == [3]
+    for only, expected in (
+        ({"limit": 4}, [6, 5, 4, 3]),
+        ({"session_id": "s1"}, [4, 2]),
+        ({"kind": "detailed"}, [6]),
+        ({"created_by": "app2"}, [3]),
+    ):
+        found = store.feedback.page(FeedbackFilter(**only))
+        assert [one.feedback_id for one in found] == expected, only
     assert store.feedback.count_by_kind() == {"thumbs": 5, "detailed": 1}
 
 

@@ -16,9 +16,9 @@ from sqlalchemy import (
     text,
 )
 
+from rlhf_pipeline.api_types.filters import ComparisonFilter
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store, migrations, schema
-from rlhf_pipeline.store.comparison_lists import ComparisonFilter
 from rlhf_pipeline.store.schema import metadata
 from tests.unit.store.conftest import NOON
 from tests.unit.store.databases import on_postgres, on_sqlite

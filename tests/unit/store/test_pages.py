@@ -7,12 +7,11 @@ from datetime import timedelta
 import pandas as pd
 import pytest
 
+from rlhf_pipeline.api_types.filters import ComparisonFilter, VoteFilter
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS
 from rlhf_pipeline.records import VoteDetails
 from rlhf_pipeline.store import comparison_lists, vote_lists
-from rlhf_pipeline.store.comparison_lists import ComparisonFilter
-from rlhf_pipeline.store.vote_lists import VoteFilter
 from tests.unit.store.conftest import NOON
 
 
@@ -49,13 +48,14 @@ def test_pages_of_comparisons_hold_each_once(store, make_comparisons):
     twin = make_comparisons(1, prefix="twin")  # same day and position as another
     store.comparisons.publish(twin, published_at=NOON)
     seen: list[str] = []
-    page, following = store.comparisons.page(limit=2)
+    two = ComparisonFilter(limit=2)
+    page, following = store.comparisons.page(two)
     while not page.empty:
         seen += page["comparison_id"].tolist()
         last = page.iloc[-1]
         assert following in (None, last["comparison_id"])
         page, following = store.comparisons.page(
-            limit=2, before=(last["day"], int(last["position"]), last["comparison_id"])
+            two, before=(last["day"], int(last["position"]), last["comparison_id"])
         )
     ordered = store.comparisons.for_days(["2026-01-01", "2026-01-02"])["comparison_id"].tolist()
     assert seen == ordered[::-1]
@@ -68,7 +68,7 @@ def list_ids(store, **only) -> list[str]:
     found: list[str] = []
     before = None
     while True:
-        page, following = store.comparisons.page(ComparisonFilter(**only), before=before, limit=2)
+        page, following = store.comparisons.page(ComparisonFilter(**only, limit=2), before=before)
         found += page["comparison_id"].tolist()
         if following is None:
             return sorted(found)
@@ -109,8 +109,8 @@ def test_filters_of_comparisons_combine(store, make_comparisons, make_vote, monk
         ({"status": "done"}, []),
         ({"annotator_id": "other"}, ["i1"]),
         ({"annotator_id": "ann", "category": "factual"}, []),
-        ({"words": "PROMPT 2"}, ["c2"]),
-        ({"words": "100%_"}, []),
+        ({"q": "PROMPT 2"}, ["c2"]),
+        ({"q": "100%_"}, []),
     ]:
         assert list_ids(store, **only) == expected, only
 
@@ -147,7 +147,7 @@ def test_filters_of_votes_combine(store, make_comparisons, make_vote, monkeypatc
         found: list[int] = []
         before = None
         while True:
-            page, before = store.votes.search(VoteFilter(**only), before_seq=before, limit=2)
+            page, before = store.votes.search(VoteFilter(**only, limit=2), before_seq=before)
             found += [vote.seq for vote in page]
             if before is None:
                 return found
@@ -162,10 +162,10 @@ def test_filters_of_votes_combine(store, make_comparisons, make_vote, monkeypatc
         ({"source": "arena", "annotator_id": "ann"}, [3]),
         ({"flag": "pii"}, [3]),
         ({"flag": "broken"}, []),
-        ({"first_day": day}, [4, 3]),
-        ({"last_day": day}, [3, 2, 1]),
-        ({"first_day": day, "last_day": day}, [3]),
-        ({"words": "long"}, [3]),
-        ({"words": "PROMPT 1"}, [4]),
+        ({"since": day}, [4, 3]),
+        ({"until": day}, [3, 2, 1]),
+        ({"day": day}, [3]),
+        ({"q": "long"}, [3]),
+        ({"q": "PROMPT 1"}, [4]),
     ]:
         assert seqs(**only) == expected, only

@@ -1,0 +1,189 @@
+"""The filters of lists: one record each, shared by store, pages, API, CSV files and client."""
+
+from datetime import date
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import Field, ValidationInfo, field_validator, model_validator
+
+from rlhf_pipeline.api_types.base import LARGEST, MOST_LISTED
+from rlhf_pipeline.api_types.runs import RecordedState
+from rlhf_pipeline.monitoring import AlertState, MessageState
+from rlhf_pipeline.records import Record, Text
+
+VoteStatus = Literal["counting", "replaced", "not_counting"]
+VoteFlag = Literal["pii", "identity", "broken", "undone"]
+ComparisonStatus = Literal["not_offered", "waiting", "done"]
+Mark = Literal["too_fast", "same_as_before", "duplicate"]
+QualityOrder = Literal["doubt", "votes", "name"] | Mark
+ConsensusState = Literal["open", "disputed", "agreed", "decided", "all"]
+ConsensusMethod = Literal["majority", "strength_weighted", "joint_model"]
+FeedbackKind = Literal["thumbs", "rating", "correction", "detailed"]
+Value = Annotated[Text, Field(max_length=200)] | None
+Number = Annotated[int, Field(ge=1, le=LARGEST)] | None
+OTHER_PLACE = {"cursor", "limit"}
+
+
+class Filter(Record):
+    """Which rows of a list, and which page of them. A missing or empty filter takes all."""
+
+    cursor: Annotated[str, Field(max_length=500)] | None = Field(
+        default=None, description="`next` of the previous page."
+    )
+    limit: int = Field(default=50, ge=1, le=MOST_LISTED)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_empty(cls, values: dict[str, Any]) -> dict[str, Any]:
+        """Forms send every field."""
+        return {name: value for name, value in values.items() if value not in ("", [""])}
+
+    @property
+    def chosen(self) -> dict[str, str]:
+        """The text of each filter in an address and a form, without the place in the list."""
+        values = self.model_dump(mode="json", exclude=OTHER_PLACE)
+        return {
+            name: "true" if value is True else str(value or "") for name, value in values.items()
+        }
+
+    @property
+    def here(self) -> dict[str, str]:
+        """`chosen` and the page of the list, for an address that shows it again."""
+        return {**self.chosen, "cursor": self.cursor or ""}
+
+    def at(self, cursor: str | None, limit: int) -> Self:
+        """The same filter at another place."""
+        return self.model_copy(update={"cursor": cursor, "limit": limit})
+
+
+class DatedFilter(Filter):
+    """Filters with a first and a last day."""
+
+    since: date | None = None
+    until: date | None = None
+
+    @field_validator("until")
+    @classmethod
+    def _check_order(cls, until: date | None, info: ValidationInfo) -> date | None:
+        since = info.data.get("since")
+        if since and until and since > until:
+            raise ValueError(f"From {since} is after To {until}: exchange them or leave one out")
+        return until
+
+
+class VoteFilter(DatedFilter):
+    """Which votes."""
+
+    q: Value = Field(default=None, description="Words in the reason or in the prompt.")
+    annotator_id: Value = None
+    comparison_id: Value = None
+    day: date | None = Field(default=None, description="Instead of `since` and `until`.")
+    up_to: Number = Field(default=None, description="Number of the last vote.")
+    status: VoteStatus | None = None
+    flag: VoteFlag | None = None
+    category: Value = None
+    source: Value = Field(default=None, description="Data set, or `this project`.")
+    mark: Mark | None = Field(
+        default=None,
+        description="Votes with this mark of `GET quality`. Combined only with annotator_id.",
+    )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _spread_day(cls, values: dict[str, Any]) -> dict[str, Any]:
+        day = values.get("day")
+        return values if not day else {**values, "day": None, "since": day, "until": day}
+
+    @property
+    def reads_comparison(self) -> bool:
+        """Whether the vote alone does not tell."""
+        return (self.category, self.source, self.q) != (None, None, None)
+
+
+class ComparisonFilter(Filter):
+    """Which comparisons."""
+
+    q: Value = Field(default=None, description="Words in the prompt.")
+    category: Value = None
+    source: Value = Field(default=None, description="Data set, or `this project`.")
+    flag: Value = None
+    status: ComparisonStatus | None = Field(
+        default=None, description="Of the judgements requested from people."
+    )
+    annotator_id: Value = Field(default=None, description="Who voted on it.")
+
+
+class ConsensusFilter(Filter):
+    """Which judged comparisons, and how their votes are combined."""
+
+    state: ConsensusState = Field(
+        default="all", description="Disputed ones need a decision, decided ones have one."
+    )
+    method: ConsensusMethod = Field(
+        default="majority", description="joint_model uses the last fit of the annotator model."
+    )
+
+
+class QualityFilter(Filter):
+    """Which annotators, and in which order."""
+
+    q: Value = Field(default=None, description="Words in the name or the id.")
+    sort: QualityOrder = Field(
+        default="doubt", description="`doubt`: by the most doubtful mark; a mark: by that alone."
+    )
+    limit: int = Field(default=500, ge=1, le=500)
+
+
+class FeedbackFilter(Filter):
+    """Which feedback."""
+
+    kind: FeedbackKind | None = None
+    session_id: Value = None
+    created_by: Value = None
+
+
+class DriftEventFilter(Filter):
+    """Which drift events."""
+
+    day: date | None = None
+    decision_id: Number = Field(default=None, description="Only events that it claimed.")
+    is_open: bool = Field(default=False, description="Only events that no decision has claimed.")
+
+
+class AlertFilter(Filter):
+    """Which alerts."""
+
+    state: list[AlertState] = Field(default=["open", "acknowledged"], max_length=4)
+    rule: Value = None
+
+
+class AlertMessageFilter(Filter):
+    """Which messages about alerts."""
+
+    state: MessageState | None = None
+    alert_id: Number = None
+
+
+class RunFilter(Filter):
+    """Which runs of the loop."""
+
+    job: Value = None
+    state: RecordedState | None = None
+
+
+class AuditFilter(Filter):
+    """Which actions."""
+
+    actor: Value = None
+    action: Value = Field(
+        default=None, description="Name of the action; `users.*` matches a prefix."
+    )
+    object_id: Value = None
+
+
+class PointFilter(DatedFilter):
+    """Which metric points."""
+
+    name: list[str] = Field(default=[], max_length=50, description="All metrics if none is named.")
+    label: list[str] = Field(
+        default=[], max_length=20, description="`name=value`; only points that carry all of them."
+    )
