@@ -17,13 +17,10 @@ from assets.delivery import (
     unpartitioned_asset,
 )
 from assets.retraining_decision import record_launch
-from assets.votes import votes_to_learn, votes_up_to
+from assets.votes import votes_up_to
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import PairParams, count_pairs, prompts_in_several_splits
-from rlhf_pipeline.votes import preference_pairs as build
-from rlhf_pipeline.votes.adjudication import drop_overruled
-from rlhf_pipeline.votes.counting import counting
+from rlhf_pipeline.votes import PairParams, TeachingRule, make_pairs, prompts_in_several_splits
 
 # Number of the last decision whose quarantine, or its end, the pairs follow.
 LAST_DECISION = "last_decision"
@@ -34,6 +31,8 @@ DROPPED = (
     "n_repeats",
     "n_flagged",
     "n_machine",
+    "n_quarantined",
+    "n_overruled",
 )
 
 
@@ -74,14 +73,12 @@ def preference_pairs(
     if context.job_name == "retraining":  # its first stage
         record_launch(context, store)
     last_decision = max((each.stored_id for each in store.decisions.fires()), default=0)
-    known = votes_to_learn(votes, store, config.up_to_seq)
-    n_quarantined = len(votes_up_to(votes, config.up_to_seq)) - len(known)
+    known = votes_up_to(votes, config.up_to_seq)
     ids = known["comparison_id"].unique().tolist()
-    comparisons = store.comparisons.with_ids(ids)
-    decided = store.adjudications.standing(ids, up_to_seq=config.up_to_seq)
-    judged = drop_overruled(known, {one: found.choice for one, found in decided.items()})
-    n_overruled = len(counting(known)) - len(judged)
-    frame, counts = build(judged, comparisons, config), count_pairs(judged, comparisons, config)
+    rule = TeachingRule.of(
+        store.decisions.fires(), store.adjudications.standing(ids, up_to_seq=config.up_to_seq)
+    )
+    frame, counts = make_pairs(known, store.comparisons.with_ids(ids), config, rule)
     divided = prompts_in_several_splits(frame)
     yield from deliver(
         context,
@@ -92,13 +89,19 @@ def preference_pairs(
             f"{counts.n_without_majority} without a majority"
             + (f", {counts.n_flagged} votes on flagged comparisons" if counts.n_flagged else "")
             + (f", {counts.n_machine} machine votes" if counts.n_machine else "")
-            + (f", {n_quarantined} votes of quarantined annotators" if n_quarantined else "")
-            + (f", {n_overruled} votes against experts' decisions" if n_overruled else ""),
+            + (
+                f", {counts.n_quarantined} votes of quarantined annotators"
+                if counts.n_quarantined
+                else ""
+            )
+            + (
+                f", {counts.n_overruled} votes against experts' decisions"
+                if counts.n_overruled
+                else ""
+            ),
             metrics={
                 "n_pairs": len(frame),
                 **{name: getattr(counts, name) for name in DROPPED},
-                "n_quarantined": n_quarantined,
-                "n_overruled": n_overruled,
                 LAST_DECISION: last_decision,
                 "mean_agreement": frame["agreement"].mean() if len(frame) else None,
                 "mean_margin": frame["margin"].mean() if len(frame) else None,

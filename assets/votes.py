@@ -34,7 +34,6 @@ from rlhf_pipeline.votes import (
     drop_machine_votes,
     noise_ceiling_or_repeats,
 )
-from rlhf_pipeline.votes.adjudication import decide_labels
 from rlhf_pipeline.votes.ceilings import MEASURES
 from rlhf_pipeline.votes.counting import (
     add_earlier_votes,
@@ -43,6 +42,7 @@ from rlhf_pipeline.votes.counting import (
     select_changed,
     standing,
 )
+from rlhf_pipeline.votes.teaching import decide_labels
 
 CHANGE_SEQ_DESCRIPTION = (
     "First vote seq of an additional change of taste, for this run only; recorded changes always "

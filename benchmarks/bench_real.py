@@ -53,9 +53,9 @@ from rlhf_pipeline.votes import (  # noqa: E402
     PairParams,
     gold_ceiling,
     gold_pairs,
+    make_pairs,
     noise_ceiling_or_repeats,
     open_test_split,
-    preference_pairs,
 )
 from rlhf_pipeline.votes.counting import counting  # noqa: E402
 
@@ -128,7 +128,7 @@ def labelled(comparisons: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
     """Training pairs by gold with the votes' shares, or by majority where there is no gold; calib
     and test pairs by gold alone.
     """
-    voted = preference_pairs(votes, comparisons)
+    voted = make_pairs(votes, comparisons)[0]
     with_gold, certain = gold_pairs(comparisons, voted), gold_pairs(comparisons)
     without_gold = voted[
         voted["comparison_id"].isin(comparisons.loc[comparisons["gold"].isna(), "comparison_id"])
@@ -252,7 +252,7 @@ def _judge_calibration(fitted: FittedProject, limits: Limits, looks: OpeningLog)
     one vote is for a, as in the loop, to which the limit is held.
     """
     gold = fitted.select_source(CONVARG, fitted.pairs)
-    voted = preference_pairs(fitted.votes, fitted.comparisons, PairParams(keep_even_splits=True))
+    voted = make_pairs(fitted.votes, fitted.comparisons, PairParams(keep_even_splits=True))[0]
     single = fitted.select_source(CONVARG, voted)
     ids = fitted.comparisons.loc[fitted.comparisons["source"] == CONVARG, "comparison_id"]
     votes = fitted.votes[fitted.votes["comparison_id"].isin(ids)]

@@ -38,7 +38,7 @@ from rlhf_pipeline.simulation import (
     cast_votes,
     utility,
 )
-from rlhf_pipeline.votes import TasteChanges, preference_pairs
+from rlhf_pipeline.votes import TasteChanges, make_pairs
 
 BEFORE, AFTER = "2026-01-01", "2026-01-02"
 POOL_PROMPTS = 700
@@ -165,7 +165,7 @@ class VotedWorld:
             received_at=log["voted_at"],
         )
         change = TasteChanges(int(log.loc[log["day"] == AFTER, "seq"].min()))
-        pairs = preference_pairs(check_frame(log, VOTES), comparisons)
+        pairs = make_pairs(check_frame(log, VOTES), comparisons)[0]
         return cls(world, pool.prompts.iloc[order[: world.n_before + world.n_after]], pairs, change)
 
     def select(

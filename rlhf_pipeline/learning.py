@@ -31,7 +31,7 @@ from rlhf_pipeline.reward_model import (
     find_warm_start_obstacle,
 )
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import drop_machine_votes
+from rlhf_pipeline.votes import Quarantines, drop_machine_votes
 from rlhf_pipeline.votes.counting import standing
 
 
@@ -231,7 +231,10 @@ def plan_next_fit(settings: Settings, store: Store, *, up_to_seq: int | None = N
         after = "0"
         data_seq = 0
         needed = settings.min_new_pairs
-    n = store.votes.n_voted_comparisons(after_seq=data_seq, up_to_seq=up_to_seq)
+    quarantines = Quarantines.from_decisions(store.decisions.fires())
+    n = store.votes.n_voted_comparisons(
+        after_seq=data_seq, up_to_seq=up_to_seq, quarantined=quarantines.since
+    )
     return NextFit(after, n, needed, data_seq, cause)
 
 

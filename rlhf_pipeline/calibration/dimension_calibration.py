@@ -20,7 +20,7 @@ from rlhf_pipeline.reward_model import RewardModel
 from rlhf_pipeline.reward_model.base import both_sides
 from rlhf_pipeline.reward_model.dimensions import ceiling_in_dimension
 from rlhf_pipeline.reward_model.training import change_weights
-from rlhf_pipeline.votes.dimension_votes import read_dimension_votes
+from rlhf_pipeline.votes.preference_pairs import read_dimension_votes
 from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges
 
 DIMENSION = "dimension"  # name of the grouping

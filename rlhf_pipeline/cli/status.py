@@ -15,7 +15,7 @@ from rlhf_pipeline.retraining.messages import describe_action
 from rlhf_pipeline.retraining.triggers import TriggerParams
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.decisions import OPEN_STATES
-from rlhf_pipeline.votes.quarantines import find_active_quarantines
+from rlhf_pipeline.votes.teaching import find_active_quarantines
 
 
 def status() -> None:

@@ -23,20 +23,19 @@ from rlhf_pipeline.parameters import parse_parameters
 from rlhf_pipeline.reward_model.losses import join_soft_labels
 from rlhf_pipeline.votes import (
     PairParams,
-    Quarantines,
     TasteChanges,
-    count_pairs,
+    TeachingRule,
     fit_annotator_model,
     judged_comparison_ids,
-    preference_pairs,
+    make_pairs,
     prompts_in_several_splits,
     separate_old_completions,
     training_labels,
 )
-from rlhf_pipeline.votes.adjudication import decide_labels, drop_overruled
 from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.model_consensus import newest_known_seq, store_labels
 from rlhf_pipeline.votes.preference_pairs import training_rows
+from rlhf_pipeline.votes.teaching import decide_labels
 
 app = typer.Typer(help="Votes of people and of the reward model.", no_args_is_help=True)
 FIELDS = RoutingParams.model_fields
@@ -134,23 +133,23 @@ def prepare(
     workspace = Workspace.open_current()
     params = parse_parameters(PairParams, changes)
     with progress_bar("votes") as progress:
-        quarantines = Quarantines.from_decisions(workspace.store.decisions.fires())
-        votes = counting(quarantines.drop(workspace.store.votes.log(up_to_seq=up_to_seq)))
-        progress(1, 3, f"{len(votes):,} votes")
-        ids = judged_comparison_ids(votes)
+        log = workspace.store.votes.log(up_to_seq=up_to_seq)
+        progress(1, 3, f"{len(log):,} votes")
+        ids = judged_comparison_ids(log)
         comparisons = workspace.store.comparisons.with_ids(ids)
-        decided = workspace.store.adjudications.standing(ids, up_to_seq=up_to_seq)
-        choices = {one: found.choice for one, found in decided.items()}
-        upheld = drop_overruled(votes, choices)
-        pairs = preference_pairs(upheld, comparisons, params)
-        dropped = count_pairs(upheld, comparisons, params)
+        rule = TeachingRule.of(
+            workspace.store.decisions.fires(),
+            workspace.store.adjudications.standing(ids, up_to_seq=up_to_seq),
+        )
+        pairs, dropped = make_pairs(log, comparisons, params, rule)
         progress(2, 3, f"{len(pairs):,} pairs, annotator model")
         if soft_labels and len(pairs):
             taste = TasteChanges.from_log(
                 workspace.store.taste_changes.all(), up_to_seq=up_to_seq, change_seq=change_seq
             )
+            votes = counting(rule.quarantines.drop(log))
             labels = training_labels(votes, separate_old_completions(comparisons, votes, taste))
-            pairs = join_soft_labels(pairs, decide_labels(labels, choices))
+            pairs = join_soft_labels(pairs, decide_labels(labels, rule.decided))
     if pairs.empty:
         raise NotEnoughData(
             f"{dropped.n_votes} votes on {dropped.n_comparisons} comparisons make no pair: "

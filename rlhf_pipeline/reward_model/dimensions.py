@@ -17,7 +17,7 @@ from rlhf_pipeline.reward_model.base import Floats, RewardModel, both_sides
 from rlhf_pipeline.reward_model.evaluation import wins
 from rlhf_pipeline.reward_model.heads import HeadProblem, choose_l2, fit_head
 from rlhf_pipeline.votes.ceilings import ceiling_of_counts
-from rlhf_pipeline.votes.dimension_votes import read_dimension_votes
+from rlhf_pipeline.votes.preference_pairs import read_dimension_votes
 
 HEAD_OF = "dimension."  # prefix of a head in the model's file
 

@@ -1,17 +1,21 @@
-"""The two rules of counting as SQL conditions; `votes.counting` applies the same to frames.
+"""The rules of counting as SQL conditions; `votes.counting` and `votes.teaching` apply the same
+to frames.
 
 Standing: the last revision of each pass. Counting: the standing vote of an annotator's last pass
-over a comparison.
+over a comparison. Teaching: what preference pairs are made of.
 """
 
+from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, literal, select, tuple_
+from sqlalchemy import ColumnElement, and_, func, literal, or_, select, true, tuple_
 
-from rlhf_pipeline.store.schema import votes
+from rlhf_pipeline.records import AnnotatorKind
+from rlhf_pipeline.store.schema import adjudications, comparisons, votes
 
 LATEST = 2**62  # above any seq
+NOBODY: Mapping[str, int] = {}
 
 
 def is_standing(
@@ -39,19 +43,56 @@ def supersedes(later: Any, vote: Any) -> ColumnElement[bool]:
     return replaced
 
 
-def is_counting(up_to_seq: int | None) -> ColumnElement[bool]:
-    """The annotator cast no later pass, and no later revision of the same pass, up to the seq."""
+def is_counting(
+    up_to_seq: int | None, quarantined: Mapping[str, int] = NOBODY
+) -> ColumnElement[bool]:
+    """The annotator cast no later pass, and no later revision of the same pass, up to the seq.
+    `quarantined`: by annotator the first vote that is left out, itself and as a later one.
+    """
     limit = LATEST if up_to_seq is None else up_to_seq
-    return and_(votes.c.seq <= limit, ~_is_displaced(limit))
-
-
-def _is_displaced(limit: int) -> ColumnElement[bool]:
     later = votes.alias("later")
-    return (
+    displaced = (
         select(literal(1))
         .select_from(later)
-        .where(_is_later_turn(later, votes), later.c.seq <= limit)
-        .exists()
+        .where(
+            _is_later_turn(later, votes),
+            later.c.seq <= limit,
+            _is_outside(quarantined, later),
+        )
+    )
+    return and_(votes.c.seq <= limit, _is_outside(quarantined, votes), ~displaced.exists())
+
+
+def is_teaching(up_to_seq: int | None, quarantined: Mapping[str, int]) -> ColumnElement[bool]:
+    """The rule of `votes.teaching.teaching_votes`, without machine votes, for a query over `votes`
+    and `comparisons`.
+    """
+    limit = LATEST if up_to_seq is None else up_to_seq
+    decided = (
+        select(adjudications.c.choice)
+        .where(
+            adjudications.c.comparison_id == votes.c.comparison_id, adjudications.c.at_seq <= limit
+        )
+        .order_by(adjudications.c.adjudication_id.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+    return and_(
+        is_counting(up_to_seq, quarantined),
+        func.coalesce(decided, votes.c.choice) == votes.c.choice,
+        votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
+        comparisons.c.repeat_of.is_(None),
+        comparisons.c.flag.is_(None),
+    )
+
+
+def _is_outside(quarantined: Mapping[str, int], vote: Any) -> ColumnElement[bool]:
+    return and_(
+        true(),
+        *(
+            or_(vote.c.annotator_id != annotator, vote.c.seq < first)
+            for annotator, first in quarantined.items()
+        ),
     )
 
 

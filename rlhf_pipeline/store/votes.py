@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from datetime import date, datetime
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import ColumnElement, Row, Select, and_, func, null, select
+from sqlalchemy import ColumnElement, Row, Select, and_, func, literal, null, select
 
 from rlhf_pipeline.errors import InvalidVote, NotFound, PipelineError, StoreError
 from rlhf_pipeline.frames import JUDGEMENTS, VOTES, FrameSchema, check_frame
@@ -33,7 +33,13 @@ from rlhf_pipeline.store.casting import (
     vote_of,
 )
 from rlhf_pipeline.store.conversion import batches, frame_of
-from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing
+from rlhf_pipeline.store.counting import (
+    LATEST,
+    NOBODY,
+    is_counting,
+    is_standing,
+    is_teaching,
+)
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import comparisons, votes
 from rlhf_pipeline.store.vote_lists import VoteLists, is_on_comparison
@@ -350,32 +356,25 @@ class Votes(VoteLists):
         *,
         up_to_seq: int | None = None,
         split: str | None = None,
+        quarantined: Mapping[str, int] = NOBODY,
     ) -> int:
-        """Number of comparisons with a vote above `after_seq` and not above `up_to_seq`, without
-        repeats and flagged ones.
-
-        Votes of machines are not counted. With `split`, only comparisons that were imported with
-        that split.
+        """Number of comparisons with a vote above `after_seq` and not above `up_to_seq` that
+        teaches (see `votes.teaching`). With `split`, only comparisons that were imported with it.
         """
-        limit = LATEST if up_to_seq is None else up_to_seq
-        mine: list[ColumnElement[bool]] = [
-            comparisons.c.repeat_of.is_(None),
-            comparisons.c.flag.is_(None),
-        ]
-        if split is not None:
-            mine.append(comparisons.c.split == split)
-        voted = select(votes.c.comparison_id).where(
-            votes.c.annotator_kind != AnnotatorKind.MACHINE.value
-        )
-        if after_seq > 0 or up_to_seq is not None:
-            voted = voted.where(votes.c.seq > after_seq, votes.c.seq <= limit)
+        newest = self.max_seq()
+        teaches = [votes.c.seq > after_seq, is_teaching(up_to_seq, quarantined)]
+        mine = [] if split is None else [comparisons.c.split == split]
         # Few votes: their comparisons. A large part of all: each comparison's first vote, a fifth
         # of the work at five votes each.
-        newest = self.max_seq()
-        has_vote: ColumnElement[bool] = comparisons.c.comparison_id.in_(voted)
-        if min(limit, newest) - after_seq > newest / 4:
-            has_vote = voted.where(votes.c.comparison_id == comparisons.c.comparison_id).exists()
-        counted = select(func.count()).select_from(comparisons).where(*mine, has_vote)
+        if min(up_to_seq or newest, newest) - after_seq > newest / 4:
+            has_vote = select(literal(1)).select_from(votes).where(is_on_comparison(), *teaches)
+            counted = select(func.count()).select_from(comparisons).where(*mine, has_vote.exists())
+        else:
+            counted = (
+                select(func.count(votes.c.comparison_id.distinct()))
+                .join(comparisons, is_on_comparison())
+                .where(*mine, *teaches)
+            )
         return self._database.fetch_scalar(counted) or 0
 
     def day_digest(self, day: str, up_to_seq: int | None = None) -> DayDigest:

@@ -32,11 +32,9 @@ from rlhf_pipeline.votes.joint_model import ANNOTATORS, JointModel, JointParams,
 from rlhf_pipeline.votes.preference_pairs import (
     PairCounts,
     PairParams,
-    count_pairs,
-    preference_pairs,
+    make_pairs,
     training_rows,
 )
-from rlhf_pipeline.votes.quarantines import NO_QUARANTINES, Quarantines
 from rlhf_pipeline.votes.splits import (
     SPLITS,
     Opening,
@@ -47,6 +45,7 @@ from rlhf_pipeline.votes.splits import (
     split_of,
 )
 from rlhf_pipeline.votes.taste_changes import NO_CHANGES, TasteChanges, separate_old_completions
+from rlhf_pipeline.votes.teaching import NO_QUARANTINES, Quarantines, TeachingRule
 
 __all__ = [
     "ANNOTATORS",
@@ -70,13 +69,13 @@ __all__ = [
     "PairParams",
     "Quarantines",
     "TasteChanges",
+    "TeachingRule",
     "adjudication_queue",
     "agreement",
     "annotator_figures",
     "ceiling_of_agreement",
     "ceilings",
     "consensus",
-    "count_pairs",
     "drop_machine_votes",
     "fit_annotator_model",
     "gold_ceiling",
@@ -86,10 +85,10 @@ __all__ = [
     "judged_comparison_ids",
     "krippendorff_alpha",
     "log_opening",
+    "make_pairs",
     "n_test_pairs",
     "noise_ceiling_or_repeats",
     "open_test_split",
-    "preference_pairs",
     "prompts_in_several_splits",
     "resampled_sums",
     "select_judgements",

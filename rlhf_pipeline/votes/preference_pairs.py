@@ -1,19 +1,19 @@
 """Makes preference pairs from votes by majority, and their training rows."""
 
 import json
+from collections import defaultdict
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from rlhf_pipeline.errors import UnknownComparison
-from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, check_frame
+from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import Choice, Record
-from rlhf_pipeline.votes.counting import counting, drop_machine_votes
-from rlhf_pipeline.votes.dimension_votes import count_dimension_votes
 from rlhf_pipeline.votes.splits import splits_of
+from rlhf_pipeline.votes.teaching import TeachingRule, TeachingVotes, teaching_votes
 
 MAX_STRENGTH = 4
 
@@ -51,17 +51,17 @@ class PairParams(Parameters):
 class PairCounts(Record):
     """Number of votes and comparisons by outcome; nothing is dropped without being counted."""
 
-    n_votes: int
+    n_votes: int = Field(description="votes that teach")
     n_ties: int
     n_skips: int
-    n_machine: int = Field(
-        default=0, description="machine votes, left out unless `with_machine_votes`"
-    )
+    n_quarantined: int = Field(description="votes that a quarantine leaves out")
+    n_overruled: int = Field(description="votes against an expert's decision")
+    n_machine: int = Field(description="machine votes, left out unless `with_machine_votes`")
     n_repeats: int = Field(
         description="votes on repeats; they measure self-consistency and give no pair"
     )
     n_flagged: int = Field(
-        default=0, description="votes on imported comparisons of identical or repeated completions"
+        description="votes on imported comparisons of identical or repeated completions"
     )
     n_comparisons: int = Field(description="comparisons with a vote, without repeats")
     n_only_ties: int = Field(description="comparisons without a vote for a or b")
@@ -72,28 +72,29 @@ class PairCounts(Record):
     n_mixed: int = Field(description="pairs with votes of several kinds of annotators")
 
 
-def preference_pairs(
-    votes: pd.DataFrame, comparisons: pd.DataFrame, params: PairParams | None = None
-) -> pd.DataFrame:
-    """PREFERENCE_PAIRS: one row per comparison with a majority, by comparison id; the order of
-    votes is irrelevant.
+def make_pairs(
+    votes: pd.DataFrame,
+    comparisons: pd.DataFrame,
+    params: PairParams | None = None,
+    rule: TeachingRule | None = None,
+) -> tuple[pd.DataFrame, PairCounts]:
+    """PREFERENCE_PAIRS of VOTES, and what was left out: one row per comparison with a majority of
+    the votes that teach (see `teaching_votes`), by comparison id; the order of votes is irrelevant.
 
-    Ties, `both_bad` and skips give no pair; `n_ties` counts the first two. Votes on repeats and
-    flagged comparisons are left out, and machine votes unless `params.with_machine_votes`. `margin`
-    is the mean signed strength toward the majority divided by 4 (0 if the minority's strength is
-    greater), `day` the latest day of a vote for a or b, `max_seq` the seq of the last vote of any
-    kind. An imported split takes precedence over the hash. Without votes, or with only ties, the
-    frame is empty. Raises UnknownComparison for a vote whose comparison is not in `comparisons`,
-    FrameError if a frame breaks its schema (for example by a duplicate vote id).
+    Ties, `both_bad` and skips give no pair; `n_ties` counts the first two. `margin` is the mean
+    signed strength toward the majority divided by 4 (0 if the minority's strength is greater),
+    `day` the latest day of a vote for a or b, `max_seq` the seq of the last vote of any kind. An
+    imported split takes precedence over the hash. Without votes, or with only ties, the frame is
+    empty. Raises UnknownComparison for a vote whose comparison is not in `comparisons`, FrameError
+    if a frame breaks its schema (for example by a duplicate vote id).
     """
     params = params or PairParams()
-    votes = _training_votes(counting(votes), params)
-    comparisons = check_frame(comparisons, COMPARISONS)
-    first = _unrepeated_votes(votes, comparisons)
-    tallies = _tallies(first, params)
+    taught = teaching_votes(votes, comparisons, rule, with_machine_votes=params.with_machine_votes)
+    tallies = _tallies(taught.votes, params)
     kept = tallies[_is_pair(tallies, params)]
+    counts = _count(taught, tallies, kept)
     if kept.empty:
-        return PREFERENCE_PAIRS.empty_frame()
+        return PREFERENCE_PAIRS.empty_frame(), counts
     frame = kept.reset_index().merge(
         comparisons.drop(columns=["day"]), on="comparison_id", how="left", validate="one_to_one"
     )
@@ -101,68 +102,30 @@ def preference_pairs(
     frame["chosen"] = frame["completion_a"].where(chose_a, frame["completion_b"])
     frame["rejected"] = frame["completion_b"].where(chose_a, frame["completion_a"])
     frame["split"] = splits_of(frame)
-    frame["dimension_votes"] = (
-        count_dimension_votes(
-            first, dict(zip(frame["comparison_id"], frame["chosen_side"], strict=True))
-        )
-        .reindex(frame["comparison_id"])
-        .to_numpy()
-    )
+    sides = dict(zip(frame["comparison_id"], frame["chosen_side"], strict=True))
+    by_dimension = _count_dimension_votes(taught.votes, sides)
+    frame["dimension_votes"] = by_dimension.reindex(frame["comparison_id"]).to_numpy()
     # the annotator model adds soft_label and label_seq later
     made = [name for name in PREFERENCE_PAIRS.columns if name not in ("soft_label", "label_seq")]
-    return check_frame(frame[made].sort_values("comparison_id"), PREFERENCE_PAIRS)
+    return check_frame(frame[made].sort_values("comparison_id"), PREFERENCE_PAIRS), counts
 
 
-def count_pairs(
-    votes: pd.DataFrame, comparisons: pd.DataFrame, params: PairParams | None = None
-) -> PairCounts:
-    """Count the votes and comparisons dropped by `preference_pairs`, by cause. Raises as it
-    does.
-    """
-    params = params or PairParams()
-    cast, comparisons = counting(votes), check_frame(comparisons, COMPARISONS)
-    votes = _training_votes(cast, params)
-    first = _unrepeated_votes(votes, comparisons)
-    flagged = comparisons.loc[
-        comparisons["flag"].notna() & comparisons["repeat_of"].isna(), "comparison_id"
-    ]
-    n_flagged = int((votes["comparison_id"].isin(flagged) & votes["repeat_of"].isna()).sum())
-    tallies = _tallies(first, params)
-    kept = tallies[_is_pair(tallies, params)]
+def _count(taught: TeachingVotes, tallies: pd.DataFrame, kept: pd.DataFrame) -> PairCounts:
+    choice = taught.votes["choice"]
+    n_comparisons = int(taught.votes["comparison_id"].nunique())
     n_sided, n_kept_sided = int((tallies["n_votes"] > 0).sum()), int((kept["n_votes"] > 0).sum())
+    left_out = {name: getattr(taught, name) for name in TeachingVotes._fields[1:]}
     return PairCounts(
-        n_votes=len(cast),
-        n_machine=len(cast) - len(votes),
-        n_ties=int(votes["choice"].isin([Choice.TIE, Choice.BOTH_BAD]).sum()),
-        n_skips=int((votes["choice"] == Choice.SKIP).sum()),
-        n_repeats=len(votes) - len(first) - n_flagged,
-        n_flagged=n_flagged,
-        n_comparisons=int(first["comparison_id"].nunique()),
-        n_only_ties=int(first["comparison_id"].nunique()) - n_sided,
+        n_votes=len(choice),
+        n_ties=int(choice.isin([Choice.TIE, Choice.BOTH_BAD]).sum()),
+        n_skips=int((choice == Choice.SKIP).sum()),
+        n_comparisons=n_comparisons,
+        n_only_ties=n_comparisons - n_sided,
         n_without_majority=n_sided - n_kept_sided,
         n_pairs=len(kept),
         n_mixed=int((kept["annotator_kind"] == "mixed").sum()),
+        **left_out,
     )
-
-
-def _training_votes(votes: pd.DataFrame, params: PairParams) -> pd.DataFrame:
-    return votes if params.with_machine_votes else drop_machine_votes(votes)
-
-
-def _unrepeated_votes(votes: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFrame:
-    """The votes on comparisons that are neither repeats nor flagged."""
-    unknown = votes.loc[~votes["comparison_id"].isin(comparisons["comparison_id"])]
-    if not unknown.empty:
-        row = unknown.iloc[0]
-        raise UnknownComparison(
-            f"Vote {row['vote_id']} is on comparison {row['comparison_id']}, which is not among "
-            f"the {len(comparisons)} comparisons ({len(unknown)} such votes). Pass the "
-            "comparisons of every day with these votes."
-        )
-    left_out = comparisons.loc[
-        comparisons["repeat_of"].notna() | comparisons["flag"].notna(), "comparison_id"
-    ]
-    return votes[votes["repeat_of"].isna() & ~votes["comparison_id"].isin(left_out)]
 
 
 def _tallies(first: pd.DataFrame, params: PairParams) -> pd.DataFrame:
@@ -228,6 +191,37 @@ def _is_pair(tallies: pd.DataFrame, params: PairParams) -> pd.Series:
     # such rows exist only if they are kept
     only_ties = (tallies["n_votes"] == 0) & (tallies["n_ties"] >= params.min_votes)
     return agreed & (tallies["n_votes"] >= params.min_votes) | only_ties
+
+
+def _count_dimension_votes(votes: pd.DataFrame, chosen_sides: Mapping[str, str]) -> pd.Series:
+    """`dimension_votes` of PREFERENCE_PAIRS by comparison id, from the votes that teach; ties in a
+    dimension are left out, as ties of the choice are, and so are comparisons without such votes.
+    """
+    judging = votes[votes["dimensions"].notna() & (votes["choice"] != Choice.SKIP)]
+    counts: dict[str, dict[str, list[int]]] = defaultdict(lambda: defaultdict(lambda: [0, 0]))
+    for comparison_id, text in zip(judging["comparison_id"], judging["dimensions"], strict=True):
+        chosen = chosen_sides.get(comparison_id)
+        for name, side in json.loads(text).items() if chosen else ():
+            if side in (Choice.A, Choice.B):
+                counts[comparison_id][name][side != chosen] += 1
+    return pd.Series(
+        {each: json.dumps(found, sort_keys=True) for each, found in counts.items()}, dtype="object"
+    )
+
+
+def read_dimension_votes(pairs: pd.DataFrame) -> pd.DataFrame:
+    """The columns row (number of the pair in PREFERENCE_PAIRS), dimension, prompt_id, n_chosen and
+    n (votes for a side), one row per pair and dimension that votes judge.
+    """
+    missing = pd.Series([None] * len(pairs), dtype="object")  # the column is optional
+    texts = pairs.get("dimension_votes", missing)
+    rows = [
+        (row, name, prompt_id, chosen, chosen + rejected)
+        for row, (text, prompt_id) in enumerate(zip(texts, pairs["prompt_id"], strict=True))
+        if isinstance(text, str)
+        for name, (chosen, rejected) in json.loads(text).items()
+    ]
+    return pd.DataFrame(rows, columns=["row", "dimension", "prompt_id", "n_chosen", "n"])
 
 
 def training_rows(pairs: pd.DataFrame) -> list[dict[str, Any]]:

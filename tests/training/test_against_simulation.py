@@ -30,7 +30,7 @@ from rlhf_pipeline.simulation import (
     side_utilities,
     utility_gaps,
 )
-from rlhf_pipeline.votes import preference_pairs, split_of
+from rlhf_pipeline.votes import make_pairs, split_of
 
 DAY = "2026-01-01"
 START = datetime(2026, 1, 1, 8, tzinfo=UTC)
@@ -141,7 +141,7 @@ def test_it_reaches_95_percent_of_the_true_taste_and_beats_length_and_side(tmp_p
     unseen = comparisons[comparisons["prompt_id"].map(split_of) != "train"]
     encoder = Encoder(cache=EmbeddingCache(tmp_path))
     for taste in (WARM_TASTE, SOURCED_TASTE):
-        pairs = preference_pairs(vote_frame(comparisons, references, taste), comparisons)
+        pairs = make_pairs(vote_frame(comparisons, references, taste), comparisons)[0]
         fitted = fit_reward_model(LearningData(pairs), reward_model_params(), encoder=encoder)
         prompts = unseen["prompt"].tolist()
         margins = fitted.model.score(prompts, unseen["completion_a"].tolist()) - fitted.model.score(
@@ -162,9 +162,7 @@ def test_it_reaches_95_percent_of_the_true_taste_and_beats_length_and_side(tmp_p
 def test_at_a_ceiling_of_90_percent_it_predicts_more_than_80(tmp_path):
     comparisons, references = make_comparisons(900)
     pool = AnnotatorPool(noise=0.38, fatigue=0.0)  # who knows all utilities predicts 90 %
-    pairs = preference_pairs(
-        vote_frame(comparisons, references, WARM_TASTE, pool, n=1), comparisons
-    )
+    pairs = make_pairs(vote_frame(comparisons, references, WARM_TASTE, pool, n=1), comparisons)[0]
     test = fit_reward_model(
         LearningData(pairs), reward_model_params(), encoder=Encoder(cache=EmbeddingCache(tmp_path))
     ).report.test
@@ -183,7 +181,7 @@ def test_each_head_correlates_with_its_own_truth_most(tmp_path):
     )
     votes = vote_frame(comparisons, references, overall, has_rubric=True)
     fitted = fit_reward_model(
-        LearningData(preference_pairs(votes, comparisons)),
+        LearningData(make_pairs(votes, comparisons)[0]),
         reward_model_params(),
         encoder=Encoder(cache=EmbeddingCache(tmp_path)),
     )

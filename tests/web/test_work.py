@@ -15,7 +15,7 @@ from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import AnnotatorKind, Choice
 from rlhf_pipeline.votes.counting import counting
-from rlhf_pipeline.votes.preference_pairs import count_pairs, preference_pairs
+from rlhf_pipeline.votes.preference_pairs import make_pairs
 from tests.web.conftest import DAY, Web
 from tests.web.databases import on_sqlite
 
@@ -304,8 +304,8 @@ def test_a_service_passes_on_whose_words_a_correction_is(web: Web):
     cast = counting(web.store.votes.log([str(votes[0].day)]))
     for kept, n_pairs in ((made, 1), (bare, 0)):
         of_it = cast[cast["comparison_id"] == kept["comparison_id"]]
-        assert list(preference_pairs(of_it, comparisons)["chosen"]) == ["4"] * n_pairs
-        assert count_pairs(of_it, comparisons).n_machine == 1 - n_pairs
+        assert list(make_pairs(of_it, comparisons)[0]["chosen"]) == ["4"] * n_pairs
+        assert make_pairs(of_it, comparisons)[1].n_machine == 1 - n_pairs
     assert (
         "vera"
         not in web.client("auditor").get("/audit/export").text

@@ -8,7 +8,7 @@ from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
 from rlhf_pipeline.reward_model import LearningData, fit_reward_model, reward_model_params
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
-from rlhf_pipeline.votes import PairParams, joint_model, preference_pairs
+from rlhf_pipeline.votes import PairParams, joint_model, make_pairs
 from tests.unit.reward_model.word_pairs import WordEncoder
 
 FEW = {"l2_grid": [0.03], "context_penalty_grid": [3.0]}
@@ -82,8 +82,8 @@ def test_all_ties_teach_nothing_and_say_so():
     shown = comparisons(60)
     cast = votes(shown, {"x": ["tie"] * 60, "y": ["both_bad"] * 60})
     with pytest.raises(NotEnoughData, match="train split"):
-        fit_reward_model(LearningData(preference_pairs(cast, shown)), encoder=WordEncoder())
-    kept = preference_pairs(cast, shown, PairParams(keep_only_ties=True))
+        fit_reward_model(LearningData(make_pairs(cast, shown)[0]), encoder=WordEncoder())
+    kept = make_pairs(cast, shown, PairParams(keep_only_ties=True))[0]
     assert (kept["n_votes"].tolist(), kept["n_ties"].tolist()) == ([0] * 60, [2] * 60)
     with pytest.raises(NotEnoughData, match="label annotators"):
         EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder()).fit(kept)
@@ -106,7 +106,7 @@ def test_the_annotator_model_corrects_an_inverted_annotator():
     reliability = annotators.annotators.set_index("annotator_id")["reliability"]
     assert reliability["contrary"] < 0.2
     assert reliability["x"] > 0.8
-    pairs = preference_pairs(cast, shown)
+    pairs = make_pairs(cast, shown)[0]
     by_majority, by_annotators = (
         fit_reward_model(
             LearningData(pairs, soft_labels=annotators.labels),
@@ -124,11 +124,11 @@ def test_the_annotator_model_corrects_an_inverted_annotator():
 def test_opposite_votes_give_no_majority_and_cancel_out():
     shown = comparisons(60, [("kind 1", "curt 1")] * 60)
     split = votes(shown, {"x": ["a"] * 60, "y": ["b"] * 60})
-    assert preference_pairs(split, shown).empty
-    kept = preference_pairs(split, shown, PairParams(keep_even_splits=True))
+    assert make_pairs(split, shown)[0].empty
+    kept = make_pairs(split, shown, PairParams(keep_even_splits=True))[0]
     assert (kept["agreement"] == 0.5).all()
     # The same two completions in two comparisons, preferred once this way and once that.
-    opposite = preference_pairs(votes(shown, {"x": ["a", "b"] * 30}), shown).assign(prompt="ask")
+    opposite = make_pairs(votes(shown, {"x": ["a", "b"] * 30}), shown)[0].assign(prompt="ask")
     for pairs in (kept.assign(prompt="ask"), opposite):
         model = EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder()).fit(pairs)
         assert np.ptp(model.score(["ask"] * 2, ["kind 1", "curt 1"])) < 1e-3

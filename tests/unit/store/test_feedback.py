@@ -12,7 +12,7 @@ from rlhf_pipeline.errors import IdempotencyConflict
 from rlhf_pipeline.frames import COMPARISONS, check_frame
 from rlhf_pipeline.records import AnnotatorKind, NewFeedback, content_id
 from rlhf_pipeline.votes.counting import counting
-from rlhf_pipeline.votes.preference_pairs import preference_pairs
+from rlhf_pipeline.votes.preference_pairs import make_pairs
 
 CORRECTION = {
     "kind": "correction",
@@ -70,7 +70,7 @@ def test_a_correction_becomes_a_vote_and_its_text_is_chosen(store):
     )
     assert (str(vote.day), vote.reason) == ("2026-01-03", "arithmetic")
     comparisons = check_frame(store.comparisons.with_ids([kept.comparison_id]), COMPARISONS)
-    pairs = preference_pairs(counting(store.votes.log(["2026-01-03"])), comparisons)
+    pairs = make_pairs(counting(store.votes.log(["2026-01-03"])), comparisons)[0]
     assert (pairs["chosen"].iloc[0], pairs["rejected"].iloc[0], pairs["prompt"].iloc[0]) == (
         "4 — ü",
         "5",

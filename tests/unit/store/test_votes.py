@@ -6,13 +6,16 @@ from datetime import date, datetime, timedelta, timezone
 
 import pandas as pd
 import pytest
+from sqlalchemy import select
 
 from rlhf_pipeline.errors import IdempotencyConflict, InvalidVote, UnknownComparison
 from rlhf_pipeline.frames import EXPORTED_VOTES
 from rlhf_pipeline.records import Vote, VoteDetails
-from rlhf_pipeline.store.schema import votes
+from rlhf_pipeline.store.counting import is_teaching
+from rlhf_pipeline.store.schema import comparisons, votes
 from rlhf_pipeline.votes.consensus import select_judgements
 from rlhf_pipeline.votes.counting import counting, standing
+from rlhf_pipeline.votes.teaching import Quarantines, TeachingRule, teaching_votes
 from tests.unit.store.conftest import NOON
 
 DAY, NEXT_DAY = "2026-01-01", "2026-01-02"
@@ -191,18 +194,21 @@ def test_both_rules_hold_whatever_was_repeated_and_corrected_on_whichever_day(
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_judgements_are_those_of_the_log(store, make_vote, make_comparisons, seed):
-    """Corrected, repeated and skipped votes, those of machines, and votes on repeat cards."""
+def test_judging_and_teaching_votes_are_those_of_the_log(store, make_vote, make_comparisons, seed):
+    """Corrected, repeated, skipped, overruled and quarantined votes, those of machines, and votes
+    on repeat cards and flagged comparisons.
+    """
     rng = random.Random(seed)
     store.comparisons.publish(make_comparisons(2, prefix="r", repeat_of="c0"), published_at=NOON)
+    store.comparisons.flag(["c1"], "broken", actor="ada")
     live: list[Vote] = []
-    for n in range(80):
+    for n in range(160):
         corrected = rng.choice(live) if live and rng.random() < 0.2 else None
         who = (
             (corrected.comparison_id, corrected.annotator_id)
             if corrected
             else (
-                rng.choice(("c0", "c1", "c2", "r0", "r1")),
+                rng.choice(("c0", "c1", "c2", "c3", "r0", "r1")),
                 rng.choice(("ann", "bob", "eve", "bot")),
             )
         )
@@ -216,12 +222,35 @@ def test_judgements_are_those_of_the_log(store, make_vote, make_comparisons, see
             idempotency_key=f"k{n}",
         )
         live = [vote for vote in live if vote is not corrected] + [store.votes.cast(cast)]
+        if n == 60:
+            store.adjudications.decide("c0", "a", reason="r", actor="eve")
+            store.adjudications.decide("c2", "b", reason="r", actor="eve")
+        if n == 110:
+            store.adjudications.undo("c2", reason="r", actor="eve")
     ids = ["c0", "c1", "r0", "r1"]
     expected = select_judgements(store.votes.log(comparison_ids=ids))
     assert len(expected) >= 3, "some judgements count"
     found = store.votes.judgements(ids).sort_values("seq", ignore_index=True)
     pd.testing.assert_frame_equal(found, expected)
     assert store.votes.judgements([]).empty
+    for seq in (40, 80, 120, 160):
+        log = store.votes.log(up_to_seq=seq)
+        shown = store.comparisons.with_ids(sorted(set(log["comparison_id"])))
+        decided = store.adjudications.standing(list(shown["comparison_id"]), up_to_seq=seq)
+        for since in ({}, {"ann": 70, "bob": 100}):
+            rule = TeachingRule(Quarantines(since), {c: one.choice for c, one in decided.items()})
+            teach = teaching_votes(log, shown, rule).votes
+            wanted = select(votes.c.seq).join(
+                comparisons, comparisons.c.comparison_id == votes.c.comparison_id
+            )
+            found_seqs = store.database.fetch_scalars(
+                wanted.where(is_teaching(seq, since)).order_by(votes.c.seq)
+            )
+            assert found_seqs == teach["seq"].tolist()
+            for after in (0, 60, 115):
+                n = teach.loc[teach["seq"] > after, "comparison_id"].nunique()
+                options = {"up_to_seq": seq, "quarantined": since}
+                assert store.votes.n_voted_comparisons(after, **options) == n
 
 
 def test_a_log_carries_prompt_and_repeat(store, make_vote, make_comparisons):

@@ -2,8 +2,8 @@
 
 import pandas as pd
 
-from rlhf_pipeline.votes.adjudication import decide_labels, drop_overruled
-from rlhf_pipeline.votes.preference_pairs import preference_pairs
+from rlhf_pipeline.votes.preference_pairs import make_pairs
+from rlhf_pipeline.votes.teaching import TeachingRule, decide_labels
 from tests.unit.votes.test_preference_pairs import comparisons, votes
 
 SHOWN = comparisons("even", "lost", "tied", "plain")
@@ -16,8 +16,10 @@ CAST = votes(
 
 
 def test_a_pair_rests_on_the_votes_that_agree_with_the_decision() -> None:
-    kept = drop_overruled(CAST, {"even": "b", "lost": "b", "tied": "tie"})
-    pairs = preference_pairs(kept, SHOWN).set_index("comparison_id")
+    rule = TeachingRule(decided={"even": "b", "lost": "b", "tied": "tie"})
+    made, counts = make_pairs(CAST, SHOWN, rule=rule)
+    assert counts.n_overruled == 4
+    pairs = made.set_index("comparison_id")
     assert pairs["chosen_side"].to_dict() == {"even": "b", "lost": "b", "plain": "b"}
     assert pairs.loc["lost", ["n_votes", "agreement", "margin"]].tolist() == [1, 1.0, 0.75]
     assert pairs.loc["plain", "n_votes"] == 2
@@ -32,13 +34,8 @@ def test_a_decision_takes_the_place_of_the_annotator_models_label() -> None:
     assert decide_labels(labels, {}).equals(labels)
 
 
-def test_without_decisions_pairs_are_the_same() -> None:
-    before = preference_pairs(CAST, SHOWN)
-    assert preference_pairs(drop_overruled(CAST, {}), SHOWN).equals(before)
-
-
 def test_an_earlier_pass_does_not_count_again() -> None:
     twice = votes(("even", "ann", "a", 4), ("even", "ann", "b", 4))
     second = twice["seq"] == twice["seq"].max()
     twice["pass_no"] = second.astype("Int64") + 1
-    assert drop_overruled(twice, {"even": "a"}).empty
+    assert make_pairs(twice, SHOWN, rule=TeachingRule(decided={"even": "a"}))[0].empty

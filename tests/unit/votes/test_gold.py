@@ -2,7 +2,7 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
-from rlhf_pipeline.votes import gold_ceiling, gold_pairs, preference_pairs
+from rlhf_pipeline.votes import gold_ceiling, gold_pairs, make_pairs
 
 DAY = "2026-01-01"
 
@@ -75,7 +75,7 @@ def test_ties_unknown_flagged_and_repeated_ones_make_no_pair():
 def test_gold_pairs_use_vote_counts_only_if_votes_agree_with_gold():
     frame = comparisons([("c1", "a", None, None), ("c2", "a", None, None), ("c3", "b", None, None)])
     cast = votes([("c1", "a"), ("c1", "a"), ("c1", "b"), ("c2", "b"), ("c2", "b")])
-    pairs = gold_pairs(frame, preference_pairs(cast, frame)).set_index("comparison_id")
+    pairs = gold_pairs(frame, make_pairs(cast, frame)[0]).set_index("comparison_id")
     assert (
         pairs.loc["c1", "agreement"],
         pairs.loc["c1", "n_votes"],
@@ -91,7 +91,7 @@ def test_gold_pairs_use_vote_counts_only_if_votes_agree_with_gold():
 
 def test_the_split_is_the_given_one_or_that_of_the_pairs_own_votes():
     frame = comparisons([(f"c{i}", "a", None, None) for i in range(30)])
-    by_votes = preference_pairs(votes([(c, "a") for c in frame["comparison_id"]]), frame)
+    by_votes = make_pairs(votes([(c, "a") for c in frame["comparison_id"]]), frame)[0]
     assert gold_pairs(frame)["split"].tolist() == by_votes["split"].tolist()
 
 

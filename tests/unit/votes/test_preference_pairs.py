@@ -2,11 +2,10 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, VOTES, check_frame
-from rlhf_pipeline.votes.dimension_votes import read_dimension_votes
 from rlhf_pipeline.votes.preference_pairs import (
     PairParams,
-    count_pairs,
-    preference_pairs,
+    make_pairs,
+    read_dimension_votes,
     training_rows,
 )
 from rlhf_pipeline.votes.splits import SPLITS, prompts_in_several_splits, split_of
@@ -59,7 +58,7 @@ def votes(*cast: tuple[str, str, str, int | None], kinds: tuple[str, ...] = ()) 
 
 def test_the_majority_is_chosen_with_its_mean_signed_strength():
     cast = votes(("c1", "x", "b", 4), ("c1", "y", "b", 2), ("c1", "z", "a", 2))
-    row = preference_pairs(cast, comparisons("c1")).iloc[0]
+    row = make_pairs(cast, comparisons("c1"))[0].iloc[0]
     assert (row["chosen"], row["rejected"], row["chosen_side"]) == (
         "text b of c1",
         "text a of c1",
@@ -78,10 +77,10 @@ def test_a_tie_is_not_a_preference():
         ("c2", "y", "tie", None),
         ("c2", "z", "skip", None),
     )
-    pairs = preference_pairs(cast, comparisons("c1", "c2"))
+    pairs = make_pairs(cast, comparisons("c1", "c2"))[0]
     assert pairs["comparison_id"].tolist() == ["c2"]
     assert pairs["n_votes"].tolist() == [1]
-    counts = count_pairs(cast, comparisons("c1", "c2"))
+    counts = make_pairs(cast, comparisons("c1", "c2"))[1]
     assert (counts.n_votes, counts.n_ties, counts.n_skips, counts.n_only_ties, counts.n_pairs) == (
         5,
         3,
@@ -95,25 +94,25 @@ def test_a_tie_is_not_a_preference():
     "cast", [votes(), votes(("c1", "x", "tie", None), ("c1", "y", "tie", None))]
 )
 def test_no_votes_or_only_ties_give_the_empty_frame(cast):
-    pairs = preference_pairs(cast, comparisons("c1"))
+    pairs = make_pairs(cast, comparisons("c1"))[0]
     assert pairs.empty
     assert list(pairs.columns) == list(PREFERENCE_PAIRS.columns)
-    assert count_pairs(cast, comparisons("c1")).n_pairs == 0
+    assert make_pairs(cast, comparisons("c1"))[1].n_pairs == 0
 
 
 def test_an_even_split_has_no_majority_unless_it_is_kept_at_margin_zero():
     cast = votes(("c1", "x", "a", 4), ("c1", "y", "b", 1))
-    assert preference_pairs(cast, comparisons("c1")).empty
-    assert count_pairs(cast, comparisons("c1")).n_without_majority == 1
-    kept = preference_pairs(cast, comparisons("c1"), PairParams(keep_even_splits=True)).iloc[0]
+    assert make_pairs(cast, comparisons("c1"))[0].empty
+    assert make_pairs(cast, comparisons("c1"))[1].n_without_majority == 1
+    kept = make_pairs(cast, comparisons("c1"), PairParams(keep_even_splits=True))[0].iloc[0]
     assert (kept["agreement"], kept["margin"]) == (0.5, 0.0)
 
 
 def test_votes_on_repeats_make_no_pair():
     shown = comparisons("c1", "c2", repeat_of={"c2": "c1"})
     cast = votes(("c1", "x", "a", 1), ("c2", "x", "b", 1))
-    assert preference_pairs(cast, shown)["comparison_id"].tolist() == ["c1"]
-    assert count_pairs(cast, shown).n_repeats == 1
+    assert make_pairs(cast, shown)[0]["comparison_id"].tolist() == ["c1"]
+    assert make_pairs(cast, shown)[1].n_repeats == 1
 
 
 def test_a_pair_that_humans_and_machines_judged_is_marked_mixed():
@@ -123,11 +122,11 @@ def test_a_pair_that_humans_and_machines_judged_is_marked_mixed():
         ("c2", "x", "a", 1),
         kinds=("human", "simulated", "human"),
     )
-    assert preference_pairs(cast, comparisons("c1", "c2"))["annotator_kind"].tolist() == [
+    assert make_pairs(cast, comparisons("c1", "c2"))[0]["annotator_kind"].tolist() == [
         "mixed",
         "human",
     ]
-    assert count_pairs(cast, comparisons("c1", "c2")).n_mixed == 1
+    assert make_pairs(cast, comparisons("c1", "c2"))[1].n_mixed == 1
 
 
 def test_splits_have_their_shares_and_depend_on_the_prompt_alone():
@@ -139,9 +138,7 @@ def test_splits_have_their_shares_and_depend_on_the_prompt_alone():
 
 
 def test_training_rows_have_the_columns_of_trl_first():
-    pairs = preference_pairs(
-        votes(("c1", "x", "a", 1), ("c2", "x", "b", 3)), comparisons("c1", "c2")
-    )
+    pairs = make_pairs(votes(("c1", "x", "a", 1), ("c2", "x", "b", 3)), comparisons("c1", "c2"))[0]
     rows = training_rows(pairs)
     assert list(rows[0])[:4] == ["prompt", "chosen", "rejected", "margin"]
     assert rows[1]["chosen"] == "text b of c2"
@@ -152,7 +149,7 @@ def test_a_split_given_with_an_import_wins_and_its_group_stays_together():
         split=["test", None, None], split_group=["debate", "debate", None]
     )
     cast = votes(("c1", "x", "a", 1), ("c2", "x", "a", 1), ("c3", "x", "a", 1))
-    pairs = preference_pairs(cast, given).set_index("comparison_id")
+    pairs = make_pairs(cast, given)[0].set_index("comparison_id")
     assert pairs["split"].to_dict() == {
         "c1": "test",
         "c2": split_of("debate"),
@@ -163,9 +160,9 @@ def test_a_split_given_with_an_import_wins_and_its_group_stays_together():
 def test_flagged_comparisons_make_no_pair_and_are_counted():
     given = comparisons("c1", "c2", "c3").assign(flag=["identical", "repeated", None])
     cast = votes(("c1", "x", "a", 1), ("c2", "x", "a", 1), ("c2", "y", "a", 1), ("c3", "x", "a", 1))
-    assert preference_pairs(cast, given)["comparison_id"].tolist() == ["c3"]
-    counts = count_pairs(cast, given)
-    assert (counts.n_votes, counts.n_flagged, counts.n_repeats, counts.n_pairs) == (4, 3, 0, 1)
+    assert make_pairs(cast, given)[0]["comparison_id"].tolist() == ["c3"]
+    counts = make_pairs(cast, given)[1]
+    assert (counts.n_votes, counts.n_flagged, counts.n_repeats, counts.n_pairs) == (1, 3, 0, 1)
 
 
 def test_machine_votes_give_no_pairs_by_default():
@@ -177,16 +174,16 @@ def test_machine_votes_give_no_pairs_by_default():
         kinds=("human", "machine", "machine", "machine"),
     )
     judged = comparisons("c1", "c2")
-    by_default = preference_pairs(cast, judged)
-    told = preference_pairs(cast, judged, PairParams(with_machine_votes=True))
+    by_default = make_pairs(cast, judged)[0]
+    told = make_pairs(cast, judged, PairParams(with_machine_votes=True))[0]
     assert by_default[
         ["comparison_id", "chosen_side", "annotator_kind", "n_votes"]
     ].values.tolist() == [["c1", "a", "human", 1]]
     assert told["annotator_kind"].tolist() == ["mixed", "machine"]
     assert told["chosen_side"].tolist() == ["b", "b"]
-    counts = count_pairs(cast, judged)
-    assert (counts.n_votes, counts.n_machine, counts.n_pairs, counts.n_mixed) == (4, 3, 1, 0)
-    assert count_pairs(cast, judged, PairParams(with_machine_votes=True)).n_machine == 0
+    counts = make_pairs(cast, judged)[1]
+    assert (counts.n_votes, counts.n_machine, counts.n_pairs, counts.n_mixed) == (1, 3, 1, 0)
+    assert make_pairs(cast, judged, PairParams(with_machine_votes=True))[1].n_machine == 0
 
 
 @pytest.mark.parametrize("last", ["tie", "both_bad", "skip"])
@@ -195,7 +192,7 @@ def test_a_pair_carries_the_seq_of_its_last_vote(last):
     an earlier seq, it would be known early.
     """
     cast = votes(("c1", "x", "a", None), ("c2", "x", "a", None), ("c1", "y", last, None))
-    pairs = preference_pairs(cast, comparisons("c1", "c2")).set_index("comparison_id")
+    pairs = make_pairs(cast, comparisons("c1", "c2"))[0].set_index("comparison_id")
     assert pairs["max_seq"].to_dict() == {"c1": 3, "c2": 2}
     assert pairs.loc["c1", "n_ties"] == (0 if last == "skip" else 1)
 
@@ -204,9 +201,9 @@ def test_a_prompt_that_an_import_put_into_two_splits_is_named():
     given = comparisons("c1", "c2", "c3").assign(
         prompt_id=["p", "p", "q"], split=["test", "train", "train"]
     )
-    pairs = preference_pairs(
-        votes(("c1", "x", "a", 1), ("c2", "x", "a", 1), ("c3", "x", "a", 1)), given
-    )
+    pairs = make_pairs(votes(("c1", "x", "a", 1), ("c2", "x", "a", 1), ("c3", "x", "a", 1)), given)[
+        0
+    ]
     assert prompts_in_several_splits(pairs) == ["p"]
     assert prompts_in_several_splits(pairs[pairs["split"] == "train"]) == []
     assert prompts_in_several_splits(PREFERENCE_PAIRS.empty_frame()) == []
@@ -228,7 +225,7 @@ def test_votes_in_a_dimension_are_counted_for_the_chosen_side():
             None,
         ]
     )
-    pairs = preference_pairs(cast, comparisons("c1", "c2"))
+    pairs = make_pairs(cast, comparisons("c1", "c2"))[0]
     assert pairs["dimension_votes"][0] == '{"correct": [1, 2], "helpful": [1, 0]}'
     assert pd.isna(pairs["dimension_votes"][1])
     read = read_dimension_votes(pairs)
@@ -236,4 +233,4 @@ def test_votes_in_a_dimension_are_counted_for_the_chosen_side():
         [0, "correct", 1, 3],
         [0, "helpful", 1, 1],
     ]
-    assert preference_pairs(cast[::-1], comparisons("c1", "c2")).equals(pairs)
+    assert make_pairs(cast[::-1], comparisons("c1", "c2"))[0].equals(pairs)
