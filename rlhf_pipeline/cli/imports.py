@@ -5,6 +5,7 @@ import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,7 +19,13 @@ from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.replay import import_lock, replay_pending
 from rlhf_pipeline.cli.tables import echo, progress_bar
 from rlhf_pipeline.config import HomeFacts, Settings
-from rlhf_pipeline.datasets.argilla import ArgillaComparisons, ArgillaVotes, is_argilla
+from rlhf_pipeline.datasets.argilla import (
+    PREFERENCE,
+    ArgillaRows,
+    comparison_of,
+    is_argilla,
+    votes_of,
+)
 from rlhf_pipeline.datasets.cells import MomentParser
 from rlhf_pipeline.datasets.comparisons import ComparisonImport
 from rlhf_pipeline.datasets.mapping import ColumnMapping
@@ -386,7 +393,10 @@ def _unpack_rows(kind: str, rows: RowFile, names: ColumnMapping) -> RowFile:
     """Split the records of an Argilla export, each of which holds a comparison with its votes."""
     if kind == "prompts" or not is_argilla(rows):
         return rows
-    return ArgillaComparisons(rows) if kind == "comparisons" else ArgillaVotes(rows, names)
+    if kind == "comparisons":
+        return ArgillaRows(rows, comparison_of)
+    question = names.columns.get("choice", PREFERENCE)
+    return ArgillaRows(rows, partial(votes_of, question=question))
 
 
 def _load_pseudonyms(workspace: Workspace) -> Pseudonyms:

@@ -3,7 +3,7 @@
 import shutil
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -135,7 +135,9 @@ def export(
 
 @app.command("register")
 def register(
-    kind: Annotated[str, typer.Argument(metavar="policy", help="Only policies come from outside.")],
+    kind: Annotated[
+        Literal["policy"], typer.Argument(metavar="policy", help="Only policies come from outside.")
+    ],
     source: Annotated[
         str,
         typer.Argument(metavar="DIR", help="Folder or hub id of a causal LM for transformers."),
@@ -146,12 +148,6 @@ def register(
     ],
 ) -> None:
     """Register a policy that was made elsewhere. It serves only after `rlhf models promote`."""
-    if kind != "policy":
-        raise typer.BadParameter(
-            f"{kind!r} cannot be registered; only a policy can. `rlhf reward train` makes reward "
-            "models.",
-            param_hint="policy",
-        )
     workspace = Workspace.open()
     version = workspace.champions.register_policy(
         source, {"stage": "rlhf models register", "rlhf.reason": reason, "rlhf.source": source}

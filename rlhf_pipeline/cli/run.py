@@ -1,6 +1,6 @@
 """`rlhf run` and `rlhf loop`: jobs of the project in this process, once or as they fall due."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -8,8 +8,6 @@ from rlhf_pipeline.cli.application import load_driver
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import Settings
-
-JOBS = ("collection", "feedback", "learning", "retraining")
 
 StageChanges = Annotated[
     list[str] | None,
@@ -24,7 +22,7 @@ StageChanges = Annotated[
 
 def run(
     job: Annotated[
-        str,
+        Literal["collection", "feedback", "learning", "retraining"],
         typer.Argument(
             metavar="JOB",
             help="collection: prompts, completions and comparisons of a day. feedback: votes, "
@@ -48,8 +46,6 @@ def run(
     changes: StageChanges = None,
 ) -> None:
     """Run one job now, in this terminal, with one line per stage."""
-    if job not in JOBS:
-        raise typer.BadParameter(f"{job!r} is none of {', '.join(JOBS)}", param_hint="JOB")
     if day and (first or last):
         raise typer.BadParameter("give --day, or --from and --to", param_hint="--day")
     if job == "retraining" and not reason.strip():

@@ -10,8 +10,7 @@ per user and suggestion for `rlhf import votes`.
 """
 
 import json
-from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
@@ -89,13 +88,16 @@ def is_argilla(rows: RowFile) -> bool:
     return "fields" in rows.columns and any(name in rows.columns for name in ANSWERS)
 
 
-class _FlattenedRecords(ABC):
-    """Flattened rows of a file of records; `columns` is the union over all rows."""
+class ArgillaRows:
+    """The rows that `flatten` makes of each record of a file; `columns` is the union over all."""
 
     is_csv = False
 
-    def __init__(self, records: RowFile):
+    def __init__(
+        self, records: RowFile, flatten: Callable[[Mapping[str, Any]], Iterator[dict[str, Any]]]
+    ) -> None:
         self._records = records
+        self._flatten = flatten
         self.size = records.size
         # Reads all rows: a question may first be answered in the last record.
         self.columns = list(
@@ -114,56 +116,41 @@ class _FlattenedRecords(ABC):
             else:
                 yield from (FileRow(record.line, cells) for cells in self._flatten(record.cells))
 
-    @abstractmethod
-    def _flatten(self, record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        """The rows of one record without a fault."""
+
+def comparison_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """One row: the metadata and fields of a record, and its id as source_pair_id."""
+    metadata = {k: v for k, v in (record.get("metadata") or {}).items() if k != "suggested_at"}
+    own = {"comparison_id": record.get("id")} if _is_exported(record) else {}
+    yield {"source_pair_id": record.get("id")} | metadata | own | record["fields"]
 
 
-class ArgillaComparisons(_FlattenedRecords):
-    """One row per record: its metadata and fields, and its id as source_pair_id."""
-
-    def _flatten(self, record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        metadata = {k: v for k, v in (record.get("metadata") or {}).items() if k != "suggested_at"}
-        own = {"comparison_id": record.get("id")} if _is_exported(record) else {}
-        yield {"source_pair_id": record.get("id")} | metadata | own | record["fields"]
-
-
-class ArgillaVotes(_FlattenedRecords):
-    """One row per user with a response, and one for a model's suggestion; `names` may map the
-    question that holds the choice.
+def votes_of(record: Mapping[str, Any], question: str = PREFERENCE) -> Iterator[dict[str, Any]]:
+    """One row per user with a response, and one for a model's suggestion; `question` holds the
+    choice.
     """
-
-    def __init__(self, records: RowFile, names: mapping.ColumnMapping):
-        self._question = names.columns.get("choice", PREFERENCE)
-        super().__init__(records)
-
-    def _flatten(self, record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-        own = _is_exported(record)
-        about: dict[str, Any] = {"source_pair_id": record.get("id")}
-        if own:
-            about |= {
-                "comparison_id": record.get("id"),
-                mapping.SCHEMA: VOTE_ROWS.name,
-                "is_superseded": False,
-            }
-        by_user: dict[str, dict[str, Any]] = {}
-        for question, answers in (record.get("responses") or {}).items():
-            for answer in answers:
-                by_user.setdefault(str(answer.get("user_id")), {})[question] = answer.get("value")
-        for user, said in by_user.items():
-            yield about | {"annotator_id": user} | said
-        suggestion = (record.get("suggestions") or {}).get(self._question)
-        if suggestion is not None:
-            when = {"voted_at": (record.get("metadata") or {}).get("suggested_at")} if own else {}
-            said = {
-                self._question: suggestion.get("value"),
-                "stated_confidence": suggestion.get("score"),
-            }
-            machine = {
-                "annotator_id": suggestion.get("agent") or "suggestion",
-                "annotator_kind": AnnotatorKind.MACHINE.value,
-            }
-            yield about | machine | said | when
+    own = _is_exported(record)
+    about: dict[str, Any] = {"source_pair_id": record.get("id")}
+    if own:
+        about |= {
+            "comparison_id": record.get("id"),
+            mapping.SCHEMA: VOTE_ROWS.name,
+            "is_superseded": False,
+        }
+    by_user: dict[str, dict[str, Any]] = {}
+    for asked, answers in (record.get("responses") or {}).items():
+        for answer in answers:
+            by_user.setdefault(str(answer.get("user_id")), {})[asked] = answer.get("value")
+    for user, said in by_user.items():
+        yield about | {"annotator_id": user} | said
+    suggestion = (record.get("suggestions") or {}).get(question)
+    if suggestion is not None:
+        when = {"voted_at": (record.get("metadata") or {}).get("suggested_at")} if own else {}
+        said = {question: suggestion.get("value"), "stated_confidence": suggestion.get("score")}
+        machine = {
+            "annotator_id": suggestion.get("agent") or "suggestion",
+            "annotator_kind": AnnotatorKind.MACHINE.value,
+        }
+        yield about | machine | said | when
 
 
 def _responses(votes: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:

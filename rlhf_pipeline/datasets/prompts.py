@@ -1,30 +1,22 @@
 """Imports the rows of a file as prompts of the JSONL file that the `dataset` source reads."""
 
 import json
-import os
 import shutil
-import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
 from rlhf_pipeline.datasets import mapping
-from rlhf_pipeline.datasets.cells import (
-    RowRejected,
-    is_missing,
-    parse_enum,
-    parse_optional_text,
-    parse_text,
-)
+from rlhf_pipeline.datasets.cells import RowRejected, parse_text
 from rlhf_pipeline.datasets.mapping import bind
 from rlhf_pipeline.datasets.rejects import ImportCounts, Rejects
-from rlhf_pipeline.errors import DatasetError, PromptError
-from rlhf_pipeline.files import translate_write_errors
+from rlhf_pipeline.errors import DatasetError
+from rlhf_pipeline.files import open_atomically
 from rlhf_pipeline.prompts import prompt_id
-from rlhf_pipeline.prompts.base import check_size
+from rlhf_pipeline.prompts.dataset import parse_draft
+from rlhf_pipeline.prompts.rows import replace_missing
 from rlhf_pipeline.protocols import Progress, ignore_progress
-from rlhf_pipeline.records import Category, Difficulty, parse_category
 from rlhf_pipeline.row_files import FileRow, RowFile, chunks
 
 REQUIRED = [("text",)]
@@ -54,36 +46,28 @@ class PromptImport:
         binding = bind(mapping.PROMPTS, names, rows.columns, what=what, required=REQUIRED)
         self.unused = binding.unused
         known, seen = _load_known_ids(self.target), set[str]()
-        unfinished = self.target.with_name(f".{self.target.name}.{uuid.uuid4().hex}.tmp")
-        try:
-            with translate_write_errors(self.target):
-                self.target.parent.mkdir(parents=True, exist_ok=True)
-                if self.target.exists():
-                    shutil.copyfile(self.target, unfinished)
-                with unfinished.open("a", encoding="utf-8") as file:
-                    for batch in chunks(rows):
-                        for row in batch:
-                            self._take(row, binding, file, known, seen)
-                        progress(rows.position, rows.size, "prompts")
-                    file.flush()
-                    os.fsync(file.fileno())
-                os.replace(unfinished, self.target)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with open_atomically(self.target) as file:
+            if self.target.exists():
+                with self.target.open("rb") as earlier:
+                    shutil.copyfileobj(earlier, file)
+            for batch in chunks(rows):
+                for row in batch:
+                    self._take(row, binding, file, known, seen)
+                progress(rows.position, rows.size, "prompts")
         return self.counts
 
     def _take(
         self,
         row: FileRow,
         binding: mapping.Binding,
-        file: IO[str],
+        file: IO[bytes],
         known: set[str],
         seen: set[str],
     ) -> None:
         try:
             if row.fault is not None:
                 raise RowRejected(row.fault)
-            prompt = self._prompt(binding.select_cells(row.cells), row.line)
+            prompt = self._prompt(binding.select_cells(row.cells))
         except RowRejected as cause:
             self.rejects.add(row.line, str(cause), row.cells)
             self.counts = self.counts.plus(rejected=1)
@@ -96,29 +80,21 @@ class PromptImport:
         elif name in known:
             self.counts = self.counts.plus(known=1)
         else:
-            json.dump(prompt, file, ensure_ascii=False)
-            file.write("\n")
+            file.write(f"{json.dumps(prompt, ensure_ascii=False)}\n".encode())
             self.counts = self.counts.plus(imported=1)
 
-    def _prompt(self, cells: Mapping[str, Any], line: int) -> dict[str, Any]:
+    def _prompt(self, cells: Mapping[str, Any]) -> dict[str, Any]:
         """A row of the target file."""
         said = clean(parse_text(cells["text"], "text"))
-        try:
-            check_size(said, f"line {line}")
-        except PromptError as cause:
-            raise RowRejected(str(cause).partition(": ")[2].rstrip(".")) from cause
-        domain = parse_optional_text(cells.get("domain"), "domain") or self.domain
-        reference = parse_optional_text(cells.get("reference"), "reference")
-        difficulty = cells.get("difficulty")
-        variables: dict[str, Any] = {"n_whitespace_tokens": len(said.split())}
+        draft = parse_draft(replace_missing(cells) | {"text": said}, self.domain or "")
+        if isinstance(draft, str):
+            raise RowRejected(draft)
         return {
-            "text": said,
-            "category": _category(cells.get("category"), domain),
-            "difficulty": Difficulty.MEDIUM.value
-            if is_missing(difficulty)
-            else parse_enum(difficulty, "difficulty", Difficulty).value,
-            "reference": reference,
-            "variables": variables | ({"domain": domain} if domain else {}),
+            "text": draft.text,
+            "category": draft.category,
+            "difficulty": draft.difficulty,
+            "reference": draft.reference,
+            "variables": {"n_whitespace_tokens": len(said.split()), **draft.variables},
         }
 
 
@@ -130,17 +106,6 @@ def clean(said: str) -> str:
     'Why?\nSay it.'
     """
     return said.replace("\r\n", "\n").replace("\r", "\n").strip()
-
-
-def _category(value: Any, domain: str | None) -> str:
-    """The given category; else the domain, if it is a category; else `instruction`."""
-    if not is_missing(value):
-        try:
-            return parse_category(value)
-        except ValueError as cause:
-            raise RowRejected(str(cause)) from None
-    said = (domain or "").strip().lower()
-    return said if said in tuple(Category) else Category.INSTRUCTION.value
 
 
 def _load_known_ids(target: Path) -> set[str]:

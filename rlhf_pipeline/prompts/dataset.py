@@ -97,7 +97,7 @@ def read_drafts(
     """
     seen: set[str] = set()
     for row in rows:
-        draft = row.fault or _parse_draft(row.cells, domain)
+        draft = row.fault or parse_draft(row.cells, domain)
         if isinstance(draft, str):
             report.reject("row", draft, where=row.where)
             continue
@@ -142,7 +142,7 @@ def read_jsonl(path: Path) -> pd.DataFrame:
         raise PromptError(f"{path} is not a file of exported prompts: {cause}") from cause
 
 
-def _parse_draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
+def parse_draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
     """The draft of a row, or the fault with its cure."""
     text = next((row[c] for c in TEXT_COLUMNS if isinstance(row.get(c), str)), None)
     if text is None and any(c in row and row[c] is None for c in TEXT_COLUMNS):

@@ -8,13 +8,13 @@ import pytest
 
 from rlhf_pipeline.datasets.argilla import (
     RECORD_ROWS,
-    ArgillaComparisons,
-    ArgillaVotes,
+    ArgillaRows,
+    comparison_of,
     is_argilla,
     record_rows,
+    votes_of,
 )
 from rlhf_pipeline.datasets.formats.argilla import Argilla
-from rlhf_pipeline.datasets.mapping import ColumnMapping
 from rlhf_pipeline.datasets.preference import comparison_rows
 from rlhf_pipeline.frames import COMPARISONS, EXPORTED_VOTES, check_frame
 from rlhf_pipeline.row_files import open_rows
@@ -73,16 +73,12 @@ def records(*frames):
     return json.loads(file.getvalue())
 
 
-def rows_of(tmp_path, found, kind, names=None):
+def rows_of(tmp_path, found, kind):
     path = tmp_path / "records.json"
     path.write_text(json.dumps(found))
     opened = open_rows(path)
     assert is_argilla(opened)
-    flat = (
-        ArgillaComparisons(opened)
-        if kind == "comparisons"
-        else ArgillaVotes(opened, names or ColumnMapping())
-    )
+    flat = ArgillaRows(opened, comparison_of if kind == "comparisons" else votes_of)
     return flat, list(flat)
 
 
