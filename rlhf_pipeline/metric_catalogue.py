@@ -10,8 +10,9 @@ from rlhf_pipeline.monitoring import MetricPoint
 
 @dataclass(frozen=True)
 class Metric:
-    """One kind of figure. `stage` is the asset that writes it; without one, the web app or a sensor
-    does. `is_count_of_day` marks amounts of one day, which are written only once they are above 0.
+    """One kind of figure. `stage` is the asset that writes it; without one, a sensor or an
+    application in production does. `is_count_of_day` marks amounts of one day, which are written
+    only once they are above 0.
     """
 
     name: str
@@ -41,14 +42,6 @@ METRICS: dict[str, Metric] = {
         ),
         Metric(
             "votes.idle_hours", "hours", "Time in which nobody voted although a comparison waited."
-        ),
-        Metric("web.vote_seconds", "seconds", "Mean time in which the web app stored a vote."),
-        Metric(
-            "web.requests",
-            "requests",
-            "Requests to the web app by class of status, such as 5xx.",
-            ("status",),
-            is_count_of_day=True,
         ),
         Metric("queue.open", "judgements", "Judgements that wait for annotators."),
         Metric(

@@ -1,4 +1,4 @@
-"""Metric points by day, name and labels: what assets, sensors and the web app measured."""
+"""Metric points by day, name and labels: what assets, sensors and applications measured."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -48,16 +48,6 @@ class MetricPoints:
                 for point in points:
                     if point.day == day and point.name in names:
                         self._put(connection, point)
-
-    def add(self, points: Sequence[MetricPoint]) -> None:
-        """Add the counts and sums to those stored. The value becomes the mean of all, or the count
-        of those without a sum.
-        """
-        for batch in batches(points, MAX_ROWS):
-            with self._database.write_transaction() as connection:
-                for point in batch:
-                    stored = self._get(connection, point)
-                    self._put(connection, _merge(stored, point) if stored else point)
 
     def read(
         self,
@@ -145,10 +135,6 @@ class MetricPoints:
             *(func.replace(columns.labels, pair, "") != columns.labels for pair in pairs),
         ]
 
-    def _get(self, connection: Connection, point: MetricPoint) -> MetricPoint | None:
-        row = connection.execute(select(*COLUMNS).where(self._is(point))).first()
-        return _build_point(row) if row else None
-
     def _put(self, connection: Connection, point: MetricPoint) -> None:
         row = _row(point)
         updated = connection.execute(metric_points.update().where(self._is(point)).values(row))
@@ -183,22 +169,3 @@ def _build_point(row: Any) -> MetricPoint:
 def _parse_labels(text: str) -> dict[str, str]:
     labels: dict[str, str] = json.loads(text)
     return labels
-
-
-def _merge(stored: MetricPoint, new: MetricPoint) -> MetricPoint:
-    n = stored.n + new.n
-    total = _sum(stored.total, new.total)
-    return new.model_copy(
-        update={
-            "n": n,
-            "total": total,
-            "total_squares": _sum(stored.total_squares, new.total_squares),
-            "value": n if total is None else total / n if n else None,
-            "low": None,
-            "high": None,
-        }
-    )
-
-
-def _sum(first: float | None, second: float | None) -> float | None:
-    return None if first is None and second is None else (first or 0.0) + (second or 0.0)

@@ -31,13 +31,11 @@ class LatencyHistogram:
     counts: list[int] = field(default_factory=lambda: [0] * (len(BOUNDS) + 1))
     n: int = 0
     total: float = 0.0
-    total_squares: float = 0.0
 
     def observe(self, seconds: float) -> None:
         self.counts[bisect_left(BOUNDS, seconds)] += 1
         self.n += 1
         self.total += seconds
-        self.total_squares += seconds * seconds
 
 
 @dataclass

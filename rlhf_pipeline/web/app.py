@@ -24,7 +24,6 @@ from rlhf_pipeline.web.preferences.queries import read_ahead
 from rlhf_pipeline.web.problems import install_problem_handlers
 from rlhf_pipeline.web.rendering import STATIC, Pages, problem_page
 from rlhf_pipeline.web.request_meter import RequestMeter
-from rlhf_pipeline.web.request_points import RequestPoints
 from rlhf_pipeline.web.routing import PREFIX, api_router
 from rlhf_pipeline.web.section import Section, SectionFiles
 from rlhf_pipeline.web.sections import SECTIONS
@@ -101,16 +100,14 @@ def _mount_static_files(app: FastAPI, sections: Mapping[str, Section]) -> None:
 
 def _make_lifespan(site: Site) -> Callable[[FastAPI], AbstractAsyncContextManager[None]]:
     """Starts counting votes in a thread, so that a million votes are counted before the first
-    request; watches the daemon in another. Stores what was counted of requests.
+    request; watches the daemon in another.
     """
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         threading.Thread(target=_count_votes, args=(site,), name="counting", daemon=True).start()
-        requests = RequestPoints(site.store, site.request_counts)
         with watch_alerts(site.store, site.settings):
-            async with requests.storing():
-                yield
+            yield
 
     return lifespan
 

@@ -34,13 +34,6 @@ def test_a_point_that_is_put_again_replaces_the_first(store):
     assert [p.value for p in store.metric_points.read(["votes.seconds"])] == [3.0, 2.0]
 
 
-def test_added_points_sum_up_to_the_mean_of_all(store):
-    store.metric_points.add([point(n=2, total=6.0, total_squares=20.0)])
-    store.metric_points.add([point(n=1, total=3.0, total_squares=9.0)])
-    (found,) = store.metric_points.read(["votes.seconds"])
-    assert (found.n, found.total, found.total_squares, found.value) == (3, 9.0, 29.0, 3.0)
-
-
 def test_points_are_found_by_day_and_label(store):
     late = date(2026, 1, 5)
     store.metric_points.put(
