@@ -153,7 +153,7 @@ def drift_report(
     frame = concat(reports, DRIFT_REPORTS)
     last = overall_verdict(reports[-1])
     # only the label is needed, so the model is not loaded
-    current = registry.get("reward_model", "champion")
+    current = champions.champion("reward_model")
     yield from deliver(
         context,
         registry,

@@ -190,7 +190,7 @@ def run_config(decision: TriggerDecision) -> dict[str, object]:
 
     The change itself is in the store, recorded with the decision: one that is retracted meanwhile
     does not count. A change that was noticed soon leaves few pairs to calibrate with: a better
-    model then serves uncalibrated, and the learning sensor fits it again `retry_after_pairs` later.
+    model then serves uncalibrated, and the learning sensor fits it again a few pairs later.
     """
     if decision.order is not None:  # nothing before the retraining set is made anew
         return {"ops": {stage: {"config": own} for stage, own in decision.order.stages.items()}}

@@ -99,7 +99,7 @@ class Project:
     @property
     def judge(self) -> str:
         """Label of the champion reward model."""
-        champion = self.registry.get("reward_model", "champion")
+        champion = self.champions.champion("reward_model")
         assert champion is not None
         return champion.label
 

@@ -35,6 +35,7 @@ from rlhf_pipeline.records import (
     CalibrationReport,
     Interval,
     ModelVersion,
+    Promotion,
     Refusal,
     folder_hash,
 )
@@ -91,12 +92,22 @@ class Champions:
     device: Device = "cpu"
     dtype: Dtype = "float32"
 
+    def champion(self, kind: Kind) -> ModelVersion | None:
+        """The version that was promoted last; None before the first promotion. MLflow's aliases
+        follow the store.
+        """
+        promotion = self.store.promotions.champion(self.registry.model_name(kind))
+        if promotion is None:
+            return None
+        self.registry.follow(kind, promotion)
+        return self.registry.get(kind, promotion.version)
+
     def policy(self) -> ModelVersion:
         """The champion policy; the first one is registered when it is first needed.
 
         Raises ModelNotFound without one where `first_policy` is not set.
         """
-        version = self.registry.get("policy", "champion")
+        version = self.champion("policy")
         if version is None and self.first_policy is not None:
             return self.first_policy(self)
         if version is None:
@@ -137,7 +148,7 @@ class Champions:
             champion = self.policy()
             return self.policy_folder(champion), champion.label
 
-        champion = self.registry.get("policy", "champion") if settings.load_adapters else None
+        champion = self.champion("policy") if settings.load_adapters else None
         if champion is not None and champion != self.base_policy(champion):
             fault = self.serve(settings, champion)
             if fault is None:
@@ -195,7 +206,7 @@ class Champions:
         files, the Judge has a `load_error`. Both raise EncoderNotFound if the setting names none
         that is there.
         """
-        wanted = version or self.registry.get("reward_model", "champion")
+        wanted = version or self.champion("reward_model")
         if wanted is None:
             return None
         encoder = self.encoder()  # outside the try: not the champion's fault
@@ -231,7 +242,7 @@ class Champions:
         or if a person has promoted it.
         """
         stored = self.store.calibrations.latest_serving(label)
-        champion = self.registry.get("reward_model", "champion")
+        champion = self.champion("reward_model")
         return (
             None
             if stored is None or (champion is not None and champion.label == label)
@@ -246,14 +257,30 @@ class Champions:
         return reports[-1].noise_ceiling if reports else None
 
     def promote(self, kind: Kind, version: ModelVersion, *, reason: str, actor: str) -> None:
-        """Record the promotion, then move the alias; repeating it changes nothing.
+        """Record the promotion, then move the aliases; repeating it changes nothing.
 
-        In this order: an alias that the store never promoted is how lost rows are noticed.
+        In this order: an alias that the store never promoted is how lost rows are noticed. Raises
+        ModelNotFound or ModelHashMismatch if the version's files are missing or damaged.
         """
-        self.store.promotions.record(
-            self.registry.plan_promotion(kind, version.version, reason=reason, actor=actor)
+        model = self.registry.require(kind, version.version)
+        before = self.store.promotions.champion(model.name)
+        promotion = Promotion(
+            model_name=model.name,
+            version=model.version,
+            previous_version=None if before is None else before.version,
+            data_seq=model.data_seq,
+            reason=reason,
+            actor=actor,
+            last_decision=model.params.get("last_decision"),
         )
-        self.registry.promote(kind, version.version, reason=reason, actor=actor)
+
+        def record() -> None:
+            # under the lock, because retention may have removed the files since they were verified
+            self.registry.refuse_without_files(model)
+            self.store.promotions.record(promotion)
+
+        self.registry.tracking.write(record)
+        self.champion(kind)
 
     def record_calibration(
         self,
@@ -276,7 +303,7 @@ class Champions:
         """
         assert new.calibrator is not None
         version = new.version
-        serving = self.registry.get("reward_model", "champion")
+        serving = self.champion("reward_model")
         was_champion = serving is not None and serving.label == version.label
         champion = self._build_judge(version, new.reward_model) if was_champion else self.judge()
         assessment = assess(
@@ -320,7 +347,7 @@ class Champions:
         """Register the first policy as champion version 1: `policy` (hub id or folder), or the
         embedded policy.
         """
-        current = self.registry.get("policy", "champion")
+        current = self.champion("policy")
         if current is not None:
             return current
         if policy is None:

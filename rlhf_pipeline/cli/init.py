@@ -60,7 +60,7 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
     if join:
         _relocate_artifacts(workspace)
     workspace.registry.initialise()
-    champion = workspace.registry.get("policy", "champion")
+    champion = workspace.champions.champion("policy")
     if champion is None and settings.policy is not None:
         from rlhf_pipeline.champions.champions import register_first_policy
 

@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import require_text
 from rlhf_pipeline.cli.tables import echo, show
@@ -90,7 +91,7 @@ def promote(
     version rolls back.
     """
     workspace = Workspace.open()
-    kind, version = find_version(workspace.registry, model)
+    kind, version = find_version(workspace.champions, model)
     refusal = workspace.champions.refusal(version.label)
     if refusal is not None and not force:
         raise ModelRefused(
@@ -119,7 +120,7 @@ def export(
 ) -> None:
     """Copy a version's files into a folder; that of a policy is one that transformers loads."""
     workspace = Workspace.open()
-    kind, version = find_version(workspace.registry, model)
+    kind, version = find_version(workspace.champions, model)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigurationError(f"{folder} is not empty. Name a new folder.")
     source = workspace.registry.fetch_folder(version, workspace.settings.cache / "models")
@@ -179,15 +180,17 @@ def _format_metric(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"  # no powers of ten for counts
 
 
-def find_version(registry: Registry, label: str) -> tuple[Kind, ModelVersion]:
+def find_version(champions: Champions, label: str) -> tuple[Kind, ModelVersion]:
     """Kind and version behind `name@version` or `name@alias`. Raises ModelNotFound naming what
     there is.
     """
     name, _, wanted = label.partition("@")
+    registry = champions.registry
     kind = _find_kind(registry, name)
     known = registry.list_versions(kind)
     version = next((model for model in known if str(model.version) == wanted), None)
     if version is None and wanted and not wanted.isdecimal():
+        champions.champion(kind)  # aliases follow the store
         version = registry.get(kind, wanted)
     if version is None:
         raise ModelNotFound(
@@ -197,9 +200,9 @@ def find_version(registry: Registry, label: str) -> tuple[Kind, ModelVersion]:
     return kind, version
 
 
-def find_reward_model(registry: Registry, label: str) -> ModelVersion:
+def find_reward_model(champions: Champions, label: str) -> ModelVersion:
     """`find_version` that refuses a policy."""
-    kind, version = find_version(registry, label)
+    kind, version = find_version(champions, label)
     if kind != "reward_model":
         raise ConfigurationError(
             f"{label} is a {kind}; name a reward model. `rlhf models list` shows them."

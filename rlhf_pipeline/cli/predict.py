@@ -67,7 +67,7 @@ def load_judge(workspace: Workspace, label: str | None) -> Judge:
     """The champion, or `name@version`, with its newest calibrator. Raises ModelNotFound,
     ConfigurationError.
     """
-    version = None if label is None else find_reward_model(workspace.registry, label)
+    version = None if label is None else find_reward_model(workspace.champions, label)
     judge = workspace.champions.judge(version)
     if judge is None:
         raise ModelNotFound(

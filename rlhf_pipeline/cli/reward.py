@@ -297,10 +297,9 @@ def _read_data(workspace: Workspace, path: Path | None, change_seq: int | None) 
 
 def _find_reward_model(workspace: Workspace, label: str | None) -> ModelVersion:
     if label is not None:
-        return find_reward_model(workspace.registry, label)
-    found = workspace.registry.get("reward_model", CANDIDATE) or workspace.registry.get(
-        "reward_model", "champion"
-    )
+        return find_reward_model(workspace.champions, label)
+    found = workspace.registry.get("reward_model", CANDIDATE)
+    found = found or workspace.champions.champion("reward_model")
     if found is None:
         raise ModelNotFound(
             "There is no reward model to calibrate yet. Train one: rlhf reward train."

@@ -270,44 +270,32 @@ class Registry:
         """Point `alias` at `version`. Raises ModelNotFound or ModelHashMismatch if the version or
         its files are missing or damaged.
         """
-        self._set_alias(kind, alias, version, files_of=self._require_version(kind, version))
+        model = self.require(kind, version)
 
-    def promote(
-        self, kind: Kind, version: int, *, reason: str = "", actor: str = "pipeline"
-    ) -> Promotion:
-        """Make `version` the champion and keep the old one as `previous`; promoting the champion
-        again changes nothing.
+        def point() -> None:
+            # under the lock, because retention may have removed the files since they were verified
+            self.refuse_without_files(model)
+            self._tracking.client.set_registered_model_alias(model.name, alias, str(version))
 
-        Raises ModelNotFound or ModelHashMismatch if the version or its files are missing or
-        damaged.
+        self._tracking.write(point)
+
+    def follow(self, kind: Kind, promotion: Promotion) -> None:
+        """Let the aliases name the champion and the previous one of the store's last promotion.
+
+        The store is written first: what an interrupted promotion left behind is made good here.
         """
-        model = self._require_version(kind, version)
-        promotion = self.plan_promotion(kind, version, reason=reason, actor=actor)
-        champion = self.get(kind, CHAMPION)
-        if champion is None or champion.version != version:
-            if champion is not None:
-                # first, so that an interrupted promotion keeps the champion
-                self._set_alias(kind, PREVIOUS, champion.version)
-            self._set_alias(kind, CHAMPION, version, files_of=model)
-        return promotion
-
-    def plan_promotion(
-        self, kind: Kind, version: int, *, reason: str = "", actor: str = "pipeline"
-    ) -> Promotion:
-        """The record of the promotion that `promote` would make. Raises as it does."""
-        model = self._require_version(kind, version)
-        champion = self.get(kind, CHAMPION)
-        is_new = champion is not None and champion.version != version
-        previous = champion if is_new else self.get(kind, PREVIOUS)
-        return Promotion(
-            model_name=model.name,
-            version=version,
-            previous_version=previous.version if previous else None,
-            data_seq=model.data_seq,
-            reason=reason,
-            actor=actor,
-            last_decision=model.params.get("last_decision"),
-        )
+        aliases = self._aliases(kind)
+        wanted = {CHAMPION: promotion.version, PREVIOUS: promotion.previous_version}
+        for alias, version in wanted.items():
+            if version is not None and aliases.get(alias) != str(version):
+                self._tracking.write(
+                    partial(
+                        self._tracking.client.set_registered_model_alias,
+                        self.model_name(kind),
+                        alias,
+                        str(version),
+                    )
+                )
 
     def fetch_folder(self, model: ModelVersion, cache: Path) -> Path:
         """A local folder with the version's files, verified against its content hash. Do not write
@@ -370,28 +358,18 @@ class Registry:
         )
         return {} if entry is None else dict(entry.aliases)
 
-    def _set_alias(
-        self, kind: Kind, alias: str, version: int, *, files_of: ModelVersion | None = None
-    ) -> None:
-        def point() -> None:
-            if files_of is not None:
-                # under the lock, because retention may have removed the files since they were
-                # verified
-                self._refuse_without_files(files_of)
-            self._tracking.client.set_registered_model_alias(
-                self.model_name(kind), alias, str(version)
-            )
-
-        self._tracking.write(point)
-
-    def _refuse_without_files(self, model: ModelVersion) -> None:
+    def refuse_without_files(self, model: ModelVersion) -> None:
+        """Raise ModelNotFound where the version's files were removed; a quick look, for callers
+        that hold the lock.
+        """
         local = self.local_folder(model)
         if local is None:
             self._refuse_removed(model)
         elif not local.is_dir():
             self._verify_folder(local, model)
 
-    def _require_version(self, kind: Kind, version: int) -> ModelVersion:
+    def require(self, kind: Kind, version: int) -> ModelVersion:
+        """A version whose files are there and whole. Raises ModelNotFound or ModelHashMismatch."""
         model = self.get(kind, version)
         if model is None:
             known = ", ".join(str(m.version) for m in self.list_versions(kind))

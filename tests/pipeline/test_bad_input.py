@@ -95,7 +95,7 @@ def test_nan_scores_stop_the_day_before_anything_is_published(
     )
     with project.registry.run("a broken import") as run:
         version = project.registry.register("reward_model", broken, run=run)
-    project.registry.set_alias("reward_model", "champion", version.version)
+    project.champions.promote("reward_model", version, reason="broken", actor="test")
     n, before = project.store.comparisons.count(), frames(project)
     result = project.collect(project.day(3), n=12, ok=False)
     message = project.errors(result)
@@ -103,7 +103,7 @@ def test_nan_scores_stop_the_day_before_anything_is_published(
     assert "InvalidScores" in message or "ModelError" in message, message
     assert project.store.comparisons.count() == n
     assert {k: v for k, v in frames(project).items() if k in before} == before
-    project.registry.set_alias("reward_model", "champion", champion.version)
+    project.champions.promote("reward_model", champion, reason="whole", actor="test")
     project.collect(project.day(3), n=12)
     assert project.store.comparisons.count() > n
 

@@ -28,6 +28,7 @@ from dagster._core.scheduler.instigation import (
 from jobs.housekeeping import Retention, housekeeping
 from rlhf_pipeline.alerts.messages import build_test_message
 from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.config import RetentionParams, Settings
@@ -92,6 +93,12 @@ class Home:
                 "policy", folder, run=run, metrics={"n": number}, data_hash=data_hash
             )
         shutil.rmtree(folder)
+
+    def promote(self, number: int) -> None:
+        version = self.registry.get("policy", number)
+        assert version is not None
+        champions = Champions(self.store, self.registry, self.settings.cache)
+        champions.promote("policy", version, reason="won", actor="test")
 
     def tick(self, days: float, status: TickStatus) -> None:
         location = RegisteredCodeLocationOrigin("rlhf_pipeline")
@@ -283,7 +290,7 @@ def test_version_that_was_ever_champion_keeps_its_files(home: Home) -> None:
     for number in (1, 2, 3, 4):
         home.version(number)
     for champion in (1, 2, 4):
-        home.store.promotions.record(home.registry.promote("policy", champion))
+        home.promote(champion)
     home.version(5)
     home.version(6)
     assert home.retention.delete() == {"model files": 2}
@@ -307,7 +314,7 @@ def test_version_that_was_champion_since_the_listing_keeps_its_files(
         found = removable_versions(*listed, **more)
         if found:
             for champion in (1, 3):
-                home.store.promotions.record(home.registry.promote("policy", champion))
+                home.promote(champion)
         return found
 
     monkeypatch.setattr("jobs.housekeeping.removable_versions", promote_meanwhile)

@@ -19,7 +19,7 @@ from rlhf_pipeline.errors import (
     ModelHashMismatch,
     ModelNotFound,
 )
-from rlhf_pipeline.records import ModelVersion
+from rlhf_pipeline.records import ModelVersion, Promotion
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.store import Store
@@ -89,6 +89,32 @@ def test_project_without_a_policy_names_the_cure(champions):
         champions.policy()
     with pytest.raises(ModelNotFound, match="rlhf run collection"):
         champions.backend(Settings())
+
+
+def promotion(number, name="demo.reward_model"):
+    return Promotion(
+        model_name=name,
+        version=number,
+        previous_version=number - 1 or None,
+        data_seq=None,
+        reason="won",
+        actor="test",
+    )
+
+
+def test_an_interrupted_promotion_is_finished_by_the_next_reader(champions, tmp_path):
+    for number in (1, 2, 3):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "weights").write_text(str(number))
+        with champions.registry.run("training", run_key=str(number)) as run:
+            made = champions.registry.register("policy", tmp_path / str(number), run=run)
+        if number < 3:
+            champions.promote("policy", made, reason="won", actor="test")
+    assert champions.store.promotions.champion("demo.policy").previous_version == 1
+    champions.store.promotions.record(promotion(3, "demo.policy"))  # then its process was killed
+    assert champions.champion("policy").version == 3
+    found = [champions.registry.get("policy", alias) for alias in ("champion", "previous")]
+    assert [each.version for each in found] == [3, 2]
 
 
 class Policies:
@@ -267,7 +293,13 @@ def test_a_champions_calibrator_is_replaced_only_if_no_worse():
 
 
 class OneVersion:
-    """A registry with one champion, whose files are in `folder`."""
+    """A registry with one version, whose files are in `folder`."""
+
+    def model_name(self, kind):
+        return f"demo.{kind}"
+
+    def follow(self, kind, promotion):
+        pass
 
     def __init__(self, folder):
         self._folder = folder
@@ -284,6 +316,7 @@ def of_another_encoder(champions, tmp_path):
     """Whose champion was fitted on an encoder that no setting names now."""
     params = EmbeddingParams(l2_grid=[0.1], context_penalty_grid=[3.0])
     EmbeddingRewardModel(params, WordEncoder()).fit(make_pairs(80)).save(tmp_path / "model")
+    champions.store.promotions.record(promotion(1))
     return Champions(champions.store, OneVersion(tmp_path / "model"), tmp_path / "cache")
 
 
@@ -340,6 +373,7 @@ class Alternatives:
         for seed, encoder in enumerate((self.first, self.second)):
             save_tiny_bert(encoder, seed=seed)
         registry = OneVersion(folder / "model")
+        champions.store.promotions.record(promotion(1))
         self.champions = Champions(
             champions.store, registry, folder / "cache", encoder_name=f"{self.first},{self.second}"
         )

@@ -20,7 +20,7 @@ from rlhf_pipeline.errors import (
     ModelNotFound,
     StoreError,
 )
-from rlhf_pipeline.records import ModelVersion, folder_hash
+from rlhf_pipeline.records import ModelVersion, Promotion, folder_hash
 from rlhf_pipeline.registry import (
     CHAMPION,
     KINDS,
@@ -117,18 +117,22 @@ def test_nothing_is_there_before_the_first_registration(registry: Registry) -> N
     assert registry.list_versions("reward_model") == []
     assert registry.list_models() == []
     with pytest.raises(ModelNotFound, match="no version 3"):
-        registry.promote("policy", 3)
+        registry.set_alias("policy", CHAMPION, 3)
 
 
-def test_promotion_keeps_the_old_champion_as_previous(registry: Registry, tmp_path: Path) -> None:
+def test_aliases_follow_the_promotion(registry: Registry, tmp_path: Path) -> None:
     for content in "abc":
         register(registry, model_folder(tmp_path, content))
-    assert registry.promote("policy", 1).previous_version is None
-    assert registry.promote("policy", 2, reason="won").previous_version == 1
-    assert registry.promote("policy", 2).previous_version == 1, (
-        "promoting the champion again changes nothing"
-    )
-    assert registry.promote("policy", 3).previous_version == 2
+    for version, previous in ((1, None), (2, 1), (3, 2)):
+        promotion = Promotion(
+            model_name="demo.policy",
+            version=version,
+            previous_version=previous,
+            data_seq=None,
+            reason="won",
+            actor="test",
+        )
+        registry.follow("policy", promotion)
     assert registry.get("policy", CHAMPION).version == 3  # type: ignore[union-attr]
     assert registry.get("policy", PREVIOUS).version == 2  # type: ignore[union-attr]
     registry.set_alias("policy", "candidate", 1)
@@ -236,7 +240,7 @@ def test_the_folder_of_a_version_is_verified(registry: Registry, tmp_path: Path)
     with pytest.raises(ModelHashMismatch, match=model.label):
         registry.fetch_folder(model, tmp_path / "cache")
     with pytest.raises(ModelHashMismatch):
-        registry.promote("policy", 1)
+        registry.set_alias("policy", CHAMPION, 1)
     (folder / "model.safetensors").unlink()
     (folder / "tokenizer" / "vocab.json").unlink()
     (folder / "tokenizer").rmdir()
@@ -303,14 +307,14 @@ def test_files_in_an_object_store_are_kept_there_until_they_are_removed(
         folder = registry.fetch_folder(model, tmp_path / "cache")
         assert folder == tmp_path / "cache" / model.content_hash
         assert (folder / "model.safetensors").read_text() == "weights"
-        assert registry.promote("policy", 1).version == 1
+        registry.set_alias("policy", CHAMPION, 1)
         registry.tracking.client.delete_registered_model_alias(model.name, "champion")
         remove_files(registry, model, tmp_path / "cache", REMOVED_AT)
         remove_files(registry, model, tmp_path / "cache", REMOVED_AT)
         with pytest.raises(ModelNotFound, match="Retention removed"):
             registry.fetch_folder(model, tmp_path / "cache")
         with pytest.raises(ModelNotFound, match="Retention removed"):
-            registry.promote("policy", 1)
+            registry.set_alias("policy", CHAMPION, 1)
     assert not (tmp_path / "artifacts").exists()
 
 
@@ -408,7 +412,7 @@ def test_a_database_that_stays_locked_is_named_and_the_retry_completes(
         hasty.run("train", run_key="k").__enter__()
     made = register(hasty, folder, run_key="k")
     assert hasty.list_versions("policy") == [made]
-    assert hasty.promote("policy", made.version).version == 1
+    hasty.set_alias("policy", CHAMPION, made.version)
     with locked(home), pytest.raises(StoreError, match=said):
         hasty.set_alias("policy", "candidate", made.version)
     assert [model.aliases for model in hasty.list_models()] == [("champion",)]
@@ -450,13 +454,13 @@ def test_a_removed_version_is_named_when_requested(
     ):
         registry.fetch_folder(removable, tmp_path / "cache")
     with pytest.raises(ModelNotFound, match="Retention removed"):
-        registry.promote("policy", removable.version)
+        registry.set_alias("policy", CHAMPION, removable.version)
 
 
 def test_models_read_without_mlflow_are_those_of_the_registry(
     registry: Registry, removable: ModelVersion, tmp_path: Path
 ) -> None:
-    registry.promote("policy", removable.version)
+    registry.set_alias("policy", CHAMPION, removable.version)
     found = {
         model.label: model
         for model in list_models(registry.tracking_uri)
@@ -491,7 +495,7 @@ def test_removal_killed_before_it_was_recorded_is_finished_by_the_next(
 def test_a_version_promoted_during_removal_keeps_its_files(
     registry: Registry, removable: ModelVersion, tmp_path: Path
 ) -> None:
-    registry.promote("policy", removable.version)
+    registry.set_alias("policy", CHAMPION, removable.version)
     assert not remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
     assert registry.fetch_folder(removable, tmp_path / "cache").is_dir()
     assert registry.removal_times("policy") == {}
@@ -500,8 +504,8 @@ def test_a_version_promoted_during_removal_keeps_its_files(
 class RemovedAfterTheLook(Registry):
     """Retention removes the files after a promotion verified them and before it sets the alias."""
 
-    def _require_version(self, kind: Kind, version: int) -> ModelVersion:
-        model = super()._require_version(kind, version)
+    def require(self, kind: Kind, version: int) -> ModelVersion:
+        model = super().require(kind, version)
         assert remove_files(self, model, self.tracking.artifacts, REMOVED_AT)
         return model
 
@@ -511,7 +515,7 @@ def test_a_version_that_loses_its_files_is_not_promoted(
 ) -> None:
     racing = RemovedAfterTheLook(registry.tracking_uri, home / "artifacts", registry.project)
     with pytest.raises(ModelNotFound, match="Retention removed"):
-        racing.promote("policy", removable.version)
+        racing.set_alias("policy", CHAMPION, removable.version)
     assert registry.get("policy", "champion") is None
 
 

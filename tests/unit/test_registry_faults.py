@@ -72,7 +72,7 @@ def test_damaged_database_is_named_with_its_cure(
     registry = Registry(
         f"sqlite:///{database}", database.parent / "artifacts", "demo", patience_s=0.1
     )
-    for act in (registry.list_models, lambda: registry.promote("policy", 1)):
+    for act in (registry.list_models, lambda: registry.set_alias("policy", "champion", 1)):
         with pytest.raises(StoreError, match=f"MLflow's database {database} .*") as named:
             act()
         assert DAMAGES[damage] in str(named.value)
@@ -93,7 +93,7 @@ def test_mlflow_gone_at_registration_leaves_the_champion(database: Path) -> None
         (folder / "weights").write_text(folder.name)
     with registry.run("bootstrap", {}, run_key="r1") as run:
         first = registry.register("policy", folders[0], run=run)
-    registry.promote("policy", first.version, reason="first", actor="test")
+    registry.set_alias("policy", "champion", first.version)
 
     def rename(old: str, new: str) -> None:
         with closing(sqlite3.connect(database)) as connection:

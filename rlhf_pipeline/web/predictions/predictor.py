@@ -80,15 +80,11 @@ class Predictor:
 
     def _find_champion_key(self) -> tuple[str, int] | None:
         """The labels of the champion and its calibrator, which identify the predictions."""
-        registry = self._champions.registry
-        if self._champions.store.promotions.champion(registry.model_name("reward_model")) is None:
-            # asked first: a home without models has no MLflow database, and the query would create
-            # one
-            return None
-        champion = registry.get("reward_model", "champion")
+        store, name = self._champions.store, self._champions.registry.model_name("reward_model")
+        champion = store.promotions.champion(name)
         if champion is None:
             return None
-        stored = self._champions.store.calibrations.latest_serving(champion.label)
+        stored = store.calibrations.latest_serving(champion.label)
         return champion.label, stored[0].calibrator_version or 0 if stored else 0
 
 
