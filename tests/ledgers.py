@@ -19,7 +19,7 @@ from rlhf_pipeline.completions import (
     HostedBackend,
     generate,
 )
-from rlhf_pipeline.completions.results import iterate_results
+from rlhf_pipeline.completions.results import complete_requests
 from rlhf_pipeline.protocols import LedgerSettlement, WorkLedger
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
@@ -78,6 +78,6 @@ def complete(
     """What a backend makes of these requests; a hosted one is called through a ledger."""
     if not isinstance(backend, HostedBackend):
         return list(backend.complete(requests))
-    return list(
-        iterate_results(backend, requests, CallParams(**calls), temporary_ledger(), "tests")
-    )
+    ledger = temporary_ledger()
+    made = complete_requests(backend, requests, ledger=ledger, calls=CallParams(**calls))
+    return [result for _, result in made]

@@ -362,8 +362,7 @@ def test_assets_generate_through_the_engine_alone() -> None:
     without_ledger = [
         f"{path.relative_to(ROOT)}:{node.lineno} names no ledger"
         for path, node in calls
-        if getattr(node.func, "id", "")
-        in {"BackendTextGenerator", "evaluate", "complete_requests", "iterate_results"}
+        if getattr(node.func, "id", "") in {"BackendTextGenerator", "evaluate", "complete_requests"}
         and not any(keyword.arg == "ledger" for keyword in node.keywords)
     ]
     assert direct + without_ledger == []

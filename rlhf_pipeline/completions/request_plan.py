@@ -155,6 +155,7 @@ class RequestPlan:
         self._grid = parameter_grid(params)
         self.backends = backends
         self.params = params
+        self.batch_size = params.batch_size
         self._calls = calls
         serving = Counter((backend.name, backend.model_version) for backend in backends)
         # The same text from two providers of one model still makes two completions.
@@ -230,6 +231,35 @@ class RequestPlan:
         if self.least > 1:
             return request.sample_index * len(self._ids) + self._place(item_no)[0]
         return item_no
+
+
+class RequestList:
+    """Requests to one backend by item number, as `RequestPlan` offers them; no prompt is known."""
+
+    n_of_prompt = least = 1
+    batch_size = 64  # requests per batch of a backend on this machine
+
+    def __init__(
+        self, backend: CompletionBackend, requests: Sequence[CompletionRequest], calls: CallParams
+    ) -> None:
+        self.backends = [backend]
+        self.requests = requests
+        self.keys = [cache_key(backend, request) for request in requests]
+        by_length = getattr(backend, "likes_equal_lengths", False)
+        self.items = [
+            build_item(
+                backend,
+                request,
+                calls,
+                item_no=i,
+                position=len(request.prompt) if by_length else i,
+                key=self.keys[i],
+            )
+            for i, request in enumerate(requests)
+        ]
+
+    def backend(self, item_no: int) -> CompletionBackend:
+        return self.backends[0]
 
 
 class _LazySequence(Sequence[T]):

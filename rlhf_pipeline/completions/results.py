@@ -1,74 +1,195 @@
 """Completes requests through a ledger, in rounds until all have succeeded or failed."""
 
 import json
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Protocol, TypeVar
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from itertools import islice
+from time import perf_counter
+from typing import Any, NoReturn
 
 from rlhf_pipeline.completions.base import (
     CompletionBackend,
     CompletionRequest,
     CompletionResult,
+    DirectBackend,
     HostedBackend,
 )
 from rlhf_pipeline.completions.drive import CompletionWork
 from rlhf_pipeline.completions.lanes import complete_hosted, complete_local
 from rlhf_pipeline.completions.limits import CallParams
-from rlhf_pipeline.completions.request_plan import build_item, cache_key, lane_of
-from rlhf_pipeline.errors import BackendUnavailable, CompletionError
-from rlhf_pipeline.protocols import LedgerSettlement, Progress, WorkLedger, ignore_progress
+from rlhf_pipeline.completions.local_lane import OnItem
+from rlhf_pipeline.completions.request_plan import RequestList, RequestPlan, lane_of
+from rlhf_pipeline.errors import (
+    BackendUnavailable,
+    CompletionError,
+    ConfigurationError,
+    ProviderParked,
+)
+from rlhf_pipeline.protocols import Lane, LedgerSettlement, Progress, WorkLedger, ignore_progress
 from rlhf_pipeline.records import content_id
 
 # Items that the cache lost or that stayed open are requested again in the next round.
 ROUNDS = 3
-BATCH = 64  # requests per batch of a backend on this machine
+ROWS_AT_ONCE = 2_000  # texts of the ledger read at once
+UNSETTLED = ("open", "leased")
 
 
-class RunResults(Protocol):
-    """The results of a run so far."""
+@dataclass(frozen=True)
+class LedgerRun:
+    """The requests of a plan as a run of the ledger. `note` leads the notes of its progress."""
 
-    gone: list[int]  # items whose text the store no longer has
-    n_unsettled: int  # items that are open or running
+    asset: str
+    plan: RequestPlan | RequestList
+    calls: CallParams
+    ledger: WorkLedger
+    progress: Progress = ignore_progress
+    note: str = ""
+    on_text: OnItem | None = None
 
+    @cached_property
+    def run_id(self) -> str:
+        return content_id("run", self.asset, list(self.plan.keys))
 
-R = TypeVar("R", bound=RunResults)
+    def complete(self, params: Mapping[str, Any], origin: str | None = None) -> None:
+        """Complete every item that has neither succeeded nor failed. `params` are recorded, as is
+        `origin`, the Dagster run that asks.
 
-
-def complete_in_rounds(
-    ledger: WorkLedger, run_id: str, total: int, ask: Callable[[], None], read: Callable[[], R]
-) -> R:
-    """Repeat rounds until every item has succeeded or failed and all texts are stored. Raises
-    CompletionError if that fails.
-    """
-    for _ in range(ROUNDS):
-        ask()
-        made = read()
-        if not made.gone and not made.n_unsettled:
-            return made
-        if made.gone:
-            ledger.reopen(run_id, made.gone)  # pruned or damaged
-    if made.n_unsettled:
-        raise CompletionError(
-            f"{made.n_unsettled:,} of {total:,} completions are neither made nor failed; the "
-            f"others are kept. Run again to continue. If this repeats, another process holds "
-            f"them, or the store loses writes: check its disk."
+        Raises BackendUnavailable if every backend is, ProviderParked if a provider asks for a
+        longer wait than a run makes, CompletionError if some items stay unsettled or texts are
+        lost.
+        """
+        ledger, run_id, total = self.ledger, self.run_id, len(self.plan.items)
+        calls = self.calls.model_dump(exclude_none=True, exclude={"retry_lost"})
+        models = [[backend.name, backend.model_version] for backend in self.plan.backends]
+        record = json.dumps({"params": params, "calls": calls, "models": models})
+        ledger.start(
+            run_id,
+            self.plan.items,
+            asset=self.asset,
+            record=record,
+            origin=origin,
+            retry_lost=self.calls.retry_lost,
         )
-    raise CompletionError(
-        f"The store loses completions as they are made: {len(made.gone):,} of {total:,} are "
-        f"missing. Check its disk."
-    )
+        for _ in range(ROUNDS):
+            self._complete_open()
+            n_unsettled, gone = 0, list[int]()
+            for one, text in self.read():
+                n_unsettled += one.state in UNSETTLED
+                if one.state == "succeeded" and text is None:
+                    gone.append(one.item_no)
+            if not gone and not n_unsettled:
+                ledger.end(run_id)
+                return
+            if gone:
+                ledger.reopen(run_id, gone)  # pruned
+        if n_unsettled:
+            raise CompletionError(
+                f"{n_unsettled:,} of {total:,} completions are neither made nor failed; the "
+                f"others are kept. Run again to continue. If this repeats, another process holds "
+                f"them, or the store loses writes: check its disk."
+            )
+        raise CompletionError(
+            f"The store loses completions as they are made: {len(gone):,} of {total:,} are "
+            f"missing. Check its disk."
+        )
 
+    def read(self) -> Iterator[tuple[LedgerSettlement, str | None]]:
+        """Each item's state and the JSON of its CompletionResult if it succeeded, in order; None
+        for a result that the store no longer has.
+        """
+        states = iter(self.ledger.item_states(self.run_id))
+        keys = self.plan.keys
+        while some := list(islice(states, ROWS_AT_ONCE)):
+            wanted = [keys[one.item_no] for one in some if one.state == "succeeded"]
+            kept = self.ledger.results(wanted)
+            for one in some:
+                yield one, kept.get(keys[one.item_no]) if one.state == "succeeded" else None
 
-def unsettled_items(ledger: WorkLedger, run_id: str) -> set[int]:
-    """Items of a run that have neither succeeded nor failed."""
-    return {one.item_no for one in ledger.item_states(run_id) if one.state in ("open", "leased")}
+    def _complete_open(self) -> None:
+        left, lost = set[int](), Counter[int]()
+        for one in self.ledger.item_states(self.run_id):
+            if one.state in UNSETTLED:
+                left.add(one.item_no)
+            elif one.state == "failed":
+                lost[one.item_no // self.plan.n_of_prompt] += 1
+        total = len(self.plan.items)
+        if not left:
+            self.progress(total, total, self.note or "made before")
+            return
+        hosted, local = self._lanes()
+        n_before, began = len(left), perf_counter()
+        parts = {lane: self._work({lane}, left) for lane in local}
+        network = self._work(set(hosted), left)
+        if network.left:
+            network.budget = self.calls.budget
+        if not self.calls.batch:  # all samples of a prompt are in one batch
+            network.least, network.n_of_prompt = self.plan.least, self.plan.n_of_prompt
+            network.lost = lost
+        left.clear()  # the parts hold the same; saves memory with a hundred thousand prompts
+        works = [network, *parts.values()]
 
+        def report_progress() -> None:
+            n_left = sum(len(work.left) + len(work.parked) for work in works)
+            notes = [self.note] if self.note else []
+            if n_failed := sum(work.n_failed for work in works):
+                notes.append(f"{n_failed} failed")
+            if hosted:
+                rate = (n_before - n_left) / max(perf_counter() - began, 1e-9)
+                notes += [f"{rate:.1f}/s", *self._note_spending()]
+            self.progress(total - n_left, total, ", ".join(notes))
 
-@dataclass
-class _CollectedOutcomes:
-    outcomes: list[tuple[LedgerSettlement, CompletionResult | None]] = field(default_factory=list)
-    gone: list[int] = field(default_factory=list)
-    n_unsettled: int = 0
+        for work in works:
+            work.on_settled = report_progress
+        closed = complete_hosted(network, hosted, on_text=self.on_text)
+        for lane, backend in local.items():
+            complete_local(parts[lane], lane, backend, self.plan.batch_size, self.on_text)
+        # Each reason once, because a reason that closes a provider closes all its models.
+        why = " ".join(dict.fromkeys(str(reply.error) for reply in closed.values()))
+        if network.parked_until is not None:
+            self._park(network.parked, network.parked_until, why)
+        if closed and len(closed) == len(self.plan.backends):
+            if all(one.state not in UNSETTLED for one in self.ledger.item_states(self.run_id)):
+                self.ledger.end(self.run_id)  # the same requests retry all failed items
+            raise BackendUnavailable(why)
+
+    def _note_spending(self) -> list[str]:
+        if self.calls.prompt_price is None and self.calls.completion_price is None:
+            return []
+        spent = self.ledger.spending(self.run_id).values()
+        return [f"{sum(s.cost + s.cost_unknown for s in spent) / 1e9:.4f} spent"]
+
+    def _lanes(self) -> tuple[dict[Lane, HostedBackend], dict[Lane, DirectBackend]]:
+        """Backends of providers and of this machine, by lane."""
+        hosted: dict[Lane, HostedBackend] = {}
+        local: dict[Lane, DirectBackend] = {}
+        for backend in self.plan.backends:
+            if isinstance(backend, HostedBackend):
+                hosted[lane_of(backend)] = backend
+            else:
+                local[lane_of(backend)] = backend
+        if len(hosted) + len(local) < len(self.plan.backends):
+            raise ConfigurationError(
+                "Two backends are the same provider and model, so their completions would be mixed "
+                "up. Name each once."
+            )
+        return hosted, local
+
+    def _work(self, lanes: set[Lane], left: set[int]) -> CompletionWork:
+        """The work left in some lanes."""
+        plan = self.plan
+        mine = {i for i in left if lane_of(plan.backend(i)) in lanes}
+        return CompletionWork(self.run_id, self.ledger, plan.items, plan.requests, self.calls, mine)
+
+    def _park(self, parked: set[int], until: datetime, why: str) -> NoReturn:
+        self.ledger.pause(self.run_id, until, why)
+        raise ProviderParked(
+            f"{why} {len(parked):,} of {len(self.plan.items):,} completions wait until "
+            f"{until:%Y-%m-%d %H:%M:%S} UTC, the others are kept. The sensor `paused_runs` then "
+            f"runs the asset again; other runs continue when they are started again."
+        )
 
 
 def complete_requests(
@@ -80,91 +201,22 @@ def complete_requests(
     asset: str = "",
     progress: Progress = ignore_progress,
     note: str = "",
-) -> list[tuple[LedgerSettlement, CompletionResult | None]]:
-    """The final state of each request and, if it succeeded, its result; in the order of the
-    requests.
+) -> list[tuple[LedgerSettlement, CompletionResult]]:
+    """The final state and the result of each request, in order; a failure is a result with its
+    error.
 
     Raises BackendUnavailable, CompletionError and StoreError as `generate` does.
     """
     calls = calls or CallParams()
-    lane, n = lane_of(backend), len(requests)
-    keys = [cache_key(backend, request) for request in requests]
-    by_length = getattr(backend, "likes_equal_lengths", False)
-    items = [
-        build_item(
-            backend,
-            request,
-            calls,
-            item_no=i,
-            position=len(request.prompt) if by_length else i,
-            key=keys[i],
-        )
-        for i, request in enumerate(requests)
-    ]
-    run_id = content_id("run", asset, keys)
-    record = json.dumps(
-        {
-            "calls": calls.model_dump(exclude_none=True),
-            "models": [[backend.name, backend.model_version]],
-        }
-    )
-    ledger.start(run_id, items, asset=asset, record=record)
-
-    def ask() -> None:
-        left = unsettled_items(ledger, run_id)
-        work = CompletionWork(
-            run_id,
-            ledger,
-            items,
-            requests,
-            calls,
-            left,
-            on_settled=lambda: progress(n - len(left), n, note),
-        )
-        if not left:
-            progress(n, n, note)
-        elif isinstance(backend, HostedBackend):
-            work.budget = calls.budget
-            if closed := complete_hosted(work, {lane: backend}):
-                if not unsettled_items(ledger, run_id):
-                    ledger.end(run_id)  # the same requests retry failed items
-                raise BackendUnavailable(str(closed[lane].error))
-        else:
-            complete_local(work, lane, backend, BATCH)
-
-    def read() -> _CollectedOutcomes:
-        made = _CollectedOutcomes()
-        settled = list(ledger.item_states(run_id))
-        kept = ledger.results([keys[one.item_no] for one in settled if one.state == "succeeded"])
-        for one in settled:
-            made.n_unsettled += one.state in ("open", "leased")
-            text = kept.get(keys[one.item_no]) if one.state == "succeeded" else None
-            if one.state == "succeeded" and text is None:
-                made.gone.append(one.item_no)
-            made.outcomes.append((one, None if text is None else CompletionResult.from_json(text)))
-        return made
-
-    made = complete_in_rounds(ledger, run_id, n, ask, read)
-    ledger.end(run_id)
-    return made.outcomes
+    run = LedgerRun(asset, RequestList(backend, requests, calls), calls, ledger, progress, note)
+    run.complete({})
+    return [(one, parse_result(one, text)) for one, text in run.read()]
 
 
-def iterate_results(
-    backend: CompletionBackend,
-    requests: Sequence[CompletionRequest],
-    calls: CallParams,
-    ledger: WorkLedger,
-    asset: str = "",
-) -> Iterator[CompletionResult]:
-    """One result per request, in their order; a failure is a result with its error."""
-    for settled, result in complete_requests(
-        backend, requests, calls=calls, ledger=ledger, asset=asset
-    ):
-        yield result or failure_of(settled)
-
-
-def failure_of(settled: LedgerSettlement) -> CompletionResult:
-    """The result of a permanently failed item."""
+def parse_result(settled: LedgerSettlement, text: str | None) -> CompletionResult:
+    """The result of an item that has succeeded or failed."""
+    if text is not None:
+        return CompletionResult.from_json(text)
     reason = "content_filter" if settled.kind == "content_filter" else "error"
     return CompletionResult.failed(
         settled.error or f"It failed as {settled.kind}.", finish_reason=reason

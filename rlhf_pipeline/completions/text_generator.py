@@ -1,10 +1,10 @@
 """Writes texts by a completion backend: prompts, judgements, or two completions of one prompt."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, CompletionResult
+from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest
 from rlhf_pipeline.completions.limits import CallParams
-from rlhf_pipeline.completions.results import iterate_results
+from rlhf_pipeline.completions.results import complete_requests
 from rlhf_pipeline.protocols import WorkLedger
 from rlhf_pipeline.records import content_hash, content_id
 
@@ -65,11 +65,11 @@ class BackendTextGenerator:
             for i, text in enumerate(texts)
         ]
         made: list[str | None] = []
-        for result in self._results(requests):
+        asked = complete_requests(
+            self._backend, requests, ledger=self._ledger, calls=self._calls, asset=self._asset
+        )
+        for _, result in asked:
             if result.error is not None:
                 self.failures_[result.error] = self.failures_.get(result.error, 0) + 1
             made.append(None if result.error is not None else result.text)
         return made
-
-    def _results(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
-        return iterate_results(self._backend, requests, self._calls, self._ledger, self._asset)

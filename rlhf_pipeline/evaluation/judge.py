@@ -198,12 +198,12 @@ def _complete(
     )
     # An empty completion is judged as such; a failed one must not be judged as if it were empty.
     for settled, result in made:
-        if result is None and settled.kind != "empty":
+        if result.error is not None and settled.kind != "empty":
             raise CompletionError(
                 f"{backend.model_version} could not complete prompt "
                 f"{asked['prompt_id'][settled.item_no]}: {settled.error}"
             )
-    return ["" if result is None else result.text or "" for _, result in made]
+    return [result.text or "" for _, result in made]
 
 
 def _refuse_empty_texts(label: str, texts: Sequence[str]) -> None:
