@@ -1,4 +1,4 @@
-"""Evaluates the expressions of a template's `derived:` variables in Jinja's sandbox."""
+"""Evaluates the expressions of a template, `derived:` and `reference:`, in Jinja's sandbox."""
 
 from collections.abc import Callable, Mapping
 from fractions import Fraction
@@ -76,9 +76,11 @@ def compute(expression: str, variables: Mapping[str, Any], *, where: str) -> Any
             return value
         return int(value) if value == int(value) else None
     except FAULTS as cause:
+        known = {name: v for name, v in variables.items() if not isinstance(v, Mapping)}
         raise PromptError(
-            f"{where}: {expression!r} cannot be computed from {dict(variables)} ({cause}). Correct "
-            f"`derived:`; it has variables, numbers, + - * / // % ** and {', '.join(FUNCTIONS)}."
+            f"{where}: {expression!r} cannot be computed from {known} ({cause}). Correct "
+            "`derived:` or `reference:`; they have variables, numbers, + - * / // % ** and "
+            f"{', '.join(FUNCTIONS)}."
         ) from cause
 
 
@@ -88,7 +90,8 @@ def names_in(expression: str, *, where: str) -> set[str]:
         tree = SANDBOX.parse(f"{{{{ {expression} }}}}")
     except TemplateError as cause:
         raise PromptError(
-            f"{where}: {expression!r} is not an expression ({cause}). Correct `derived:`."
+            f"{where}: {expression!r} is not an expression ({cause}). Correct `derived:` or "
+            "`reference:`."
         ) from cause
     return meta.find_undeclared_variables(tree) - FUNCTIONS.keys()
 

@@ -17,7 +17,6 @@ from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.prompts.base import Draft, PromptParams, check_size
 from rlhf_pipeline.prompts.expressions import compute, names_in
-from rlhf_pipeline.prompts.references import RULES, compute_reference
 from rlhf_pipeline.prompts.selection import Report, Selection
 from rlhf_pipeline.protocols import TextGenerator
 from rlhf_pipeline.records import Difficulty, parse_category
@@ -36,16 +35,6 @@ MAX_REFUSALS = 2_000
 LEVEL_FIELDS = ("text", "derived", "distinct", "reference")
 
 
-class Reference(BaseModel):
-    """The rule of RULES that computes the checkable answer from named variables."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
-    rule: str
-    of: tuple[str, ...]
-    table: str | None = None
-
-
 class Template(BaseModel):
     """One template at one difficulty, its variables already lists of values."""
 
@@ -60,8 +49,10 @@ class Template(BaseModel):
         {}, description="further variables, each an expression over those before it"
     )
     distinct: tuple[str, ...] = ()
-    reference: Reference | None = None
-    table: dict[str, str | int | float] = Field({}, description="of the reference's rule")
+    reference: str | None = Field(None, description="the checkable answer: such an expression")
+    tables: dict[str, dict[str, str | int | float]] = Field(
+        {}, description="those that the reference reads"
+    )
 
     @property
     def n_combinations(self) -> int:
@@ -69,7 +60,7 @@ class Template(BaseModel):
 
     def fill(self, combination: int) -> Draft | None:
         """The draft of one combination, 0 to n_combinations - 1; None if variables that must differ
-        are equal, or a derived number is not whole.
+        are equal, or a derived number or the reference is not whole.
         """
         drawn: dict[str, Any] = {}
         for name, values in self.variables.items():
@@ -81,21 +72,19 @@ class Template(BaseModel):
             drawn[name] = compute(expression, drawn, where=f"template {self.template_id}")
             if drawn[name] is None:
                 return None
+        reference = None
+        if self.reference is not None:
+            where = f"template {self.template_id}"
+            reference = compute(self.reference, {**self.tables, **drawn}, where=where)
+            if reference is None:
+                return None
         return Draft(
             self.text.format(**drawn),
             self.category,
             self.difficulty,
-            self._reference(drawn),
+            None if reference is None else str(reference),
             self.template_id,
             drawn,
-        )
-
-    def _reference(self, drawn: Mapping[str, Any]) -> str | None:
-        if self.reference is None:
-            return None
-        values = [drawn[name] for name in self.reference.of]
-        return compute_reference(
-            self.reference.rule, values, self.table, where=f"template {self.template_id}"
         )
 
 
@@ -216,11 +205,8 @@ def _parse(raw: Mapping[str, Any], row: int, library: Mapping[str, Any]) -> Iter
         variables = {
             name: _parse_values(name, spec, library, where) for name, spec in specs.items()
         }
-        reference = said.get("reference") or {}
-        if reference.get("table") is not None and reference["table"] not in tables:
-            raise PromptError(
-                f"{where}: unknown table {reference['table']!r}. Known: {', '.join(tables)}."
-            )
+        reference = said.get("reference")
+        read = set() if reference is None else names_in(str(reference), where=where)
         try:
             template = Template(
                 template_id=raw.get("id"),
@@ -230,8 +216,8 @@ def _parse(raw: Mapping[str, Any], row: int, library: Mapping[str, Any]) -> Iter
                 variables=variables,
                 derived=said.get("derived", {}),
                 distinct=said.get("distinct", ()),
-                reference=reference or None,
-                table=tables.get(reference.get("table"), {}),
+                reference=reference,
+                tables={name: tables[name] for name in read - set(variables) if name in tables},
             )
         except ValidationError as cause:
             problems = "; ".join(f"{e['loc'][0]}: {e['msg']}" for e in cause.errors())
@@ -276,22 +262,13 @@ def _check_names(template: Template, where: str) -> None:
     for name, expression in template.derived.items():
         read |= names_in(expression, where=where) - known
         known.add(name)
-    used = [
-        *in_text,
-        *template.distinct,
-        *(template.reference.of if template.reference else ()),
-        *read,
-    ]
-    missing = sorted((set(used) - known) | read)
+    if template.reference is not None:
+        read |= names_in(template.reference, where=where) - known - set(template.tables)
+    missing = sorted(({*in_text, *template.distinct} - known) | read)
     if missing:
         raise PromptError(
             f"{where}: variables {missing} are not defined. Add them under `variables:` or take "
             "them out of the text."
-        )
-    if template.reference and template.reference.rule not in RULES:
-        raise PromptError(
-            f"{where}: unknown reference rule {template.reference.rule!r}. Known: "
-            f"{', '.join(RULES)}."
         )
     check_size(template.text, where)
 

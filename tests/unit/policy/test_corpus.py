@@ -26,7 +26,7 @@ def test_wrong_answers_come_as_often_as_asked():
     answers = dict(
         zip(
             (f"capital of {c}?" for c in lookup.variables["country"]),
-            (lookup.table[c] for c in lookup.variables["country"]),
+            (lookup.tables["capital"][c] for c in lookup.variables["country"]),
             strict=True,
         )
     )
