@@ -17,7 +17,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from rlhf_pipeline.api_types.accounts import Me, UserOut
+from rlhf_pipeline.api_types.accounts import Me
 from rlhf_pipeline.api_types.base import Answer, Page, ProblemDocument
 from rlhf_pipeline.api_types.comparisons import ComparisonOut, Offered, Withdrawn
 from rlhf_pipeline.api_types.drift import DecisionOut
@@ -37,7 +37,6 @@ from rlhf_pipeline.api_types.votes import (
     Extended,
     Lease,
     Statistics,
-    VoteOut,
     VoteReceipt,
 )
 from rlhf_pipeline.errors import (
@@ -51,7 +50,7 @@ from rlhf_pipeline.errors import (
     TooManyRequests,
 )
 from rlhf_pipeline.monitoring import Alert, MetricPoint
-from rlhf_pipeline.records import Choice, Feedback, NewFeedback
+from rlhf_pipeline.records import Choice, Feedback, ListedVote, NewFeedback, User
 
 A = TypeVar("A", bound=BaseModel)
 
@@ -158,9 +157,9 @@ class Client:
         bodies = [{"idempotency_key": _new_key()} | _drop_missing(vote) for vote in votes]
         return self._post("votes:batch", BatchResults, {"votes": bodies}, again=True).results
 
-    def votes(self, only: VoteFilter = VoteFilter(limit=100)) -> Iterator[VoteOut]:  # noqa: B008
+    def votes(self, only: VoteFilter = VoteFilter(limit=100)) -> Iterator[ListedVote]:  # noqa: B008
         """Recorded votes, newest first; `limit` is the size of a page."""
-        return self._list("votes", VoteOut, only)
+        return self._list("votes", ListedVote, only)
 
     def comparisons(
         self,
@@ -206,9 +205,9 @@ class Client:
         body = {"pairs": [pair.model_dump() for pair in pairs]}
         return self._post("predictions", PredictionsOut, body, again=True)
 
-    def users(self, *, limit: int = 100) -> Iterator[UserOut]:
+    def users(self, *, limit: int = 100) -> Iterator[User]:
         """All users of the project, by e-mail address."""
-        return self._list("users", UserOut, Filter(limit=limit))
+        return self._list("users", User, Filter(limit=limit))
 
     def metrics(self) -> Metrics:
         """Figures of the project for scripts."""

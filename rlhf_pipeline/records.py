@@ -240,6 +240,13 @@ class Vote(NewVote):
     received_at: datetime
 
 
+class ListedVote(Vote):
+    """A vote with its current status; see `store.counting`."""
+
+    is_superseded: bool = Field(description="a later vote of the annotator replaces it")
+    is_counting: bool = Field(description="the annotator's counting vote on this comparison")
+
+
 class ModelVersion(Record):
     """A registry entry. `content_hash` is `folder_hash` of the files that `uri` points to."""
 

@@ -471,7 +471,7 @@ SHAPES_OF_A_VOTE: dict[str, set[str]] = {
     "files": {"preference.VOTE_ROWS"},
     "API": {
         *("VoteFields", "VoteInBatch", "VoteOptions", "VoteBody"),
-        *("VoteReceipt", "_VoteShown", "VoteOut", "OwnVote", "ProbedPair"),
+        *("VoteReceipt", "OwnVote", "ProbedPair"),
     },
     "quality counters": {"VoteSignals"},  # kept in memory as rows of `quality.VOTES`
 }

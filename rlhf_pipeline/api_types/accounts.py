@@ -39,22 +39,14 @@ class Me(Answer):
         return [name for name in names if name in set(Permission)]
 
 
-class TokenOut(Token, Answer):
-    """A token as listed: never its secret."""
-
-
 class NewToken(Request):
     name: Name
     scopes: list[Permission] | None = Field(default=None, max_length=len(Permission))
     days: int = Field(default=90, ge=1, le=366)
 
 
-class IssuedToken(TokenOut):
+class IssuedToken(Token):
     secret: str = Field(description="Shown only once.")
-
-
-class UserOut(User, Answer):
-    """A user as listed: never the password."""
 
 
 class NewUser(Request):
@@ -64,7 +56,7 @@ class NewUser(Request):
     kind: Literal["person", "service"] = "person"
 
 
-class AddedUser(UserOut):
+class AddedUser(User):
     login_link: str | None = Field(
         description="Logs its first visitor in, once, for 24 hours. Null if the request was made "
         "with a token, and in the answer to a repeated request."

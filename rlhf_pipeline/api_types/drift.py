@@ -4,31 +4,25 @@ from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import Field
+from pydantic import Field, computed_field
 
 from rlhf_pipeline.api_types.base import Answer, Request
 from rlhf_pipeline.api_types.home import CHANGED_AT, LastGate
-from rlhf_pipeline.records import Interval, Quarantine, Remedy, Text, Verdict
+from rlhf_pipeline.records import DriftEvent, Interval, Quarantine, Remedy, Text, Verdict
 
 Reason = Annotated[Text, Field(min_length=1, max_length=1000)]
 
 
-class DriftEventOut(Answer):
-    """One detection of drift or of a calibration that fails."""
+class DriftEventOut(DriftEvent):
+    """One detection of drift or of a calibration that fails, and what became of it."""
 
-    event_id: str
-    kind: Literal["drift", "calibration"]
-    detector: str
-    stream: str = Field(description="What it read: errors, those of a category, or calibration.")
-    model_version: str
-    seq: int = Field(description="Vote at which it was detected.")
-    change_seq: int | None = Field(description="Vote at which the change is dated.")
     changed_at: datetime | None = Field(description=CHANGED_AT)
-    day: date
-    detected_at: datetime
-    evidence: Mapping[str, Any]
-    is_replayed: bool
     decision_id: int | None = Field(description="The decision that claimed it; null if it waits.")
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def event_id(self) -> str:
+        return super().event_id
 
 
 class DriftTest(Answer):

@@ -9,7 +9,7 @@ from rlhf_pipeline.api_types.base import Answer
 from rlhf_pipeline.api_types.project import DaemonStatus
 from rlhf_pipeline.api_types.runs import AutomationOut
 from rlhf_pipeline.monitoring import Alert, MetricPoint
-from rlhf_pipeline.records import Interval
+from rlhf_pipeline.records import DriftEvent, Interval
 
 VOTES_UNTIL = "Day of the newest vote behind it; null before the first reward model."
 CHANGED_AT = "`voted_at` of the vote at which the change is dated."
@@ -43,17 +43,6 @@ class ChampionState(PromotionOut):
 
     kind: Literal["reward_model", "policy"]
     label: str
-
-
-class OpenDriftEvent(Answer):
-    """An event that no decision has claimed yet."""
-
-    detector: str
-    stream: str
-    kind: Literal["drift", "calibration"]
-    day: date
-    model_version: str
-    detected_at: datetime
 
 
 class LastDecision(Answer):
@@ -136,7 +125,7 @@ class HomeOut(Answer):
         description="At most 20: the newest open ones, then the newest acknowledged ones; null "
         "without `alerts.read`."
     )
-    drift_events: tuple[OpenDriftEvent, ...] = Field(description="The newest 20.")
+    drift_events: tuple[DriftEvent, ...] = Field(description="The newest 20.")
     decision: LastDecision | None
     fire: LastDecision | None = Field(
         description="The newest decision that acted, where `decision` is a later one."

@@ -1,6 +1,6 @@
 """Leased cards, votes as sent and as recorded, and an annotator's own statistics."""
 
-from datetime import date, datetime
+from datetime import datetime
 from typing import Annotated, Literal
 
 from pydantic import AwareDatetime, Field, SkipValidation
@@ -15,7 +15,7 @@ from rlhf_pipeline.api_types.base import (
     ProblemDocument,
     Request,
 )
-from rlhf_pipeline.records import AnnotatorKind, Choice, Highlight, Text
+from rlhf_pipeline.records import Choice, Highlight, Text, VoteDetails
 
 Side = Literal["a", "b", "tie"]
 Flag = Literal["pii", "identity", "broken", "undone"]
@@ -137,8 +137,11 @@ class BatchResults(Answer):
     results: tuple[BatchResult, ...] = Field(description="In the order of the votes.")
 
 
-class _VoteShown(Answer):
+class OwnVote(Answer):
+    """One of your own votes as you cast it: a is the left side."""
+
     vote_id: str
+    assignment_id: str | None
     choice: Choice
     strength: int | None
     reason: str | None
@@ -148,27 +151,7 @@ class _VoteShown(Answer):
     received_at: datetime
     supersedes: str | None
     is_superseded: bool
-    dimensions: dict[str, Side]
-    highlights: tuple[Highlight, ...]
-    flags: tuple[Flag, ...]
-
-
-class VoteOut(_VoteShown):
-    """A recorded vote; sides are those of the comparison."""
-
-    seq: int
-    comparison_id: str
-    annotator_id: str
-    annotator_kind: AnnotatorKind
-    day: date
-    origin: str
-    is_counting: bool
-
-
-class OwnVote(_VoteShown):
-    """One of your own votes as you cast it: a is the left side."""
-
-    assignment_id: str | None
+    details: VoteDetails | None
 
 
 class Share(Answer):

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from sqlalchemy import ColumnElement, and_, case, func, literal, select
 
 from rlhf_pipeline.api_types.filters import VoteFilter
-from rlhf_pipeline.records import OWN_SOURCE, AnnotatorKind, Choice, Vote
+from rlhf_pipeline.records import OWN_SOURCE, AnnotatorKind, Choice, ListedVote
 from rlhf_pipeline.store.casting import vote_of
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing
@@ -42,13 +42,6 @@ class DayTotals(NamedTuple):
     n_timed: int
     seconds: float
     seconds_squared: float
-
-
-class ListedVote(Vote):
-    """A vote with its current status; see `store.counting`."""
-
-    is_superseded: bool
-    is_counting: bool
 
 
 class VoteSignals(NamedTuple):

@@ -32,7 +32,6 @@ def read_all(site: AnySite, _: Reader, asked: Asked) -> Page[DriftEventOut]:
         items=tuple(
             DriftEventOut(
                 **each.event.model_dump(),
-                event_id=each.event.event_id,
                 changed_at=times.get(each.event.change_seq or 0),
                 decision_id=each.decision_id,
             )

@@ -13,7 +13,6 @@ from rlhf_pipeline.api_types.home import (
     LastGate,
     NextRun,
     NextStep,
-    OpenDriftEvent,
     SpendingNow,
     StageState,
     WorkNow,
@@ -80,10 +79,7 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
         work=work,
         spending=_read_spending(site),
         alerts=alerts,
-        drift_events=tuple(
-            OpenDriftEvent.model_validate(event.model_dump())
-            for event in open_events[-MOST_SHOWN:][::-1]
-        ),
+        drift_events=tuple(open_events[-MOST_SHOWN:][::-1]),
         decision=decision,
         fire=fire,
         gate=_read_gate(site),

@@ -1,13 +1,12 @@
 """Lists the votes and tokens of the signed-in user."""
 
-from rlhf_pipeline.api_types.accounts import TokenOut
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.votes import OwnVote
 from rlhf_pipeline.errors import NotFound
+from rlhf_pipeline.records import Token
 from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.votes.casting import swap_choice, swap_sides
-from rlhf_pipeline.web.votes.queries import NOTHING, detail_fields
 
 
 def own_votes(site: Site, annotator_id: str, *, cursor: str | None, limit: int) -> Page[OwnVote]:
@@ -24,14 +23,13 @@ def own_votes(site: Site, annotator_id: str, *, cursor: str | None, limit: int) 
             OwnVote(
                 **{name: getattr(vote, name) for name in OWN_AS_CAST},
                 choice=swap_choice(vote.is_swapped, vote.choice),
-                is_superseded=vote.is_superseded,
-                **detail_fields(swap_sides(vote.is_swapped, vote.details or NOTHING)),
+                details=vote.details and swap_sides(vote.is_swapped, vote.details),
             )
         )
     return Page(items=items, next=make_cursor(found[-1].seq) if len(found) == limit else None)
 
 
-def own_tokens(site: Site, user_id: str, *, cursor: str | None, limit: int) -> Page[TokenOut]:
+def own_tokens(site: Site, user_id: str, *, cursor: str | None, limit: int) -> Page[Token]:
     """API tokens, newest first, including those that ended."""
     place = parse_cursor(cursor, str)
     try:
@@ -40,8 +38,7 @@ def own_tokens(site: Site, user_id: str, *, cursor: str | None, limit: int) -> P
         )
     except NotFound:
         raise cursor_problem() from None
-    items = [TokenOut.model_validate(token.model_dump()) for token in found]
-    return Page(items=items, next=make_cursor(found[-1].token_id) if len(found) == limit else None)
+    return Page(items=found, next=make_cursor(found[-1].token_id) if len(found) == limit else None)
 
 
 OWN_AS_CAST = (
@@ -54,4 +51,5 @@ OWN_AS_CAST = (
     "voted_at",
     "received_at",
     "supersedes",
+    "is_superseded",
 )

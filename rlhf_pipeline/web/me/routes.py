@@ -5,11 +5,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from rlhf_pipeline.api_types.accounts import IssuedToken, Me, NewToken, PasswordChange, TokenOut
+from rlhf_pipeline.api_types.accounts import IssuedToken, Me, NewToken, PasswordChange
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.votes import OwnVote, Statistics
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import Token
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.charts import answer_chart
@@ -88,7 +89,7 @@ def change_password(site: AnySite, principal: SignedIn, body: PasswordChange) ->
 
 
 @api.get("/me/tokens")
-def my_tokens(site: AnySite, principal: Owner, asked: Paged) -> Page[TokenOut]:
+def my_tokens(site: AnySite, principal: Owner, asked: Paged) -> Page[Token]:
     """Your API tokens, newest first, including those that ended."""
     return queries.own_tokens(site, principal.user_id, cursor=asked.cursor, limit=asked.limit)
 

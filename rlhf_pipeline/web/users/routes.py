@@ -4,7 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from rlhf_pipeline.api_types.accounts import AddedUser, LoginLink, NewUser, UserChange, UserOut
+from rlhf_pipeline.api_types.accounts import AddedUser, LoginLink, NewUser, UserChange
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.permissions import Permission
@@ -28,15 +28,15 @@ SHOWN = 50
 
 
 @api.get("/users", dependencies=READER)
-def read_all(site: AnySite, asked: Paged) -> Page[UserOut]:
+def read_all(site: AnySite, asked: Paged) -> Page[User]:
     """All users, by e-mail address."""
     return _list_users(site, cursor=asked.cursor, limit=asked.limit)
 
 
 @api.get("/users/{user_id}", dependencies=READER)
-def read(site: AnySite, response: Response, user_id: str) -> UserOut:
+def read(site: AnySite, response: Response, user_id: str) -> User:
     """One user."""
-    return _user_out(site.store.users.get(user_id))
+    return site.store.users.get(user_id)
 
 
 @api.post("/users", status_code=201)
@@ -48,7 +48,7 @@ def add(site: AnySite, principal: Admin, body: NewUser) -> AddedUser:
         user = site.store.users.add(**body.model_dump(), actor=principal.user_id)
         if principal.is_session:
             link, _ = site.auth.create_login_link(user.user_id, site.settings.web_url, principal)
-    return AddedUser(**_user_out(user).model_dump(), login_link=link)
+    return AddedUser(**user.model_dump(), login_link=link)
 
 
 @api.patch("/users/{user_id}")
@@ -57,11 +57,11 @@ def change(
     principal: Admin,
     user_id: str,
     body: UserChange,
-) -> UserOut:
+) -> User:
     """Change the name or roles of a user, disable or enable them. Fields left out stay as they
     are.
     """
-    return _user_out(change_user(site, principal, user_id, body))
+    return change_user(site, principal, user_id, body)
 
 
 @api.post("/users/{user_id}:login-link", status_code=201)
@@ -207,7 +207,7 @@ def _render_page(
     )
 
 
-def _list_users(site: Site, *, cursor: str | None, limit: int) -> Page[UserOut]:
+def _list_users(site: Site, *, cursor: str | None, limit: int) -> Page[User]:
     """List users by e-mail address. Cursors contain ids, so that access logs contain no
     addresses.
     """
@@ -217,10 +217,6 @@ def _list_users(site: Site, *, cursor: str | None, limit: int) -> Page[UserOut]:
     except NotFound:
         raise cursor_problem() from None
     return Page(
-        items=[_user_out(user) for user in found],
+        items=found,
         next=make_cursor(found[-1].user_id) if len(found) == limit else None,
     )
-
-
-def _user_out(user: User) -> UserOut:
-    return UserOut.model_validate(user.model_dump())

@@ -10,10 +10,10 @@ from rlhf_pipeline.api_types.votes import (
     Batch,
     BatchResults,
     VoteFields,
-    VoteOut,
     VoteReceipt,
 )
 from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import ListedVote
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
@@ -56,7 +56,7 @@ def cast_batch(site: AnySite, principal: Annotator, body: Batch) -> BatchResults
 
 
 @api.get("/votes")
-def read(site: AnySite, _: Reader, asked: Asked) -> Page[VoteOut]:
+def read(site: AnySite, _: Reader, asked: Asked) -> Page[ListedVote]:
     """Recorded votes, newest first. A page that searches is short where few votes match, and may
     still have a `next`.
     """
@@ -66,7 +66,7 @@ def read(site: AnySite, _: Reader, asked: Asked) -> Page[VoteOut]:
 @pages.get("/votes")
 def show_page(site: AnySite, request: Request, principal: Reader, asked: Asked) -> Response:
     page, problem = attempt(lambda: queries.votes(site, asked))
-    page = page or Page[VoteOut](items=[], next=None)
+    page = page or Page[ListedVote](items=[], next=None)
     names = names_for(site, principal)
     texts = (
         site.store.comparisons.texts([vote.comparison_id for vote in page.items])
@@ -101,4 +101,4 @@ def show_page(site: AnySite, request: Request, principal: Reader, asked: Asked) 
 def download(site: AnySite, _: Reader, asked: Asked) -> Response:
     queries.votes(site, asked)  # validated before the file begins
     rows = read_all_pages(lambda cursor: queries.votes(site, asked.at(cursor, AT_ONCE)))
-    return csv_of("votes", list(VoteOut.model_fields), rows)
+    return csv_of("votes", list(ListedVote.model_fields), rows)
