@@ -9,9 +9,7 @@ from pydantic import Field
 
 from assets.delivery import (
     StageReport,
-    check_schema,
     deliver,
-    describe_bounds,
     expect_usually,
     make_rule,
     unpartitioned_asset,
@@ -47,7 +45,6 @@ PREVIEW_COLUMNS = [
 ]
 
 
-@describe_bounds
 class AnnotatorModelConfig(AnnotatorModelParams, dg.Config):
     """Parameters of the annotator model, and its votes."""
 
@@ -70,7 +67,6 @@ class AnnotatorModelConfig(AnnotatorModelParams, dg.Config):
         "median_probability": "The median probability that a is better is 0.2 to 0.8.",
     },
 )
-@check_schema
 def annotator_model(
     context: dg.AssetExecutionContext,
     config: AnnotatorModelConfig,

@@ -14,7 +14,6 @@ from pydantic import Field
 from assets.delivery import (
     StageReport,
     deliver,
-    describe_bounds,
     make_rule,
     open_tracked_run,
     unpartitioned_asset,
@@ -57,7 +56,6 @@ class CalibratedVersion(Enum):
     champion = "champion"
 
 
-@describe_bounds
 class CalibrationConfig(LearningRange, CalibrateParams, dg.Config):
     """Which methods are tried, how they are compared, which votes count less, and when a reward
     model is refused.

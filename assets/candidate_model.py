@@ -11,7 +11,6 @@ from assets.delivery import (
     LossLogger,
     StageReport,
     deliver,
-    describe_bounds,
     log_frame,
     make_rule,
     open_tracked_run,
@@ -33,12 +32,10 @@ from rlhf_pipeline.retraining.strategies import train_candidate
 from rlhf_pipeline.retraining.vote_halves import VoteHalves
 
 
-@describe_bounds
 class SentinelConfig(SentinelParams, dg.Config):
     """What is measured while training, and the limits that stop it."""
 
 
-@describe_bounds
 class CandidateConfig(CandidateParams, dg.Config):
     """Training strategy and its parameters."""
 

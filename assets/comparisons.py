@@ -10,10 +10,8 @@ import pandas as pd
 
 from assets.delivery import (
     StageReport,
-    check_schema,
     daily_asset,
     deliver,
-    describe_bounds,
     expect_usually,
 )
 from rlhf_pipeline.champions import Champions, Judge
@@ -29,7 +27,6 @@ from rlhf_pipeline.store import Store
 DAYS_OF_REPEATS = 3  # a repeat shows a pair that was first shown at most this many days before
 
 
-@describe_bounds
 class ComparisonsConfig(ComparisonsParams, dg.Config):
     """Parameters of a day's comparisons."""
 
@@ -41,7 +38,6 @@ class ComparisonsConfig(ComparisonsParams, dg.Config):
     "sqlite",
     checks={"completion_length": "95 % of completions have two characters or more."},
 )
-@check_schema
 def comparisons(
     context: dg.AssetExecutionContext,
     config: ComparisonsConfig,

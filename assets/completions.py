@@ -8,10 +8,8 @@ import pandas as pd
 
 from assets.delivery import (
     StageReport,
-    check_schema,
     daily_asset,
     deliver,
-    describe_bounds,
     expect_usually,
 )
 from rlhf_pipeline.champions import Champions
@@ -22,7 +20,6 @@ from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 
 
-@describe_bounds
 class CompletionsConfig(CompletionsParams, dg.Config):
     """Parameters of a day's completions."""
 
@@ -37,7 +34,6 @@ class CompletionsConfig(CompletionsParams, dg.Config):
         "completion_length": "Completions have two tokens or more on average.",
     },
 )
-@check_schema
 def completions(
     context: dg.AssetExecutionContext,
     config: CompletionsConfig,

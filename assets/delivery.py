@@ -10,7 +10,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from copy import copy
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, ParamSpec, TypeVar
+from typing import Any, TypeVar
 
 import dagster as dg
 import pandas as pd
@@ -31,8 +31,6 @@ from rlhf_pipeline.retraining.figures import parse_figures
 from rlhf_pipeline.telemetry.current_step import in_step
 from rlhf_pipeline.telemetry.tracing import flush_spans
 
-P = ParamSpec("P")
-
 OWNERS = ["team:rlhf"]
 PREVIEW_ROWS = 15
 # fields that differ between runs with the same inputs
@@ -42,10 +40,7 @@ SHOWN_NUMBERS = 6
 NUMBERS = "numbers"  # all of them, as one JSON
 NO_CHECKS: Mapping[str, str] = {}
 HAS_ROWS = "has_rows"
-BLOCKING_CHECKS = {
-    "columns_and_keys": "Columns, types, keys, allowed values and ranges; a failure stops the run.",
-    "json_round_trip": "The record reads back from JSON unchanged; a failure stops the run.",
-}
+SCHEMA_CHECK = "columns_and_keys"  # of every frame; a failure stops the run
 # MLflow's own tags; its public API has no names for them
 PARENT_RUN_TAG, NOTE_TAG = "mlflow.parentRunId", "mlflow.note.content"
 
@@ -57,54 +52,31 @@ AssetDecorator = Callable[[Callable[..., Any]], dg.AssetsDefinition]
 _made_of: dict[str, tuple[Callable[..., Any], AssetDecorator]] = {}
 
 
-def daily_asset(
-    name: str,
-    group: str,
-    *kinds: str,
-    checks: Mapping[str, str] = NO_CHECKS,
-    deps: Sequence[dg.AssetSpec | str] = (),
-) -> AssetDecorator:
-    """`@dg.asset` for a stage with one frame per day; a range of days is one run. `checks` are
-    those that only warn, with their descriptions.
-    """
-    return _asset(name, group, kinds, checks=checks, days=DAYS, deps=deps)
-
-
 def unpartitioned_asset(
     name: str,
     group: str,
     *kinds: str,
     checks: Mapping[str, str] = NO_CHECKS,
-    pool: str | None = None,
-    deps: Sequence[dg.AssetSpec | str] = (),
-) -> AssetDecorator:
-    """`@dg.asset` for a stage over all days."""
-    return _asset(name, group, kinds, checks=checks, pool=pool, deps=deps)
-
-
-def _asset(
-    name: str,
-    group: str,
-    kinds: Sequence[str],
-    *,
-    checks: Mapping[str, str],
     days: dg.PartitionsDefinition[str] | None = None,
     deps: Sequence[dg.AssetSpec | str] = (),
     pool: str | None = None,
 ) -> AssetDecorator:
-    schema = SCHEMAS.get(name)
-    described = BLOCKING_CHECKS[blocking_check(name)]
-    specs = [
-        dg.AssetCheckSpec(
-            blocking_check(name),
-            asset=name,
-            blocking=True,
-            description=described,
-            partitions_def=days,
-        )
-    ]
+    """`@dg.asset` for a stage over all days. `checks` are those that only warn, with their
+    descriptions.
+    """
+    schema, specs = SCHEMAS.get(name), []
     if schema is not None:
         checks = {HAS_ROWS: "The frame has rows."} | dict(checks)
+        specs = [
+            dg.AssetCheckSpec(
+                SCHEMA_CHECK,
+                asset=name,
+                blocking=True,
+                description="Columns, types, keys, allowed values and ranges; a failure stops the "
+                "run.",
+                partitions_def=days,
+            )
+        ]
     specs += [
         dg.AssetCheckSpec(check, asset=name, description=text, partitions_def=days)
         for check, text in checks.items()
@@ -132,17 +104,30 @@ def _asset(
     return decorate
 
 
+# For a stage with one frame per day; a range of days is one run.
+daily_asset = functools.partial(unpartitioned_asset, days=DAYS)
+
+
 def _record_failure(stage: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
     """The stage, whose error also makes a failed MLflow run, even before the stage opened one: that
-    is where `rlhf status` looks. Spans of calls and log lines made inside name the run.
+    is where `rlhf status` looks. A FrameError raised inside fails the check of the stage's frame.
+    Spans of calls and log lines made inside name the run.
     """
+    name = stage.__name__
 
     @functools.wraps(stage)
     def recorded_stage(context: dg.AssetExecutionContext, **inputs: Any) -> Iterator[Any]:
         try:
-            with in_step(context.run_id, stage.__name__):
+            with in_step(context.run_id, name), translate_memory_errors(f"Asset {name}"):
                 yield from stage(context, **inputs)
-        except Exception:
+        except Exception as cause:
+            if isinstance(cause, FrameError) and name in SCHEMAS:
+                yield dg.AssetCheckResult(
+                    check_name=SCHEMA_CHECK,
+                    passed=False,
+                    severity=dg.AssetCheckSeverity.ERROR,
+                    description=str(cause),
+                )
             registry = inputs["registry"] if "registry" in inputs else inputs["champions"].registry
             # whatever happens here, the error of the stage is the one to report
             with suppress(Exception), open_tracked_run(context, registry):
@@ -153,11 +138,6 @@ def _record_failure(stage: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
                 flush_spans()
 
     return recorded_stage
-
-
-def blocking_check(stage: str) -> str:
-    """The name of the check that stops a run before anything is written."""
-    return "columns_and_keys" if stage in SCHEMAS else "json_round_trip"
 
 
 def config_class(stage: dg.AssetsDefinition) -> type[dg.Config] | None:
@@ -208,26 +188,6 @@ def _change_defaults(config: type[C], values: Mapping[str, Any]) -> type[C]:
         **fields,
     )
     return changed
-
-
-def check_schema(stage: Callable[P, Iterator[Any]]) -> Callable[P, Iterator[Any]]:
-    """Decorate a stage so that a FrameError raised inside also fails its blocking check."""
-
-    @functools.wraps(stage)
-    def checked_stage(*args: P.args, **kwargs: P.kwargs) -> Iterator[Any]:
-        try:
-            with translate_memory_errors(f"Asset {stage.__name__}"):
-                yield from stage(*args, **kwargs)
-        except FrameError as broken:
-            yield dg.AssetCheckResult(
-                check_name=blocking_check(stage.__name__),
-                passed=False,
-                severity=dg.AssetCheckSeverity.ERROR,
-                description=str(broken),
-            )
-            raise
-
-    return checked_stage
 
 
 def column_schema(schema: FrameSchema) -> dg.TableSchema:
@@ -282,9 +242,7 @@ def deliver(
     """
     name = context.asset_key.to_user_string()
     outcomes = [*checks, *_validate(name, value, usual)]
-    yield from _check_results(
-        name, [key.name for key in context.selected_asset_check_keys], outcomes
-    )
+    yield from _check_results([key.name for key in context.selected_asset_check_keys], outcomes)
     failed = [o for o in outcomes if o.expectation.blocking and not o.passed]
     if failed:
         raise ExpectationFailed(
@@ -429,27 +387,17 @@ def _validate(
     it is empty.
     """
     if isinstance(value, Record):
-        same = type(value).from_json(value.model_dump_json()) == value
-        return [
-            make_rule(
-                blocking_check(name),
-                same,
-                f"{name} changes when it is written to JSON and read back.",
-                blocking=True,
-            )
-        ]
+        return []
     not_empty = expect_usually(HAS_ROWS, "expect_table_row_count_to_be_between", min_value=1)
     return validate(
         value, build_suite(SCHEMAS[name], extra=[not_empty, *([] if value.empty else usual)]), name
     )
 
 
-def make_rule(
-    check: str, passed: bool, message: str, *, blocking: bool = False
-) -> ExpectationOutcome:
+def make_rule(check: str, passed: bool, message: str) -> ExpectationOutcome:
     """An outcome of our own check; `message` describes the failure."""
     return ExpectationOutcome(
-        expectation=DataExpectation(type=check, blocking=blocking, check=check),
+        expectation=DataExpectation(type=check, blocking=False, check=check),
         passed=passed,
         message="passed" if passed else message,
     )
@@ -465,7 +413,7 @@ def as_config(params: type[BaseModel]) -> Any:
     sections: dict[str, Any] = {}
     for name, field in params.model_fields.items():
         if isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel):
-            section = describe_bounds(as_config(field.annotation))
+            section = as_config(field.annotation)
             sections[name] = (
                 section,
                 Field(default_factory=section, description=field.description),
@@ -475,36 +423,18 @@ def as_config(params: type[BaseModel]) -> Any:
     )
 
 
-def describe_bounds(config: type[C]) -> type[C]:
-    """Append the bounds of each field to its description, because the launchpad shows only
-    descriptions.
-    """
-    signs = {"ge": "≥", "gt": ">", "le": "≤", "lt": "<"}
-    for field in config.model_fields.values():
-        bounds = [
-            f"{signs[name]} {limit}"
-            for m in field.metadata
-            for name in signs
-            if (limit := getattr(m, name, None)) is not None
-        ]
-        if bounds and field.description:
-            field.description = f"{field.description} ({', '.join(bounds)})"
-    return config
-
-
 def _check_results(
-    stage: str, checks: Sequence[str], outcomes: Sequence[ExpectationOutcome]
+    checks: Sequence[str], outcomes: Sequence[ExpectationOutcome]
 ) -> Iterator[dg.AssetCheckResult]:
     """One result per check of the stage. Without rows there is nothing to expect of them."""
-    blocking = blocking_check(stage)
     for check in checks:
-        mine = [o for o in outcomes if (o.expectation.check or blocking) == check]
+        mine = [o for o in outcomes if (o.expectation.check or SCHEMA_CHECK) == check]
         failed = [o for o in mine if not o.passed]
         yield dg.AssetCheckResult(
             check_name=check,
             passed=not failed,
             severity=dg.AssetCheckSeverity.ERROR
-            if check == blocking
+            if check == SCHEMA_CHECK
             else dg.AssetCheckSeverity.WARN,
             description="; ".join(o.message for o in failed) or _describe_success(mine),
             metadata={"expectations": len(mine), "failed": [o.message for o in failed]},

@@ -14,10 +14,8 @@ from assets.day_clusters import ClusterSeries, cluster_window, find_embedding
 from assets.delivery import (
     StageReport,
     as_config,
-    check_schema,
     daily_asset,
     deliver,
-    describe_bounds,
     make_rule,
 )
 from assets.policy_days import PolicySeries, load_policy_days
@@ -76,7 +74,6 @@ from rlhf_pipeline.votes import Quarantines, noise_ceiling_or_repeats
 CALIBRATION = "calibration"  # the stream of the calibration tests, and the name of their state
 
 
-@describe_bounds
 class DriftConfig(as_config(DriftReportParams)):  # type: ignore[misc]
     """Parameters of the drift report, and the votes that it reads."""
 
@@ -97,7 +94,6 @@ class DriftConfig(as_config(DriftReportParams)):  # type: ignore[misc]
         "champion_fits_the_day": "The reward model predicts the day as well as before: no drift."
     },
 )
-@check_schema
 def drift_report(
     context: dg.AssetExecutionContext,
     config: DriftConfig,

@@ -6,7 +6,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import StageReport, deliver, describe_bounds, make_rule, unpartitioned_asset
+from assets.delivery import StageReport, deliver, make_rule, unpartitioned_asset
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
@@ -34,7 +34,6 @@ from rlhf_pipeline.store import Store
 KL_WARNING = 0.5  # nats per token; above this the policy has changed substantially
 
 
-@describe_bounds
 class EvaluationConfig(EvaluationParams, dg.Config):
     """Sampling of both policies."""
 

@@ -6,13 +6,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import (
-    StageReport,
-    blocking_check,
-    deliver,
-    describe_bounds,
-    unpartitioned_asset,
-)
+from assets.delivery import SCHEMA_CHECK, StageReport, deliver, unpartitioned_asset
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.evaluation import GateParams
@@ -21,10 +15,7 @@ from rlhf_pipeline.records import Evaluation, ModelVersion
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 
-GUARDED_STAGES = ("reward_model", "calibration", "retraining_set", "candidate_model", "evaluation")
 
-
-@describe_bounds
 class GateConfig(GateParams, dg.Config):
     """Thresholds of the promotion rules."""
 
@@ -121,9 +112,9 @@ def _list_mismatches(
 
 
 def _failed_checks(instance: dg.DagsterInstance) -> list[str]:
-    """Blocking checks of earlier stages that failed at their last execution."""
-    keys = [dg.AssetCheckKey(dg.AssetKey(stage), blocking_check(stage)) for stage in GUARDED_STAGES]
-    latest = instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+    """Blocking checks of the candidate's data that failed at their last execution."""
+    key = dg.AssetCheckKey(dg.AssetKey("retraining_set"), SCHEMA_CHECK)
+    latest = instance.event_log_storage.get_latest_asset_check_execution_by_key([key])
     return [
         key.to_user_string() for key, record in latest.items() if record.status.value == "FAILED"
     ]

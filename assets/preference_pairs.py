@@ -9,9 +9,7 @@ from pydantic import Field
 
 from assets.delivery import (
     StageReport,
-    check_schema,
     deliver,
-    describe_bounds,
     expect_usually,
     make_rule,
     unpartitioned_asset,
@@ -36,7 +34,6 @@ DROPPED = (
 )
 
 
-@describe_bounds
 class PreferencePairsConfig(PairParams, dg.Config):
     """Rules of the majority, and the votes to use."""
 
@@ -57,7 +54,6 @@ class PreferencePairsConfig(PairParams, dg.Config):
         "side_balance": "The chosen completion is on each side in 30 % of pairs or more.",
     },
 )
-@check_schema
 def preference_pairs(
     context: dg.AssetExecutionContext,
     config: PreferencePairsConfig,

@@ -8,10 +8,8 @@ import dagster as dg
 
 from assets.delivery import (
     StageReport,
-    check_schema,
     daily_asset,
     deliver,
-    describe_bounds,
     expect_usually,
 )
 from rlhf_pipeline.champions import Champions
@@ -32,7 +30,6 @@ from rlhf_pipeline.reward_model import Encoder, disagreement
 MAX_LISTED_REJECTIONS = 20
 
 
-@describe_bounds
 class PromptsConfig(PromptsParams, dg.Config):
     """Parameters of a day's prompts."""
 
@@ -46,7 +43,6 @@ class PromptsConfig(PromptsParams, dg.Config):
         "several_categories": "The prompts are of two categories or more.",
     },
 )
-@check_schema
 def prompts(
     context: dg.AssetExecutionContext,
     config: PromptsConfig,

@@ -9,10 +9,8 @@ from pydantic import Field
 
 from assets.delivery import (
     StageReport,
-    check_schema,
     daily_asset,
     deliver,
-    describe_bounds,
     expect_usually,
 )
 from assets.votes import load_earlier_votes
@@ -32,7 +30,6 @@ PREDICTIONS_PER_CHUNK = (
 )
 
 
-@describe_bounds
 class ReflectionConfig(dg.Config):
     """Whether to replay imported days."""
 
@@ -53,7 +50,6 @@ class ReflectionConfig(dg.Config):
         "has_votes": "Half of the predictions have a vote.",
     },
 )
-@check_schema
 def reflection_log(
     context: dg.AssetExecutionContext,
     config: ReflectionConfig,

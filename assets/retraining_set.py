@@ -10,9 +10,7 @@ from pydantic import Field
 
 from assets.delivery import (
     StageReport,
-    check_schema,
     deliver,
-    describe_bounds,
     expect_usually,
     make_rule,
     unpartitioned_asset,
@@ -36,7 +34,6 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import Quarantines, TasteChanges
 
 
-@describe_bounds
 class RetrainingSetConfig(SelectionParams, dg.Config):
     """Number, ranking and weights of pairs."""
 
@@ -53,7 +50,6 @@ class RetrainingSetConfig(SelectionParams, dg.Config):
         "votes_are_separate": "No vote that judges the candidate labels a row.",
     },
 )
-@check_schema
 def retraining_set(
     context: dg.AssetExecutionContext,
     config: RetrainingSetConfig,

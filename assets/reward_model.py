@@ -13,7 +13,6 @@ from assets.delivery import (
     StageReport,
     as_config,
     deliver,
-    describe_bounds,
     log_frame,
     make_rule,
     open_tracked_run,
@@ -31,7 +30,6 @@ from rlhf_pipeline.reports.training import chart_loss
 from rlhf_pipeline.reward_model import build_reward_model, fit_reward_model, launchpad_class
 
 
-@describe_bounds
 class RewardModelConfig(LearningRange, as_config(launchpad_class())):  # type: ignore[misc]
     """How the reward model is fitted, and which votes count less."""
 

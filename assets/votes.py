@@ -11,10 +11,8 @@ from pydantic import Field
 from assets.delivery import (
     OWNERS,
     StageReport,
-    check_schema,
     daily_asset,
     deliver,
-    describe_bounds,
     expect_usually,
 )
 from assets.partitions import DAYS
@@ -97,7 +95,6 @@ votes_inbox = dg.AssetSpec(
 )
 
 
-@describe_bounds
 class VotesConfig(dg.Config):
     """The seq up to which votes are read."""
 
@@ -118,7 +115,6 @@ class VotesConfig(dg.Config):
         "several_annotators": "Two annotators or more voted.",
     },
 )
-@check_schema
 def votes(
     context: dg.AssetExecutionContext,
     config: VotesConfig,

@@ -1,4 +1,4 @@
-"""Prints what the demo did: each day beside the simulated truth, calibrations, decisions, gates."""
+"""Prints what the demo did: each day beside the simulated truth, decisions and gates."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,8 +12,9 @@ from rich.table import Table
 from driver.demo import DemoState
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.drift.report import overall_verdict
 from rlhf_pipeline.intervals import interval_of_mean
-from rlhf_pipeline.records import CalibrationReport, GateDecision, Interval, TriggerDecision
+from rlhf_pipeline.records import GateDecision, Interval, TriggerDecision
 from rlhf_pipeline.retraining.messages import summarise_decision
 from rlhf_pipeline.simulation import DEMO_SCENARIO, Taste, utility
 from rlhf_pipeline.store import Store
@@ -47,7 +48,6 @@ def print_summary(settings: Settings, console: Console) -> None:
     changed = next((r.day for before, r in pairwise(rows) if before.taste != r.taste), None)
     latest = f"{settings.project}.policy@{promotions[-1].version}" if len(promotions) > 1 else None
     console.print()
-    print_calibrations(store.calibrations.log(), console)
     print_days(rows, console)
     print_decisions(store.decisions.all(), store.gates.all(), console)
     print_utility(rows, changed, next((r.day for r in rows if r.policy == latest), None), console)
@@ -71,23 +71,19 @@ def _day_row(settings: Settings, files: Artefacts, day: str) -> DayRow:
         policy=str(completions["model_version"].iloc[0]),
         judge=str(judged["reward_model"].iloc[0]) if len(judged) else "-",
         n_votes=len(counting(votes)),
-        accuracy=accuracy_of(judged),
+        accuracy=_measure_accuracy(judged),
         ceiling=noise_ceiling_or_repeats(votes),
         verdict=overall_verdict(report),
         utility=_measure_utility(files.read_frame("prompts", day), completions, taste),
     )
 
 
-def accuracy_of(judged: pd.DataFrame) -> Interval | None:
+def _measure_accuracy(judged: pd.DataFrame) -> Interval | None:
     """Accuracy of predictions that met a vote; None where none did."""
     if judged.empty:
         return None
     correct = 1 - judged["is_error"].astype(float).to_numpy()
     return interval_of_mean(correct, groups=judged["comparison_id"].tolist())
-
-
-def overall_verdict(report: pd.DataFrame) -> str:
-    return str(report.loc[report["space"] == "overall", "verdict"].iloc[0])
 
 
 def _measure_utility(prompts: pd.DataFrame, completions: pd.DataFrame, taste: Taste) -> Interval:
@@ -136,32 +132,6 @@ def print_days(rows: Sequence[DayRow], console: Console) -> None:
     console.print(table)
 
 
-def print_calibrations(reports: Sequence[CalibrationReport], console: Console) -> None:
-    table = Table(title="Calibration, on votes never fitted to")
-    for name in (
-        "reward model",
-        "method",
-        "accuracy",
-        "noise ceiling",
-        "ECE with its noise, before",
-        "ECE with its noise, after",
-        "log loss before → after",
-    ):
-        table.add_column(name)
-    for r in reports:
-        losses = f"{r.raw.log_loss.value:.3f} → {r.calibrated.log_loss.value:.3f}"
-        ece = (format_short(r.raw.ece_equal_mass), format_short(r.calibrated.ece_equal_mass))
-        table.add_row(
-            r.reward_model.rpartition(".")[2],
-            r.method,
-            format_short(r.raw.accuracy),
-            format_short(r.noise_ceiling),
-            *ece,
-            losses,
-        )
-    console.print(table)
-
-
 def format_short(interval: Interval | None) -> str:
     """`.81 [.76 .86]`: an estimate and its 95 % interval in as few columns as can be read."""
     return f"{interval.value:.2f} [{interval.low:.2f} {interval.high:.2f}]" if interval else "-"
@@ -189,36 +159,24 @@ def print_decisions(
                 f"prompts, judged by {gate.evaluation.reward_model}"
             )
         for check in gate.checks:
-            console.print(
-                f"  {'[green]✓[/]' if check.passed else '[red]✗[/]'} {check.name}: "
-                f"{escape_markup(check.reason)}"
-            )
+            console.print(f"  {'✓' if check.passed else '✗'} {escape_markup(check.reason)}")
 
 
 def print_utility(
     rows: Sequence[DayRow], change: str | None, promoted_from: str | None, console: Console
 ) -> None:
     """Mean true utility before the change, after it, and after the promotion, whatever it shows."""
-    phases: dict[str, list[float]] = {
-        "before the change": [],
-        "after the change": [],
-        "after the promotion": [],
-    }
+    phases: dict[str, list[float]] = {}
     for row in rows:
-        is_promoted = promoted_from and row.day >= promoted_from
-        is_changed = change and row.day >= change
-        phase = (
-            "after the promotion"
-            if is_promoted
-            else "after the change"
-            if is_changed
-            else "before the change"
-        )
-        phases[phase].append(row.utility.value)
+        phase = "before the change"
+        if promoted_from and row.day >= promoted_from:
+            phase = "after the promotion"
+        elif change and row.day >= change:
+            phase = "after the change"
+        phases.setdefault(phase, []).append(row.utility.value)
     parts = [
         f"{phase} {sum(values) / len(values):+.3f} ({len(values)} day{'s' * (len(values) > 1)})"
         for phase, values in phases.items()
-        if values
     ]
     console.print(
         "[bold]True utility of the champion (the simulator's, never used to decide):[/] "

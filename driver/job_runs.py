@@ -1,19 +1,13 @@
-"""Reads the runs of training jobs from Dagster, and waits while others run them."""
+"""Reads the runs of training jobs from Dagster."""
 
-from collections.abc import Callable, Sequence
-from datetime import UTC, datetime, timedelta
-from time import sleep
+from collections.abc import Sequence
+from datetime import UTC, datetime
 
 import dagster as dg
 
 from assets.retraining_decision import DECISION_TAG
 from rlhf_pipeline.retraining.jobs import JobRun
-from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.decisions import OPEN_STATES
-from sensors.run_health import ALIVE, is_dead
-from sensors.runs import ENDED_STATUSES, describe_failure
-
-WAIT_S = 2.0
+from sensors.runs import describe_failure
 
 
 def find_job_runs(instance: dg.DagsterInstance, decision_ids: Sequence[str]) -> dict[str, JobRun]:
@@ -42,26 +36,3 @@ def _describe_run(instance: dg.DagsterInstance, record: dg.RunRecord) -> JobRun:
 
 def _to_time(seconds: float | None) -> datetime | None:
     return None if seconds is None else datetime.fromtimestamp(seconds, UTC)
-
-
-def wait_for_end(
-    instance: dg.DagsterInstance,
-    store: Store,
-    decision_id: int,
-    dead_after: timedelta,
-    pause: Callable[[float], None] = sleep,
-) -> bool:
-    """Wait while another process runs a job. True if none runs it yet; False once it has ended, was
-    cancelled, or its process is gone.
-    """
-    wanted = dg.RunsFilter(tags={DECISION_TAG: str(decision_id)})
-    while True:
-        pause(WAIT_S)
-        record = next(iter(instance.get_run_records(wanted, limit=1)), None)
-        status = None if record is None else record.dagster_run.status
-        if status in ENDED_STATUSES:
-            return False
-        if record is None or status not in ALIVE:
-            return store.decisions.get(decision_id).state in OPEN_STATES
-        if is_dead(record, store, datetime.now(UTC), dead_after):
-            return False

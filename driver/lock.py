@@ -65,11 +65,9 @@ def refuse_daemon(
         f"Dagster's daemon ran here {max(time() - first, 0):.0f} s ago; waiting {seconds:.0f} s "
         "to see whether it still does."
     )
-    while seconds > 0:
-        pause(min(1.0, seconds))
-        seconds -= 1.0
-        if _latest_heartbeat(instance) != first:
-            raise _daemon_error(home)
+    pause(seconds)
+    if _latest_heartbeat(instance) != first:
+        raise _daemon_error(home)
 
 
 def _daemon_error(home: Path) -> HomeInUse:

@@ -1,23 +1,19 @@
 """`rlhf loop`: runs what schedules and sensors ask for in this process, until Ctrl-C."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from time import sleep
-from typing import Any
 
 import dagster as dg
 from dagster._utils.schedules import reverse_cron_string_iterator
-from rich.console import Console
 
-from driver.recovery import fail_dead_runs, release_run_keys
-from driver.runner import RunCancelled, Runner, StageRun, open_runner
-from driver.terminal import make_progress_bars, show_progress
+from driver.recovery import release_run_keys
+from driver.runner import RunCancelled, Runner
 from jobs.retraining import policy_training
 from rlhf_pipeline.alerts.rounds import keep_ticking, record_tick, send_messages
-from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.terminal import escape_markup
 from sensors.runs import SCHEDULE_NAME_TAG, find_run
@@ -37,20 +33,12 @@ class Loop:
 
     runner: Runner
     monitors_drift: bool = True
-    on_failure: Callable[[str], None] = print
     cursors: dict[str, str] = field(default_factory=dict)
     # by sensor or schedule that failed, when it is tried again
     retry_at: dict[str, datetime] = field(default_factory=dict)
     # by sensor, why it requested nothing at its last tick
     waiting: dict[str, str] = field(default_factory=dict)
     invalid_settings: str = ""  # what is wrong with the settings file, while it is
-
-    def resume(self) -> None:
-        """End what a dead process left, so that it is requested again."""
-        runner = self.runner
-        limit = timedelta(seconds=runner.settings.dead_after_seconds)
-        fail_dead_runs(runner.instance, runner.store, limit)
-        release_run_keys(runner.instance)
 
     def run_due(self) -> int:
         """Run the schedules of today and whatever the sensors request; the number of runs.
@@ -67,7 +55,21 @@ class Loop:
             return self._try(ALERTS, partial(self._tick, ALERTS))
         schedules = self.runner.repository.schedule_defs
         n = sum(self._try(each.name, partial(self._run_schedule, each)) for each in schedules)
-        return n + sum(self._try(n, partial(self._tick, n)) for n in SENSORS if self._watches(n))
+        sensors = [each for each in SENSORS if each != "retraining" or self.monitors_drift]
+        return n + sum(self._try(each, partial(self._tick, each)) for each in sensors)
+
+    def describe_waiting(self) -> str:
+        """What is wrong with the settings, else `sensor: reason` of each sensor that waits for
+        something people do.
+        """
+        return self.invalid_settings or " · ".join(
+            f"{name}: {self.waiting[name]}"
+            for name in ("votes", "learning", "retraining")
+            if self.waiting.get(name)
+        )
+
+    def _report(self, failure: str) -> None:
+        self.runner.write(f"[red]{escape_markup(failure)}[/]")
 
     def _release_failed(self) -> None:
         """Let what failed be tried again once `RETRY_AFTER` is over."""
@@ -77,9 +79,6 @@ class Loop:
             release_run_keys(self.runner.instance)
         for name in over:
             del self.retry_at[name]
-
-    def _watches(self, sensor: str) -> bool:
-        return sensor != "retraining" or self.monitors_drift
 
     def _run_schedule(self, schedule: dg.ScheduleDefinition) -> int:
         """Run what a schedule requests once its time of today has come. Collection is due as soon
@@ -132,7 +131,7 @@ class Loop:
                 # its author orders it again or not; the trigger goes on
                 if not isinstance(cause, RunCancelled) and request.job_name != policy_training.name:
                     raise
-                self.on_failure(str(cause))
+                self._report(str(cause))
         if data.cursor is not None:
             self.cursors[name] = data.cursor
         self.waiting[name] = "" if requests else data.skip_message or ""
@@ -148,68 +147,44 @@ class Loop:
             return work()
         except PipelineError as failure:
             self.retry_at[name] = self.runner.clock() + RETRY_AFTER
-            self.on_failure(f"{failure} Next try at {self.retry_at[name]:%H:%M} UTC.")
+            self._report(f"{failure} Next try at {self.retry_at[name]:%H:%M} UTC.")
             return 0
 
 
 def run_loop(
-    settings: Settings,
-    instance: dg.DagsterInstance,
-    console: Console,
+    runner: Runner,
     *,
-    stage_config: Mapping[str, Mapping[str, Any]],
     monitors_drift: bool,
     once: bool,
     pause: Callable[[float], None] = sleep,
 ) -> None:
     """Run what is due until Ctrl-C, or with `once` until nothing is."""
-    with make_progress_bars(console) as bars:
-        write = bars.console.print
-
-        def print_stage(run: StageRun) -> None:
-            write(
-                f"  {datetime.now(UTC):%H:%M} {run.day} {run.stage:<18} {run.seconds:5.1f} s  "
-                f"{escape_markup(run.headline)}"
-            )
-
-        runner = open_runner(settings, instance, show_progress(bars), print_stage)
-        runner.retry_command, runner.stage_config = "the loop tries it", stage_config
-        loop = Loop(runner, monitors_drift, lambda text: write(f"[red]{escape_markup(text)}[/]"))
-        write(
-            f"[bold]project {settings.project}[/] · state in {settings.home}\n"
-            "People vote with `rlhf serve` in another terminal. Ctrl-C stops the loop between or "
-            "within stages; the same command goes on."
-        )
-        loop.resume()
-        described = ""
-        try:
-            while True:
-                if loop.run_due():
-                    continue
-                if once:
-                    break
-                waiting = loop.invalid_settings or describe_waiting(loop.waiting)
-                if waiting != described:
-                    write(f"[dim]{datetime.now(UTC):%H:%M} waits: {escape_markup(waiting)}[/]")
-                    described = waiting
-                pause(settings.sensor_seconds)
-        except KeyboardInterrupt:
-            record_tick(runner.store, runner.clock(), is_last=True)
-            raise
-        record_tick(
-            runner.store, runner.clock(), is_last=True
-        )  # a loop that crashed is missed instead
+    settings, write = runner.settings, runner.write
+    runner.retry_command = "the loop tries it"
+    loop = Loop(runner, monitors_drift)
+    write(
+        f"[bold]project {settings.project}[/] · state in {settings.home}\n"
+        "People vote with `rlhf serve` in another terminal. Ctrl-C stops the loop between or "
+        "within stages; the same command goes on."
+    )
+    described = ""
+    try:
+        while True:
+            if loop.run_due():
+                continue
+            if once:
+                break
+            waiting = loop.describe_waiting()
+            if waiting != described:
+                write(f"[dim]{datetime.now(UTC):%H:%M} waits: {escape_markup(waiting)}[/]")
+                described = waiting
+            pause(settings.sensor_seconds)
+    except KeyboardInterrupt:
+        record_tick(runner.store, runner.clock(), is_last=True)
+        raise
+    record_tick(runner.store, runner.clock(), is_last=True)  # a loop that crashed is missed instead
     if loop.invalid_settings:
         raise ConfigurationError(loop.invalid_settings)
     if loop.retry_at:
         raise PipelineError(f"Failed: {', '.join(loop.retry_at)}. The messages are above.")
-    console.print("Nothing more is due.")
-
-
-def describe_waiting(waiting: Mapping[str, str]) -> str:
-    """`sensor: reason` of each sensor that waits for something people do."""
-    return " · ".join(
-        f"{name}: {waiting[name]}"
-        for name in ("votes", "learning", "retraining")
-        if waiting.get(name)
-    )
+    write("Nothing more is due.")

@@ -5,12 +5,19 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
-from sensors.run_health import ALIVE, fail_run, release_run, works_here
+from sensors.run_health import ALIVE, fail_run, is_dead, works_here
 from sensors.runs import RUN_KEY_TAG, SCHEDULE_NAME_TAG, SENSOR_NAME_TAG
 
 # A retraining decision counts its own attempts; the other sensors request each key once.
-ASK_ONCE_SENSORS = ("votes", "learning")
+ASK_ONCE_SENSORS = ("votes", "learning", "paused_runs")
+
+
+def recover(instance: dg.DagsterInstance, store: Store, settings: Settings) -> None:
+    """End what a dead process left, so that it is requested again."""
+    fail_dead_runs(instance, store, timedelta(seconds=settings.dead_after_seconds))
+    release_run_keys(instance)
 
 
 def fail_dead_runs(instance: dg.DagsterInstance, store: Store, limit: timedelta) -> list[str]:
@@ -26,11 +33,6 @@ def fail_dead_runs(instance: dg.DagsterInstance, store: Store, limit: timedelta)
     ]
     for run in dead:
         fail_run(instance, store, run, "The process of this run is gone.")
-    for beat in store.heartbeats.find_stale(datetime.now(UTC)):
-        ended = instance.get_run_by_id(beat.run_id)
-        if ended is not None and ended.is_finished and ended.remote_job_origin is None:
-            # interrupted; the run health sensor of a later daemon would run it again
-            release_run(instance, store, beat.run_id)
     return [run.run_id for run in dead]
 
 
@@ -39,12 +41,11 @@ def _is_dead(record: dg.RunRecord, store: Store, limit: timedelta) -> bool:
     beat = store.heartbeats.get(run.run_id)
     if beat is not None and beat.host == os.uname().nodename:
         return not works_here(beat)
-    is_by_daemon = run.remote_job_origin is not None
-    if beat is None and not is_by_daemon:
+    if beat is None and run.remote_job_origin is None:
         return True  # run in process, killed before its first beat
-    if run.status == dg.DagsterRunStatus.NOT_STARTED:
-        return False  # the retraining sensor fails runs that a dead daemon never launched
-    return datetime.now(UTC) - (beat.at if beat else record.update_timestamp) > 2 * limit
+    # the retraining sensor fails runs that a dead daemon never launched
+    is_launched = run.status != dg.DagsterRunStatus.NOT_STARTED
+    return is_launched and is_dead(record, store, datetime.now(UTC), 2 * limit)
 
 
 def release_run_keys(instance: dg.DagsterInstance) -> None:

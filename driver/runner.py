@@ -18,17 +18,15 @@ from dagster._core.remote_origin import (
 )
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
-from assets.delivery import NUMBERS
 from assets.retraining_decision import DECISION_TAG
 from jobs.cancellation import CancellationWatch
 from jobs.retraining import policy_training
 from jobs.run_spans import record_run
-from rlhf_pipeline import protocols
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.records import utc_now
-from rlhf_pipeline.store import Store
+from rlhf_pipeline.store import Store, homes
 from sensors.runs import PARTITION_TAG, RUN_KEY_TAG, SENSOR_NAME_TAG, describe_failure
 
 LOCATION = "rlhf_pipeline"  # as in workspace.yaml
@@ -45,15 +43,9 @@ class StageRun:
     """What one stage made in one run."""
 
     day: str
-    job: str
     stage: str
     seconds: float
     headline: str
-    metrics: dict[str, float]
-
-
-def ignore_stage(stage: StageRun) -> None:
-    """A callback that does nothing."""
 
 
 @dataclass
@@ -65,7 +57,8 @@ class Runner:
     instance: dg.DagsterInstance
     store: Store
     clock: Callable[[], datetime] = utc_now
-    on_stage: Callable[[StageRun], None] = ignore_stage
+    on_stage: Callable[[StageRun], None] | None = None
+    write: Callable[[str], None] = print
     retry_command: str = "run it again"
     # by stage, fields of its parameters that every run gets; a run's own values win
     stage_config: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
@@ -115,13 +108,20 @@ class Runner:
         result: dg.ExecuteInProcessResult | None = None
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
-            with watch.watch() if watch else nullcontext():
+            with (
+                self.store.heartbeats.keep_beating(
+                    run_id, job=job, seconds=self.settings.heartbeat_seconds
+                ),
+                watch.watch() if watch else nullcontext(),
+            ):
                 result = definition.execute_in_process(
                     instance=self.instance, raise_on_error=False, run_id=run_id, **arguments
                 )
         except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
             if not watch or not watch.is_cancelled:
                 raise
+        finally:
+            homes.record_end(self.settings, self.store.database)
         if watch and watch.is_cancelled:  # the command's handler takes one interrupt only
             signal.signal(signal.SIGINT, on_interrupt)
         if result is None:  # interrupted before its first step
@@ -132,9 +132,10 @@ class Runner:
         record_run(self.settings, self.instance, result.run_id)
         if result.success:
             self._show_in_timeline(result.run_id)
-        for stage in _stage_runs(result, job, day):
+        for stage in _stage_runs(result, day):
             self.history.append(stage)
-            self.on_stage(stage)
+            if self.on_stage is not None:
+                self.on_stage(stage)
         if watch and watch.is_cancelled and not result.success:
             raise RunCancelled(f"Job {decision_id} was cancelled; its run {run_id[:8]} has ended.")
         if not result.success and _was_interrupted(result):
@@ -197,29 +198,15 @@ class Runner:
             self.instance.report_runless_asset_event(event)
         return data
 
-    def run_requested(self, sensor: str, day: str) -> int:
-        """Tick a sensor that keeps no cursor and run what it requests; how many runs that were."""
-        requests = self.tick(sensor).run_requests or []
+    def run_tick(self, sensor: str, day: str, cursors: dict[str, str]) -> int:
+        """Tick a sensor, run what it requests, then move its cursor; the number of runs."""
+        data = self.tick(sensor, cursors.get(sensor))
+        requests = data.run_requests or []
         for request in requests:
             self.run_request(request, sensor, day)
+        if data.cursor is not None:
+            cursors[sensor] = data.cursor
         return len(requests)
-
-
-def open_runner(
-    settings: Settings,
-    instance: dg.DagsterInstance,
-    progress: Callable[[str], protocols.Progress],
-    on_stage: Callable[[StageRun], None],
-) -> Runner:
-    """A runner on the application's own composition, whose stages report to `progress`."""
-    # here: the definitions of the settings in the environment are made by the import
-    from definitions import definitions_for
-
-    def build() -> dg.Definitions:
-        return definitions_for(settings, progress=progress)
-
-    store = Store.of_home(settings)
-    return Runner(settings, build(), instance, store, on_stage=on_stage, build=build)
 
 
 def _was_interrupted(result: dg.ExecuteInProcessResult) -> bool:
@@ -234,8 +221,8 @@ def _was_interrupted(result: dg.ExecuteInProcessResult) -> bool:
     return any(error.cls_name == dg.DagsterExecutionInterruptedError.__name__ for error in errors)
 
 
-def _stage_runs(result: dg.ExecuteInProcessResult, job: str, day: str) -> Iterator[StageRun]:
-    """One per materialised stage, with the headline and the numbers that it reported."""
+def _stage_runs(result: dg.ExecuteInProcessResult, day: str) -> Iterator[StageRun]:
+    """One per materialised stage, with the headline that it reported."""
     seconds = {
         event.step_key: event.step_success_data.duration_ms / 1000
         for event in result.all_events
@@ -245,15 +232,7 @@ def _stage_runs(result: dg.ExecuteInProcessResult, job: str, day: str) -> Iterat
         metadata = event.materialization.metadata
         yield StageRun(
             day=day,
-            job=job,
             stage=event.materialization.asset_key.to_user_string(),
             seconds=seconds.get(event.step_key or "", 0.0),
             headline=str(metadata["headline"].value) if "headline" in metadata else "",
-            metrics=_numbers_of(metadata),
         )
-
-
-def _numbers_of(metadata: Mapping[str, dg.MetadataValue[Any]]) -> dict[str, float]:
-    found = metadata.get(NUMBERS)
-    value = found.value if found is not None else None
-    return value if isinstance(value, dict) else {}

@@ -3,7 +3,7 @@
 import dagster as dg
 
 from jobs.executors import light_executor
-from jobs.loop import daily_schedule
+from jobs.loop import RETRIED, daily_schedule
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.loop_settings import LoopSettings
 
@@ -13,6 +13,7 @@ collection = dg.define_asset_job(
     description="Prompts → completions → comparisons of a day, published for voting with the "
     "champion's predictions.",
     executor_def=light_executor,
+    tags=RETRIED,
 )
 
 

@@ -1,8 +1,8 @@
 """The executors of runs: light stages in the run's process, training in processes of its own.
 
 Every run writes a heartbeat from start to end, in the run's own process, so that it goes on between
-steps and while a step's process is busy. A step whose process was killed is started again within
-the run; a step that failed would fail again and stays failed.
+steps and while a step's process is busy. A training step whose process was killed is started again
+within the run; a step that failed would fail again and stays failed.
 """
 
 from collections.abc import Iterator
@@ -21,40 +21,15 @@ from dagster._core.executor.multiprocess import MultiprocessExecutor
 from jobs.cancellation import stop_when_cancelled
 from jobs.run_spans import record_run
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.store import Store, homes
 
 # twice as many before the second retry: the memory may be free by then
 SECONDS_TO_RETRY = 2.0
 STEP_RETRIES = 2  # of a step whose process was killed; a third kill has a cause that stays
-CONCURRENT_STEPS = 2  # at most two steps of a day do not wait for each other
 
 # Imported once by the process that steps are forked from; nearly every step needs them, at seconds
 # of CPU. Only installed packages, because that process does not have this folder on its path.
 PRELOADED = ("pandas", "pyarrow.parquet", "sqlalchemy", "alembic", "mlflow", "great_expectations")
-
-EXECUTION = dg.Field(
-    dg.Selector(
-        {
-            "in_process": dg.Field(
-                {}, description="All steps one after another in the run's own process."
-            ),
-            "multiprocess": dg.Field(
-                {
-                    "max_concurrent": dg.Field(
-                        dg.Int,
-                        is_required=False,
-                        description=f"Steps at the same time; default: {CONCURRENT_STEPS}",
-                    )
-                },
-                description="Each step in a process of its own; one that is killed is started "
-                "again.",
-            ),
-        }
-    ),
-    is_required=False,
-    description="Where this run's steps are executed; empty = in the run's own process.",
-)
 
 
 class StepProcesses(MultiprocessExecutor):
@@ -65,10 +40,10 @@ class StepProcesses(MultiprocessExecutor):
     repeat a training that cannot succeed.
     """
 
-    def __init__(self, *, max_concurrent: int):
+    def __init__(self) -> None:
         super().__init__(
             retries=RetryMode.ENABLED,
-            max_concurrent=max_concurrent,
+            max_concurrent=1,
             start_method="forkserver",
             explicit_forkserver_preload=PRELOADED,
         )
@@ -132,26 +107,18 @@ def _store(settings: Settings) -> Store:
 
 
 def _make_light_executor(context: dg.InitExecutorContext) -> dg.Executor:
-    chosen: dict[str, Any] = {**context.executor_config}
-    if "multiprocess" not in chosen:
-        return HeartbeatExecutor(InProcessExecutor(retries=RetryMode.ENABLED))
-    n = chosen["multiprocess"].get("max_concurrent", CONCURRENT_STEPS)
-    if n < 1:
-        raise ConfigurationError(
-            f"max_concurrent is {n}: no step could start. Give 1 or more, or leave it out."
-        )
-    return HeartbeatExecutor(StepProcesses(max_concurrent=n))
+    return HeartbeatExecutor(InProcessExecutor(retries=RetryMode.ENABLED))
 
 
 def _make_training_executor(context: dg.InitExecutorContext) -> dg.Executor:
-    return HeartbeatExecutor(StepProcesses(max_concurrent=1))
+    return HeartbeatExecutor(StepProcesses())
 
 
 light_executor = dg.ExecutorDefinition(
     name="light_executor",
-    config_schema=EXECUTION,
+    config_schema={},
     executor_creation_fn=_make_light_executor,
-    description="In the run's own process or in one for each step, as the run is configured.",
+    description="All steps in the run's own process: one for each step would cost 3 s of CPU.",
 )
 
 # Training steps run in processes of their own, so that their memory is returned.

@@ -1,11 +1,12 @@
 """Feedback: a day's votes, reflection log and drift report. Learning: pairs and a reward model."""
 
 from datetime import date, timedelta
+from typing import Any
 
 import dagster as dg
 
 from jobs.executors import light_executor
-from jobs.loop import daily_schedule
+from jobs.loop import RETRIED, daily_schedule
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.loop_settings import LoopSettings
 
@@ -14,6 +15,7 @@ feedback = dg.define_asset_job(
     selection=["votes", "reflection_log", "drift_report"],
     description="Log of a day's votes → reflection log → drift report.",
     executor_def=light_executor,
+    tags=RETRIED,
 )
 
 learning = dg.define_asset_job(
@@ -22,7 +24,18 @@ learning = dg.define_asset_job(
     description="Preference pairs of all votes; annotator model, reward model and its calibration "
     "refitted.",
     executor_def=light_executor,
+    tags=RETRIED,
 )
+
+
+def learning_config(up_to_seq: int, *, allow_uncalibrated: bool) -> dict[str, Any]:
+    """Run configuration in which every learning stage uses the votes up to `up_to_seq`: a run that
+    comes late or is repeated from its failed step finds labels and pairs of the same votes.
+    """
+    known = {"config": {"up_to_seq": up_to_seq}}
+    calibration = {"config": {"up_to_seq": up_to_seq, "allow_uncalibrated": allow_uncalibrated}}
+    stages = dict.fromkeys(("preference_pairs", "annotator_model", "reward_model"), known)
+    return {"ops": stages | {"calibration": calibration}}
 
 
 def close_yesterday_schedule(

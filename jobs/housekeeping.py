@@ -39,7 +39,6 @@ ENDED_STATUSES = [
     dg.DagsterRunStatus.FAILURE,
     dg.DagsterRunStatus.CANCELED,
 ]
-TRAINING_FOLDERS = ("candidates",)  # folders of checkpoints below `Settings.models`
 JOB = "housekeeping"
 
 
@@ -140,12 +139,8 @@ class Retention:
     def _delete_checkpoints(self) -> int:
         """Checkpoints and outcomes of trainings: what was registered has its files in MLflow."""
         before = self._cutoff(self._keep.checkpoint_days)
-        old = [
-            path
-            for name in TRAINING_FOLDERS
-            for path in _find_old(self.settings.models / name, before)
-            if path.is_dir()
-        ]
+        candidates = self.settings.models / "candidates"
+        old = [path for path in _find_old(candidates, before) if path.is_dir()]
         for path in old:
             shutil.rmtree(path)
         return len(old)

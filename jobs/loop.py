@@ -10,6 +10,11 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import LoopSettings
 
+# Retries by Dagster of a killed run. A retraining is tried again by its decision, a step of a
+# replay by the replay.
+RETRIES_TAG = "dagster/max_retries"
+RETRIED = {RETRIES_TAG: "2"}
+
 
 def read_loop(settings: Settings) -> LoopSettings | dg.SkipReason:
     """The loop settings as the file has them now, or why this tick is skipped: a run could not use

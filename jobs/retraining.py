@@ -1,5 +1,7 @@
 """Retraining: from a confirmed change of taste to a gated candidate, by its sensor or by hand."""
 
+from typing import Any
+
 import dagster as dg
 
 from jobs.executors import light_executor, training_executor
@@ -28,6 +30,14 @@ policy_training = dg.define_asset_job(
     "reward model, then judged and gated. No reward model is fitted.",
     executor_def=training_executor,
 )
+
+
+def recalibration_config(up_to_seq: int) -> dict[str, Any]:
+    """Run configuration that calibrates the champion on the votes up to `up_to_seq`."""
+    champion = {"up_to_seq": up_to_seq, "version": "champion"}
+    pairs = {"config": {"up_to_seq": up_to_seq}}
+    return {"ops": {"preference_pairs": pairs, "calibration": {"config": champion}}}
+
 
 recomputation = dg.define_asset_job(
     "recomputation",

@@ -5,7 +5,7 @@ from typing import Any
 from resources.frames import frame_io_manager
 from resources.progress import progress_resource
 from resources.simulation import simulated_clock, simulated_votes
-from resources.store import open_store, store_resource
+from resources.store import open_store
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.champions.champions import register_first_policy
 from rlhf_pipeline.config import Settings
@@ -29,7 +29,7 @@ def resources_for(settings: Settings) -> dict[str, Any]:
     resources: dict[str, Any] = {
         "io_manager": frame_io_manager(settings),
         "settings": settings,
-        "store": store_resource(settings),
+        "store": open_store(settings),
         "registry": registry,
         "champions": Champions(
             open_store(settings),

@@ -74,7 +74,7 @@ class FrameIOManager(dg.IOManager):
 
 
 def frame_io_manager(settings: Settings) -> dg.IOManagerDefinition:
-    """The IO manager. Not configurable, see `store_resource`."""
+    """The IO manager. Not configurable: the UI shows configuration, and URLs hold passwords."""
 
     @dg.io_manager(description="Frames by day as Parquet, records as JSON.")
     def io_manager(context: dg.InitResourceContext) -> FrameIOManager:

@@ -43,7 +43,7 @@ SENSORS = (
     Sensor("learning", "Starts a fit of the reward model after enough votes"),
     Sensor("replay", "Replays days of imported votes"),
     Sensor("paused_runs", "Resumes completions that waited for a provider"),
-    Sensor("run_health", "Fails runs whose process was killed, and starts them again"),
+    Sensor("run_health", "Fails runs whose process was killed; Dagster repeats the daily ones"),
     Sensor("alerts", "Opens and resolves alerts, and sends their messages"),
 )
 

@@ -346,11 +346,11 @@ class Settings(BaseSettings):
     )
     mlflow_ui: str = Field(
         default="http://127.0.0.1:5000",
-        description="Address of MLflow's UI, for links from Dagster",
+        description="Address of MLflow's UI, for links from Dagster, and port of `rlhf dev`",
     )
     dagster_ui: str = Field(
         default="http://127.0.0.1:3000",
-        description="Address of Dagster's UI, for links from MLflow",
+        description="Address of Dagster's UI, for links from MLflow, and port of `rlhf dev`",
     )
     frames_url: str | None = Field(
         default=None, description="fsspec URL of the frames; empty = a folder under home"

@@ -23,11 +23,11 @@ from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.telemetry.logs import SecretFilter
 from sensors.run_facts import (
-    RunMemory,
+    RunFacts,
+    count_failed_checks,
     find_stopped_schedules,
     measure_freshness,
     measure_sensors,
-    read_schedules,
 )
 from sensors.runs import resource_of, store_of
 
@@ -41,13 +41,13 @@ def alerts_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Sens
     def watch(context: dg.SensorEvaluationContext) -> dg.SensorResult:
         """Compares figures with the rules of alerts and sends messages about what changed."""
         store, now = store_of(context, settings), resource_of(context, "now", lambda: utc_now)()
-        memory = RunMemory.load(context.cursor, now)
-        memory.read_runs(context, now)
-        step = _advance(context, store, settings, memory, now)
+        # schedules that were due before the first tick are not expected to have run
+        since = datetime.fromisoformat(context.cursor) if context.cursor else now
+        step = _advance(context, store, settings, since, now)
         sent = send_messages(store, settings)
         return dg.SensorResult(
             skip_reason=f"{len(step.changed)} alerts changed, {sent} messages sent",
-            cursor=memory.model_dump_json(exclude_defaults=True),
+            cursor=since.isoformat(),
         )
 
     return watch
@@ -57,43 +57,47 @@ def _advance(
     context: dg.SensorEvaluationContext,
     store: Store,
     settings: Settings,
-    memory: RunMemory,
+    since: datetime,
     now: datetime,
 ) -> Step:
     """One round over everything that rules read."""
+    instance, repository = context.instance, context.repository_def
+    assert repository is not None  # daemon and driver give it
     plan = read_plan(settings)
-    schedules = read_schedules(_schedules(context, settings), memory, now)
-    lags = measure_sensors(context.instance, now) if _is_daemon(context) else []
-    points = [
-        *memory.points(now),
-        *measure_freshness(context.instance, now),
-        *lags,
-        *measure_project(store, settings.project, now),
+    facts = RunFacts(
+        instance, repository, settings.dagster_ui.rstrip("/"), SecretFilter(settings).hide
+    )
+    is_daemon = _is_daemon(context)
+    # `rlhf loop` runs schedules whatever Dagster's UI says of them
+    stopped = find_stopped_schedules(instance) if is_daemon else set()
+    schedules = [
+        each
+        for each in repository.schedule_defs
+        if settings.sensors_running and each.name not in stopped
     ]
-    store.metric_points.put(points)
+    lags = measure_sensors(instance, now) if is_daemon else []
+    failed_checks = list(facts.read_checks())
+    store.metric_points.put(
+        [
+            *facts.count_failed_runs(now),
+            *count_failed_checks(failed_checks, now),
+            *measure_freshness(instance, now),
+            *lags,
+            *measure_project(store, settings.project, now),
+        ]
+    )
     found = [
         *gather_readings(store, settings, plan, now),
         *map(Reading.of_point, lags),
-        *memory.readings(settings.dagster_ui.rstrip("/"), SecretFilter(settings).hide),
-        *schedules,
+        *facts.read_jobs(),
+        *failed_checks,
+        *facts.read_schedules(schedules, since, now),
         # this tick is a sign of life
         Reading(name=TICK, measured_at=now, value=0.0),
     ]
     step = advance_alerts(store, plan, found, now)
     record_tick(store, now)  # last: a round that fails is no sign of life
     return step
-
-
-def _schedules(
-    context: dg.SensorEvaluationContext, settings: Settings
-) -> list[dg.ScheduleDefinition]:
-    """The schedules that are expected to start runs; not those that a person stopped."""
-    repository = context.repository_def
-    if repository is None or not settings.sensors_running:
-        return []
-    # `rlhf loop` runs schedules whatever Dagster's UI says of them
-    stopped = find_stopped_schedules(context.instance) if _is_daemon(context) else set()
-    return [each for each in repository.schedule_defs if each.name not in stopped]
 
 
 def _is_daemon(context: dg.SensorEvaluationContext) -> bool:

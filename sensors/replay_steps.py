@@ -22,8 +22,9 @@ from filelock import FileLock, Timeout
 
 from assets.partitions import DAYS
 from assets.retraining_decision import decision_event
-from jobs.feedback import feedback, learning
-from jobs.retraining import recalibration
+from jobs.feedback import feedback, learning, learning_config
+from jobs.loop import RETRIES_TAG
+from jobs.retraining import recalibration, recalibration_config
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.learning import find_reason_to_wait, is_uncalibrated, plan_next_fit
 from rlhf_pipeline.loop_settings import LoopSettings
@@ -35,7 +36,6 @@ from sensors.runs import (
     ENDED_STATUSES,
     RANGE_PROJECT_TAG,
     STEP_TAG,
-    SUBMISSION_LEASE,
     UP_TO_SEQ_TAG,
     describe_failure,
     error_chain,
@@ -66,7 +66,7 @@ class ReplayStep:
     seq: int
     name: str
     job: str
-    config: Mapping[str, Mapping[str, Any]]
+    config: Mapping[str, Any]
     tags: Mapping[str, str] = field(default_factory=dict)
     partition: str | None = None
     may_lack_data: bool = False  # then the day goes on without it
@@ -151,11 +151,12 @@ class Replay:
         )
 
     def _feedback_step(self, day: str, seq: int) -> dg.RunRequest | ReplayWait | None:
-        config: dict[str, dict[str, Any]] = {
+        stages: dict[str, dict[str, Any]] = {
             "votes": {"up_to_seq": seq},
             "reflection_log": {"is_replay": True},
             "drift_report": {"up_to_seq": seq},
         }
+        config = {"ops": {stage: {"config": values} for stage, values in stages.items()}}
         # The votes sensor finds the run by these tags and requests none of its votes again.
         tags = {UP_TO_SEQ_TAG: str(seq), RANGE_PROJECT_TAG: self.settings.project}
         return self._request_step(
@@ -254,23 +255,13 @@ class Replay:
         been calibrated yet.
         """
         never = is_uncalibrated(self.settings, self.store) is not False
-        config: dict[str, Any] = {"up_to_seq": known}
-        stages = {
-            "preference_pairs": config,
-            "annotator_model": config,
-            "reward_model": config,
-            "calibration": {**config, "allow_uncalibrated": never},
-        }
-        return ReplayStep(day, seq, name, learning.name, stages, may_lack_data=True)
+        config = learning_config(known, allow_uncalibrated=never)
+        return ReplayStep(day, seq, name, learning.name, config, may_lack_data=True)
 
     def _recalibration_run(self, day: str, seq: int, name: str, known: int) -> ReplayStep:
         """The champion calibrated again on the votes up to `known`."""
-        config: dict[str, Any] = {"up_to_seq": known}
-        stages = {
-            "preference_pairs": config,
-            "calibration": config | {"version": "champion"},
-        }
-        return ReplayStep(day, seq, name, recalibration.name, stages, may_lack_data=True)
+        config = recalibration_config(known)
+        return ReplayStep(day, seq, name, recalibration.name, config, may_lack_data=True)
 
     def _request_step(self, step: ReplayStep) -> dg.RunRequest | ReplayWait | None:
         """The next attempt of a step, or why it waits. None once it succeeded, or where there are
@@ -296,18 +287,12 @@ class Replay:
             )
         tag = self._step_tag(day, step.seq, step.name)
         key = f"{tag}:{len(runs) + 1}"
-        # The lease first, then another look: the process that held it before has made its run.
-        leased = self.store.replays.lease(day, key, now=datetime.now(UTC), lease=SUBMISSION_LEASE)
-        if not leased or find_run(self.instance, key) is not None:
-            return ReplayWait(f"{day}: {job} is being started by another process")
         return dg.RunRequest(
             run_key=key,
             job_name=job,
             partition_key=step.partition,
-            run_config={
-                "ops": {stage: {"config": dict(values)} for stage, values in step.config.items()}
-            },
-            tags={STEP_TAG: tag, **step.tags},
+            run_config=step.config,
+            tags={STEP_TAG: tag, RETRIES_TAG: "0", **step.tags},
         )
 
     def _lacks_data(self, run_id: str) -> bool:

@@ -11,12 +11,20 @@ daemon.
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from functools import partial
+from typing import Any
 
 import dagster as dg
 
 from assets.retraining_decision import DECISION_TAG, decision_event, describe
+from jobs.feedback import learning_config
 from jobs.loop import read_loop
-from jobs.retraining import policy_training, recalibration, recomputation, retraining
+from jobs.retraining import (
+    policy_training,
+    recalibration,
+    recalibration_config,
+    recomputation,
+    retraining,
+)
 from rlhf_pipeline.alerts.rounds import report_changes
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
@@ -67,24 +75,18 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
         # now, and not with the next tick of the alerts sensor: a demo and `rlhf run` have none
         report_changes(store, settings, now())
         requests = list(_request_pending(settings, context.instance, store))
-        # Commands that answer a decision know no Dagster; `rlhf run` reports its own.
+        # commands that order or answer know no Dagster
         begun = [
             store.decisions.get(int(request.tags[DECISION_TAG]))
             for request in requests
             if request.tags[ATTEMPT_TAG] == "1"
         ]
-        answers = [
-            each
-            for each in begun
-            if each.order is not None or (each.actor is not None and not _is_launched(each))
-        ]
+        made = [decision] if decision and is_new else []
+        reported = {each.stored_id: each for each in (*made, *begun)}
         skip = describe(decision) if decision else "no open drift or calibration event"
         return dg.SensorResult(
             run_requests=requests,
-            asset_events=[
-                decision_event(each)
-                for each in (*([decision] if decision and is_new else []), *answers)
-            ],
+            asset_events=[decision_event(each) for each in reported.values()],
             skip_reason=None if requests else skip,
         )
 
@@ -184,9 +186,8 @@ def run_key(project: str, decision: TriggerDecision) -> str:
     return f"retraining:{project}:{decision.decision_id}:{decision.attempt}"
 
 
-def run_config(decision: TriggerDecision) -> dict[str, object]:
-    """Every learning stage uses the votes that the decision knew, so a run that comes late or is
-    repeated from its failed step finds labels and pairs of the same votes.
+def run_config(decision: TriggerDecision) -> dict[str, Any]:
+    """Every learning stage uses the votes that the decision knew.
 
     The change itself is in the store, recorded with the decision: one that is retracted meanwhile
     does not count. A change that was noticed soon leaves few pairs to calibrate with: a better
@@ -197,13 +198,8 @@ def run_config(decision: TriggerDecision) -> dict[str, object]:
     known = decision.evidence.get("looked_at", {}).get("max_seq")
     if known is None:
         return {}
-    config: dict[str, object] = {"up_to_seq": known}
     if decision.remedy in RECOMPUTING_REMEDIES:  # detectors do not read less than they have read
-        return {"ops": {"preference_pairs": {"config": config}}}
-    ops: dict[str, object] = {"preference_pairs": {"config": config}}
+        return {"ops": {"preference_pairs": {"config": {"up_to_seq": known}}}}
     if decision.remedy == "refit_calibrator":
-        ops["calibration"] = {"config": config | {"version": "champion"}}
-    else:
-        ops["calibration"] = {"config": config | {"allow_uncalibrated": True}}
-        ops |= {stage: {"config": config} for stage in ("annotator_model", "reward_model")}
-    return {"ops": ops}
+        return recalibration_config(known)
+    return learning_config(known, allow_uncalibrated=True)

@@ -1,11 +1,9 @@
-"""What alerts read of Dagster: failed runs and checks, overdue schedules, idle sensors, old assets.
+"""What alerts read of Dagster: failed runs and checks, late schedules, idle sensors, old assets."""
 
-Runs are read once, in the order of their last change, and their outcome is kept in the sensor's
-cursor: a tick without new runs costs one query.
-"""
-
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from datetime import UTC, date, datetime, timedelta
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
@@ -13,170 +11,106 @@ import dagster as dg
 # the public API has no names for these
 from dagster._core.scheduler.instigation import InstigatorType
 from dagster._utils.schedules import reverse_cron_string_iterator
-from pydantic import BaseModel
 
 from rlhf_pipeline.alerts.readings import Reading
 from rlhf_pipeline.monitoring import MetricPoint
-from sensors.runs import SCHEDULE_NAME_TAG, describe_failure, is_ours
+from sensors.runs import SCHEDULE_NAME_TAG, describe_failure
 
-RUNS_AT_ONCE = 50  # read by one tick; the next one goes on
-LOOK_BACK = timedelta(days=3)  # at the first tick
 GRACE = timedelta(hours=1)  # from a schedule's time to its run
-ENDED = (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE)
+ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
 DAILY_ASSETS = ("comparisons", "drift_report")  # made every day, with or without votes
 
 
-class FailedRun(BaseModel):
-    """The last run of a job, which failed."""
+@dataclass(frozen=True)
+class RunFacts:
+    """Reads runs and checks of one application. `hide` takes secrets out of error messages."""
 
-    run_id: str
-    at: datetime
-    detail: str
+    instance: dg.DagsterInstance
+    repository: dg.RepositoryDefinition
+    dagster_ui: str
+    hide: Callable[[str], str]
 
-
-class FailedCheck(BaseModel):
-    """The last result of an asset check, which is a failure: of a warning, or of one that stops a
-    run.
-    """
-
-    run_id: str
-    at: datetime
-    detail: str
-    stops_run: bool
-
-
-class RunMemory(BaseModel):
-    """What the ticks so far have read of Dagster's runs; the cursor of the sensor."""
-
-    since: datetime  # schedules that were due earlier are not expected to have run
-    read_until: datetime
-    failed_runs: dict[str, FailedRun] = {}
-    failed_checks: dict[str, FailedCheck] = {}
-    scheduled: dict[str, datetime] = {}  # by schedule, when its last run was made
-    day: date | None = None  # of the two counts
-    n_failed_runs: dict[str, int] = {}
-    n_failed_checks: dict[str, int] = {}
-
-    @classmethod
-    def load(cls, cursor: str | None, now: datetime) -> "RunMemory":
-        """The memory in a cursor; a new one if there is none or another version wrote it."""
-        try:
-            if cursor:
-                return cls.model_validate_json(cursor)
-        except ValueError:
-            pass
-        return cls(since=now, read_until=now - LOOK_BACK)
-
-    def read_runs(self, context: dg.SensorEvaluationContext, now: datetime) -> None:
-        """Take in runs that changed since the last tick."""
-        if self.day != now.date():
-            self.day, self.n_failed_runs, self.n_failed_checks = now.date(), {}, {}
-        records = context.instance.get_run_records(
-            dg.RunsFilter(updated_after=self.read_until),
-            limit=RUNS_AT_ONCE,
-            order_by="update_timestamp",
-            ascending=True,
-        )
-        for record in records:
-            self.read_until = record.update_timestamp.astimezone(UTC)
-            # `__ASSET_JOB` is what people start by hand in the UI, where they see how it ends.
-            if is_ours(context, record.dagster_run) and record.dagster_run.job_name[:2] != "__":
-                self._read_run(context.instance, record)
-
-    def _read_run(self, instance: dg.DagsterInstance, record: dg.RunRecord) -> None:
-        run = record.dagster_run
-        if schedule := run.tags.get(SCHEDULE_NAME_TAG):
-            self.scheduled[schedule] = record.create_timestamp.astimezone(UTC)
-        if run.status not in ENDED:
-            return
-        at = record.update_timestamp.astimezone(UTC)
-        self._read_checks(instance, run, at)
-        if run.status == dg.DagsterRunStatus.SUCCESS:
-            self.failed_runs.pop(run.job_name, None)
-            return
-        detail = describe_failure(instance, run.run_id)
-        self.failed_runs[run.job_name] = FailedRun(run_id=run.run_id, at=at, detail=detail)
-        if at.date() == self.day:
-            _count(self.n_failed_runs, run.job_name)
-
-    def _read_checks(self, instance: dg.DagsterInstance, run: dg.DagsterRun, at: datetime) -> None:
-        records = instance.get_records_for_run(
-            run.run_id, of_type=dg.DagsterEventType.ASSET_CHECK_EVALUATION
-        ).records
-        for record in records:
-            event = record.event_log_entry.dagster_event
-            result: Any = event.event_specific_data if event else None
-            name = f"{result.asset_key.to_user_string()}:{result.check_name}"
-            if result.passed:
-                self.failed_checks.pop(name, None)
-                continue
-            self.failed_checks[name] = FailedCheck(
-                run_id=run.run_id,
-                at=at,
-                detail=result.description or "the Dagster run shows why",
-                stops_run=result.severity == dg.AssetCheckSeverity.ERROR,
-            )
-            if at.date() == self.day:
-                _count(self.n_failed_checks, name)
-
-    def readings(self, dagster_ui: str, hide: Callable[[str], str]) -> Iterator[Reading]:
-        """Jobs whose last run failed, and checks whose last result is a failure: 2 for one that
-        stops a run, 1 for a warning.
+    def read_jobs(self) -> Iterator[Reading]:
+        """1 for each job whose last run failed. Runs that people start by hand in the UI are of
+        none: they see how it ends.
         """
-        for job, failed in self.failed_runs.items():
+        for job in self.repository.get_all_jobs():
+            wanted = dg.RunsFilter(job_name=job.name, statuses=ENDED)
+            for record in self.instance.get_run_records(wanted, limit=1):
+                run = record.dagster_run
+                if run.status == dg.DagsterRunStatus.FAILURE and not job.name.startswith("__"):
+                    yield self._reading(
+                        "runs.last_failed",
+                        1.0,
+                        {"job": job.name},
+                        (run.run_id, record.update_timestamp),
+                        describe_failure(self.instance, run.run_id),
+                    )
+
+    def read_checks(self) -> Iterator[Reading]:
+        """Checks whose last result is a failure: 2 for one that stops a run, 1 for a warning."""
+        keys = list(self.repository.asset_graph.asset_check_keys)
+        found = self.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+        for key, record in found.items():
+            event = record.event.dagster_event if record.event else None
+            result: Any = event.event_specific_data if event else None
+            # a check that has not ended has a plan instead
+            if isinstance(result, dg.AssetCheckEvaluation) and not result.passed:
+                yield self._reading(
+                    "checks.last_failed",
+                    2.0 if result.severity == dg.AssetCheckSeverity.ERROR else 1.0,
+                    {"check": f"{key.asset_key.to_user_string()}:{key.name}"},
+                    (record.run_id, datetime.fromtimestamp(record.create_timestamp, UTC)),
+                    result.description or "the Dagster run shows why",
+                )
+
+    def _reading(
+        self,
+        name: str,
+        value: float,
+        labels: Mapping[str, str],
+        ended: tuple[str, datetime],
+        detail: str,
+    ) -> Reading:
+        run_id, at = ended
+        return Reading(
+            name=name,
+            measured_at=at.astimezone(UTC),
+            value=value,
+            labels=labels,
+            # an error message may hold NUL and half characters
+            detail=self.hide(detail).replace("\0", "").encode(errors="replace").decode(),
+            evidence={"run_id": run_id},
+            link=f"{self.dagster_ui}/runs/{run_id}",
+        )
+
+    def count_failed_runs(self, now: datetime) -> list[MetricPoint]:
+        """Failed runs of the day by job."""
+        midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
+        failed = [dg.DagsterRunStatus.FAILURE]
+        runs = self.instance.get_runs(dg.RunsFilter(statuses=failed, updated_after=midnight))
+        counts = Counter(run.job_name for run in runs if not run.job_name.startswith("__"))
+        return [_point("runs.failed", n, now, {"job": job}, n=n) for job, n in counts.items()]
+
+    def read_schedules(
+        self, schedules: Iterable[dg.ScheduleDefinition], since: datetime, now: datetime
+    ) -> Iterator[Reading]:
+        """1 for each schedule whose last time is over by more than an hour and that made no run
+        since the start of that day: `rlhf loop` collects before the time of the schedule. Times
+        before `since` do not count.
+        """
+        for schedule in schedules:
+            due = next(
+                reverse_cron_string_iterator(
+                    (now - GRACE).timestamp(),
+                    str(schedule.cron_schedule),
+                    schedule.execution_timezone,
+                )
+            ).astimezone(UTC)
+            midnight = due.replace(hour=0, minute=0, second=0, microsecond=0)
+            made = dg.RunsFilter(tags={SCHEDULE_NAME_TAG: schedule.name}, created_after=midnight)
+            is_overdue = due > since and not self.instance.get_runs(made, limit=1)
             yield Reading(
-                name="runs.last_failed",
-                measured_at=failed.at,
-                value=1.0,
-                labels={"job": job},
-                detail=_clean(hide(failed.detail)),
-                evidence={"run_id": failed.run_id},
-                link=f"{dagster_ui}/runs/{failed.run_id}",
-            )
-        for check, result in self.failed_checks.items():
-            yield Reading(
-                name="checks.last_failed",
-                measured_at=result.at,
-                value=2.0 if result.stops_run else 1.0,
-                labels={"check": check},
-                detail=_clean(hide(result.detail)),
-                evidence={"run_id": result.run_id},
-                link=f"{dagster_ui}/runs/{result.run_id}",
-            )
-
-    def points(self, now: datetime) -> list[MetricPoint]:
-        """Failed runs and checks of the day, by job and check."""
-        counted = [
-            *(("runs.failed", {"job": job}, n) for job, n in self.n_failed_runs.items()),
-            *(("checks.failed", {"check": name}, n) for name, n in self.n_failed_checks.items()),
-        ]
-        return [_point(name, float(n), now, labels, n=n) for name, labels, n in counted]
-
-
-def _clean(text: str) -> str:
-    """Without NUL and half characters, which an error message of a run may hold."""
-    return text.replace("\0", "").encode(errors="replace").decode()
-
-
-def read_schedules(
-    schedules: Iterable[dg.ScheduleDefinition], memory: RunMemory, now: datetime
-) -> list[Reading]:
-    """1 for each schedule whose last time is over by more than an hour and that made no run since
-    the start of that day: `rlhf loop` collects before the time of the schedule. Times before the
-    first tick of this memory do not count.
-    """
-    readings = []
-    for schedule in schedules:
-        due = next(
-            reverse_cron_string_iterator(
-                (now - GRACE).timestamp(), str(schedule.cron_schedule), schedule.execution_timezone
-            )
-        ).astimezone(UTC)
-        last = memory.scheduled.get(schedule.name)
-        midnight = due.replace(hour=0, minute=0, second=0, microsecond=0)
-        is_overdue = due > memory.since and (last is None or last < midnight)
-        readings.append(
-            Reading(
                 name="schedules.overdue",
                 measured_at=now,
                 value=float(is_overdue),
@@ -184,8 +118,12 @@ def read_schedules(
                 detail=f"due at {due:%Y-%m-%d %H:%M} UTC" if is_overdue else "",
                 evidence={"due_at": due.isoformat()},
             )
-        )
-    return readings
+
+
+def count_failed_checks(failed: Iterable[Reading], now: datetime) -> list[MetricPoint]:
+    """1 for each check whose last result is a failure of today."""
+    today = [check for check in failed if check.measured_at.date() == now.date()]
+    return [_point("checks.failed", 1.0, now, check.labels) for check in today]
 
 
 def find_stopped_schedules(instance: dg.DagsterInstance) -> set[str]:
@@ -217,10 +155,6 @@ def measure_freshness(instance: dg.DagsterInstance, now: datetime) -> list[Metri
             asset = record.asset_entry.asset_key.to_user_string()
             points.append(_point("freshness.hours", hours, now, {"asset": asset}))
     return points
-
-
-def _count(counts: dict[str, int], name: str) -> None:
-    counts[name] = counts.get(name, 0) + 1
 
 
 def _point(

@@ -1,9 +1,9 @@
 """The run health sensor: fails runs whose heartbeat stopped, because Dagster's default launcher
 does not notice a killed run.
 
-A failed run frees its pool slots. A killed run of the daily jobs is requested again here; a killed
-retraining is retried by its decision (sensors/retraining.py), a killed step of a replay by the
-replay.
+A failed run frees its pool slots. Dagster executes a killed run of the daily jobs again
+(`run_retries` in dagster.yaml); a killed retraining is retried by its decision
+(sensors/retraining.py), a killed step of a replay by the replay.
 """
 
 import os
@@ -12,17 +12,12 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 import psutil
 
-from jobs.collection import collection
-from jobs.feedback import feedback, learning
 from jobs.run_spans import record_run
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.retraining.jobs import START_SECONDS, longest_start
 from rlhf_pipeline.store import Heartbeat, Store
-from sensors.runs import PARTITION_TAG, STEP_TAG, drop_started, is_ours, store_of
+from sensors.runs import is_ours, store_of
 
-RETRIED_JOBS = (collection, feedback, learning)
-RETRY_TAG = "rlhf/retry_of"
-MAX_RETRIES = 2
 # how many times longer to wait for a silent process that is alive on this host
 PATIENCE = 5
 ALIVE = (dg.DagsterRunStatus.STARTING, dg.DagsterRunStatus.STARTED, dg.DagsterRunStatus.CANCELING)
@@ -35,14 +30,11 @@ def run_health_sensor(
 
     @dg.sensor(
         name="run_health",
-        jobs=list(RETRIED_JOBS),
         minimum_interval_seconds=settings.slow_sensor_seconds,
         default_status=status,
     )
-    def run_health(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Fails runs that have been silent for longer than `dead_after_seconds` and requests the
-        daily ones again.
-        """
+    def run_health(context: dg.SensorEvaluationContext) -> dg.SkipReason:
+        """Fails runs that have been silent for longer than `dead_after_seconds`."""
         store = store_of(context, settings)
         now = datetime.now(UTC)
         alive = [
@@ -59,13 +51,8 @@ def run_health_sensor(
                 f"No heartbeat for {limit.total_seconds():.0f} s: the process of this run is gone.",
             )
             record_run(settings, context.instance, run.run_id)
-        dead += _clean_up_killed_runs(context.instance, store, now - limit)
-        requests = drop_started(
-            context.instance, [request for run in dead if (request := _retry_request(run))]
-        )
-        return dg.SensorResult(
-            run_requests=requests, skip_reason=None if requests else f"{len(dead)} dead runs"
-        )
+        _release_ended_runs(context.instance, store, now - limit)
+        return dg.SkipReason(f"{len(dead)} dead runs")
 
     return run_health
 
@@ -101,20 +88,12 @@ def works_here(beat: Heartbeat) -> bool:
         return False
 
 
-def _clean_up_killed_runs(
-    instance: dg.DagsterInstance, store: Store, silent_since: datetime
-) -> list[dg.DagsterRun]:
-    """Free the slots of killed runs that Dagster's code server failed without doing so, and return
-    them. Their heartbeat was never cleared.
-    """
-    killed = []
-    for beat in store.heartbeats.find_stale(silent_since):
+def _release_ended_runs(instance: dg.DagsterInstance, store: Store, silent: datetime) -> None:
+    """Free what killed runs held that Dagster's code server has failed."""
+    for beat in store.heartbeats.find_stale(silent):
         run = instance.get_run_by_id(beat.run_id)
         if run is None or run.is_finished:
             release_run(instance, store, beat.run_id)
-        if run is not None and run.status == dg.DagsterRunStatus.FAILURE:
-            killed.append(run)
-    return killed
 
 
 def fail_run(instance: dg.DagsterInstance, store: Store, run: dg.DagsterRun, why: str) -> None:
@@ -127,19 +106,3 @@ def release_run(instance: dg.DagsterInstance, store: Store, run_id: str) -> None
     """Free what an ended run held."""
     instance.event_log_storage.free_concurrency_slots_for_run(run_id)
     store.heartbeats.clear(run_id)
-
-
-def _retry_request(run: dg.DagsterRun) -> dg.RunRequest | None:
-    if run.job_name not in {job.name for job in RETRIED_JOBS} or STEP_TAG in run.tags:
-        return None  # a replay asks for its next attempt itself
-    n = int(run.tags.get("rlhf/retries", "0")) + 1
-    if n > MAX_RETRIES:
-        return None
-    kept = {k: v for k, v in run.tags.items() if k.startswith("dagster/asset_partition_range")}
-    return dg.RunRequest(
-        run_key=f"retry:{run.run_id}",
-        job_name=run.job_name,
-        partition_key=run.tags.get(PARTITION_TAG),
-        run_config=run.run_config,
-        tags=kept | {RETRY_TAG: run.run_id, "rlhf/retries": str(n)},
-    )

@@ -100,8 +100,6 @@ ALLOWED: dict[str, set[str]] = {
     # schedules and sensors, and settings with their sources, for pages and commands
     "automations": {*FOUNDATION, "store", "loop_settings"},
     "effective_settings": {*FOUNDATION, "loop_settings", "telemetry"},
-    # the process that waits in `rlhf dev`: whatever it imports stays in memory
-    "supervisor": {"errors", "processes"},
     # somebody else's program installs it: it speaks HTTP, and knows no store
     "client": set(FOUNDATION),
     "web": {
@@ -138,7 +136,6 @@ ALLOWED: dict[str, set[str]] = {
         "learning",
         "loop_settings",
         "web",
-        "supervisor",
         "metrics",
         "alerts",
         "telemetry",
@@ -319,14 +316,13 @@ def test_one_module_of_the_library_finds_the_application() -> None:
     assert finders == {"rlhf_pipeline/cli/application.py"}
 
 
-def test_no_heavy_library_is_loaded_by_the_definitions() -> None:
-    script = (
-        f"import sys; import definitions; print(','.join(sorted(set(sys.modules) & {HEAVY!r})))"
-    )
+def test_the_definitions_load_no_heavy_library_and_no_web_code() -> None:
+    script = "import sys; import definitions; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
-    ).stdout.strip()
-    assert loaded == ""
+    ).stdout.split()
+    assert not {*loaded} & HEAVY
+    assert not [name for name in loaded if name.startswith("rlhf_pipeline.web.")]
 
 
 def test_the_store_is_imported_without_pandas() -> None:

@@ -30,7 +30,7 @@ COMMANDS = {
     "dev": (
         "dev.dev",
         "Start the web app, Dagster (web server and daemon) and MLflow's UI on loopback and print "
-        "their addresses.",
+        "their addresses, the first admin's login link last.",
     ),
     "serve": (
         "serve.serve",

@@ -1,19 +1,14 @@
 """`rlhf lab`: worlds whose truth is known, beside what the library claims of them."""
 
-from datetime import UTC, datetime, timedelta
-from math import ceil
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Annotated
 
 import typer
 
-from rlhf_pipeline.cli.application import load_driver_in_new_home
 from rlhf_pipeline.cli.tables import echo, progress_bar, show, show_json
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_atomically
 from rlhf_pipeline.laboratory import LAB_SCENARIOS
-from rlhf_pipeline.laboratory.base import VoteScenario
 from rlhf_pipeline.laboratory.suite import run_suite
 from rlhf_pipeline.laboratory.tables import (
     build_claims,
@@ -34,23 +29,10 @@ FULL = 200  # streams a row
 def run(
     scenario: Annotated[str, typer.Argument(help="A row of `rlhf lab suite`.")],
     seed: Annotated[int, typer.Option(min=0, help="Draws the world.")] = 0,
-    assets: Annotated[
-        bool,
-        typer.Option(
-            "--assets",
-            help="Run the world's days through the real assets and sensors, in a temporary home; "
-            "minutes.",
-        ),
-    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
 ) -> None:
     """Draw one world of a scenario and show each claim beside the truth."""
     (name,) = _find_scenarios([scenario])
-    if assets and as_json:
-        raise ConfigurationError("--assets prints a table: leave out --json.")
-    if assets:
-        _run_through_assets(name, seed)
-        return
     seen = LAB_SCENARIOS[name].observe(seed)
     if as_json:
         show_json(seen.model_dump(mode="json"))
@@ -88,24 +70,6 @@ def suite(
         out.mkdir(parents=True, exist_ok=True)
         write_atomically(out / "laboratory.md", write_markdown(report).encode())
         echo(f"written: {out / 'laboratory.md'}")
-
-
-def _run_through_assets(name: str, seed: int) -> None:
-    scenario = LAB_SCENARIOS[name]
-    if not isinstance(scenario, VoteScenario):
-        raise ConfigurationError(
-            f"{name} is not a world of votes, which --assets needs. Leave out --assets, or choose "
-            f"one of {', '.join(list_vote_scenarios())}."
-        )
-    world = scenario.draw_world(seed)
-    first_day = datetime.now(UTC).date() - timedelta(days=ceil(world.n_votes / world.votes_per_day))
-    with TemporaryDirectory(prefix="rlhf-lab-") as folder:
-        load_driver_in_new_home(Path(folder), RLHF_START_DAY=f"{first_day}").lab(name, seed)
-
-
-def list_vote_scenarios() -> list[str]:
-    """The scenarios that --assets can run."""
-    return [name for name, one in LAB_SCENARIOS.items() if isinstance(one, VoteScenario)]
 
 
 def _find_scenarios(names: list[str]) -> list[str]:

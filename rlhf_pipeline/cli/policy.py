@@ -27,6 +27,7 @@ from rlhf_pipeline.retraining.jobs import ENDED, JobFigures, TrainingJob
 app = typer.Typer(help="Training jobs of the policy.", no_args_is_help=True)
 ACTOR = "rlhf policy"
 SHOWN_NUMBERS = 5  # of each stage
+WAIT_S = 2.0  # between two looks at a job that another process runs
 CANCEL_S = 10.0  # a job ends within 5 s; a busy machine gets twice as long
 JobId = Annotated[int, typer.Argument(min=1, metavar="JOB", help="Number in `rlhf policy jobs`.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -89,12 +90,31 @@ def train(
         echo(f"`rlhf policy status {number}` shows how far it is.")
         return
     try:
-        load_driver(settings).train(number)
+        _run_or_wait(workspace, number)
     finally:
         ended = find_job(workspace, number)
         _echo_job(workspace, ended)
     if ended.state != "succeeded":
         raise typer.Exit(1)
+
+
+def _run_or_wait(workspace: Workspace, number: int) -> None:
+    """Run the job here, or wait while the process that uses the home does; that one may run
+    something else, so the home is tried again while the job is queued.
+    """
+    driver, is_told = load_driver(workspace.settings), False
+    while not driver.train():
+        if not is_told:
+            echo(
+                "Another process uses this home. It runs the job, or this one does afterwards. "
+                "Ctrl-C ends the waiting."
+            )
+        is_told = True
+        while (job := find_job(workspace, number)).state in ("running", "cancelling"):
+            time.sleep(WAIT_S)
+        if job.state != "queued":
+            return
+        time.sleep(WAIT_S)
 
 
 @app.command("jobs")

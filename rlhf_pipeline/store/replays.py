@@ -1,7 +1,6 @@
 """The list of imported days to replay, oldest first."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
 
 from sqlalchemy import and_, func, literal, or_, select
 
@@ -71,26 +70,6 @@ class Replays:
             select(func.min(votes.c.seq)).select_from(replays).join(votes, of_day).where(*waiting)
         )
 
-    def lease(self, day: str, step: str, *, now: datetime, lease: timedelta) -> bool:
-        """Whether the caller may start this step of a pending day; if so, nobody else may until
-        `lease` has passed.
-
-        A day has one lease, which the next step takes over.
-        """
-        with self._database.write_transaction() as connection:
-            free = or_(
-                replays.c.leased_for.is_(None),
-                replays.c.leased_for != step,
-                replays.c.leased_until <= now,
-            )
-            this = (replays.c.day == day, replays.c.state == "pending")
-            taken = (
-                replays.update()
-                .where(*this, free)
-                .values(leased_for=step, leased_until=now + lease)
-            )
-            return connection.execute(taken).rowcount == 1
-
     def mark_done(self, day: str, *, up_to_seq: int | None = None) -> bool:
         """End the replay of this day, unless imported votes above `up_to_seq` were cast on it
         since; returns whether it ended.
@@ -115,6 +94,6 @@ class Replays:
             connection.execute(
                 replays.update()
                 .where(*this)
-                .values(state="done", done_at=self._database.clock.now(), leased_for=None)
+                .values(state="done", done_at=self._database.clock.now())
             )
         return True

@@ -443,8 +443,6 @@ replays = _table(
     _id("state"),
     _time("asked_at"),
     _time("done_at", nullable=True),
-    _id("leased_for", nullable=True),
-    _time("leased_until", nullable=True),
     CheckConstraint("state IN ('pending', 'done')", name="state"),
     key=("day",),
 )

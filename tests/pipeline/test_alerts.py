@@ -1,15 +1,15 @@
 """The alerts sensor: what it reads of Dagster and the store, and what it makes of a change."""
 
+import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
 import pytest
-from rich.console import Console
 
 from driver.loop import Loop, run_loop
+from driver.runner import Runner
 from rlhf_pipeline.alerts.changes import NOT_SERVED
 from rlhf_pipeline.alerts.rounds import (
     report_changes,
@@ -20,10 +20,26 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import DriftEvent, GateDecision, Promotion, TriggerDecision
 from rlhf_pipeline.store import Store
 from sensors.alerts import alerts_sensor
-from sensors.run_facts import RunMemory, read_schedules
+from sensors.run_facts import RunFacts
+from sensors.runs import SCHEDULE_NAME_TAG
 
 RUNNING = dg.DefaultSensorStatus.RUNNING
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+
+@dg.asset(
+    check_specs=[dg.AssetCheckSpec("whole", asset="thing", blocking=True)],
+    config_schema={"works": bool},
+)
+def thing(context):
+    works = context.op_config["works"]
+    yield dg.AssetCheckResult(passed=works, check_name="whole", description="too few rows")
+    if not works:
+        raise ValueError("nothing was made with sk-12345")
+    yield dg.MaterializeResult()
+
+
+WEEKLY = dg.Definitions(assets=[thing], jobs=[dg.define_asset_job("weekly", selection="*")])
 
 
 class World:
@@ -43,6 +59,7 @@ class World:
             instance=self.instance,
             cursor=self.cursor,
             resources={"store": self.store, "now": lambda: self.now},
+            repository_def=WEEKLY.get_repository_def(),
         ) as context:
             data = alerts_sensor(self.settings, RUNNING).evaluate_tick(context)
         self.cursor = data.cursor
@@ -57,17 +74,10 @@ class World:
     def run(self, works: bool) -> None:
         """A run of a job whose only check fails unless it works."""
 
-        @dg.asset(check_specs=[dg.AssetCheckSpec("whole", asset="thing", blocking=True)])
-        def thing():
-            yield dg.AssetCheckResult(passed=works, check_name="whole", description="too few rows")
-            if not works:
-                raise ValueError("nothing was made with sk-12345")
-            yield dg.MaterializeResult()
-
-        job = dg.define_asset_job("weekly", selection="*")
-        defs = dg.Definitions(assets=[thing], jobs=[job])
-        defs.resolve_job_def("weekly").execute_in_process(
-            instance=self.instance, raise_on_error=False
+        WEEKLY.resolve_job_def("weekly").execute_in_process(
+            instance=self.instance,
+            raise_on_error=False,
+            run_config={"ops": {"thing": {"config": {"works": works}}}},
         )
 
 
@@ -162,23 +172,26 @@ def test_a_confirmed_change_is_one_alert_until_a_policy_serves(world: World) -> 
     assert (kinds.count("opened"), kinds.count("resolved")) == (1, 1)
 
 
-def test_a_schedule_that_made_no_run_is_overdue() -> None:
+def test_a_schedule_that_made_no_run_is_overdue(world: World) -> None:
     schedule = dg.ScheduleDefinition(
         name="morning", job_name="collection", cron_schedule="0 5 * * *", execution_timezone="UTC"
     )
-    memory = RunMemory(since=START - timedelta(days=1), read_until=START)
+    facts = RunFacts(world.instance, WEEKLY.get_repository_def(), "", str)
 
-    def overdue() -> list[float | None]:
-        return [r.value for r in read_schedules([schedule], memory, START)]
+    def overdue(watched_for: timedelta = timedelta(days=1)) -> list[float | None]:
+        return [r.value for r in facts.read_schedules([schedule], START - watched_for, START)]
 
+    def run_at(moment: datetime) -> None:
+        tags = {SCHEDULE_NAME_TAG: "morning"}
+        run = dg.DagsterRun(job_name="collection", run_id=str(uuid.uuid4()), tags=tags)
+        world.instance.run_storage.add_historical_run(run, moment)
+
+    assert overdue(timedelta(0)) == [0.0], "it was due before anybody watched"
+    midnight = START.replace(hour=0)
+    run_at(midnight - timedelta(hours=1))
     assert overdue() == [1.0]
-    for hour in (0.1, 5.1):
-        memory.scheduled["morning"] = START.replace(hour=0) + timedelta(hours=hour)
-        assert overdue() == [0.0], "`rlhf loop` collects right after midnight"
-    memory.scheduled["morning"] = START.replace(hour=0) - timedelta(hours=1)
-    assert overdue() == [1.0]
-    memory = RunMemory(since=START, read_until=START)
-    assert overdue() == [0.0], "it was due before anybody watched"
+    run_at(midnight + timedelta(minutes=6))
+    assert overdue() == [0.0], "`rlhf loop` collects right after midnight"
 
 
 def test_a_dead_daemon_is_noticed_from_outside(world: World) -> None:
@@ -203,18 +216,15 @@ def test_a_loop_that_crashed_is_missed(
         raise cause
 
     world.tick()
-    runner = SimpleNamespace(store=world.store, clock=lambda: world.now)
-    monkeypatch.setattr("driver.loop.open_runner", lambda *_: runner)
-    monkeypatch.setattr(Loop, "resume", lambda _: None)
+    runner = Runner(
+        world.settings,
+        dg.Definitions(),
+        world.instance,
+        world.store,
+        clock=lambda: world.now,
+    )
     monkeypatch.setattr(Loop, "run_due", fail)
     with pytest.raises(cause):
-        run_loop(
-            world.settings,
-            world.instance,
-            Console(quiet=True),
-            stage_config={},
-            monitors_drift=True,
-            once=False,
-        )
+        run_loop(runner, monitors_drift=True, once=False)
     watch_daemon(world.store, world.settings, world.now + timedelta(hours=9))
     assert world.states() == expected

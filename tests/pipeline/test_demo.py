@@ -15,9 +15,9 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from driver.demo import Demo, DemoState, next_days
+from driver.demo import Demo, DemoState, tick_time
 from driver.demo_report import collect_day_rows
-from driver.recovery import fail_dead_runs
+from driver.recovery import fail_dead_runs, recover
 from driver.runner import Runner
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.demo import claim
@@ -91,9 +91,13 @@ def demo_of(project: Any, **moments: str) -> Demo:
 def demo(project: Any, **moments: str) -> Demo:
     """One call of the demo: what an earlier one left, then the next day."""
     demo = demo_of(project, **moments)
-    demo.resume()
-    demo.run_day(next_days(demo.state, 1)[0])
+    recover(project.instance, project.store, project.settings)
+    demo.run_day(state_of(project).next_days(1)[0])
     return demo
+
+
+def state_of(project: Any) -> DemoState:
+    return DemoState.read(project.settings.demo_state)
 
 
 def made(project: Any) -> dict[str, Any]:
@@ -141,8 +145,9 @@ def test_interrupted_day_is_completed_without_duplicates(
 ) -> None:
     with pytest.raises(Killed):
         demo(project, **moment)
-    assert DemoState.read(project.settings.demo_state).finished is None
-    assert demo(project).state.finished == project.day(0)
+    assert state_of(project).finished is None
+    demo(project)
+    assert state_of(project).finished == project.day(0)
     assert made(project) | {"collection": 1} == unbroken
 
 
@@ -151,7 +156,7 @@ def test_a_killed_feedback_does_not_keep_its_day_from_being_reported(
 ) -> None:
     with pytest.raises(Killed):
         demo(project, killed_before="feedback")
-    request = demo_of(project).tick("votes", project.day(0)).run_requests[0]
+    request = demo_of(project).runner.tick("votes").run_requests[0]
     tags = {
         "dagster/run_key": request.run_key,
         "dagster/sensor_name": "votes",
@@ -192,33 +197,24 @@ def test_only_runs_of_dead_processes_of_this_host_are_buried(project: Any) -> No
     assert project.store.heartbeats.get(dead) is None
 
 
-def test_an_interrupted_run_leaves_nothing_for_a_daemon_to_retry(
-    project: Any,
-) -> None:
-    interrupted = started(project, "feedback", {})
-    project.instance.report_run_failed(project.instance.get_run_by_id(interrupted))
-    assert fail_dead_runs(project.instance, project.store, timedelta(seconds=60)) == []
-    assert project.store.heartbeats.get(interrupted) is None
-
-
 def test_a_retraining_killed_with_its_demo_is_retried_and_settled(
     grown: Any, branch: Callable[..., Any], few_prompts: Path
 ) -> None:
     project = branch(grown, evaluation_file=few_prompts)
     last = project.day(2)
-    DemoState(finished=last, collected=last).write(project.settings.demo_state)
     project.store.events.add([event(project, "ddm"), event(project, "adwin")])
-    driven = demo_of(project)
-    driven.tick("votes", last)
-    request = driven.tick("retraining", last).run_requests[0]
+    runner = demo_of(project).runner
+    runner.clock = lambda: tick_time(last)
+    request = runner.tick("retraining").run_requests[0]
     killed = started(
         project, "retraining", dict(request.tags) | {"dagster/run_key": request.run_key}
     )
-    driven.tick("retraining", last)
+    runner.tick("retraining")
     fired = [d for d in project.store.decisions.all() if d.action == "fire"]
     assert [(d.state, d.run_id) for d in fired] == [("submitted", killed)]
     later = demo_of(project)
-    later.resume()
+    recover(project.instance, project.store, project.settings)
+    later.drain("retraining", last)
     fired = [d for d in project.store.decisions.all() if d.action == "fire"]
     assert [(d.state, d.attempt) for d in fired] == [("succeeded", 2)]
     assert project.instance.get_run_by_id(killed).status == dg.DagsterRunStatus.FAILURE
@@ -243,14 +239,12 @@ def event(project: Any, detector: str) -> DriftEvent:
 def test_a_daemons_report_of_yesterday_is_none_of_the_demos_days(project: Any) -> None:
     demo(project)
     project.run("feedback", project.day(300))
-    assert next_days(DemoState.read(project.settings.demo_state), 2) == [
-        project.day(1),
-        project.day(2),
-    ]
+    assert state_of(project).next_days(2) == [project.day(1), project.day(2)]
     assert [row.day for row in collect_day_rows(project.settings, project.files)] == [
         project.day(0)
     ]
-    assert demo(project).state.finished == project.day(1)
+    demo(project)
+    assert state_of(project).finished == project.day(1)
 
 
 def test_the_demo_refuses_a_home_with_votes_of_people(project: Any) -> None:

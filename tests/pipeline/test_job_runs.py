@@ -1,10 +1,10 @@
-"""Runs of training jobs: waited for, interrupted and recorded. Nothing is trained."""
+"""Runs of training jobs: interrupted and recorded. Nothing is trained."""
 
 import signal
 import time
 import uuid
-from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -13,7 +13,6 @@ import dagster as dg
 import pytest
 
 from assets.retraining_decision import DECISION_TAG
-from driver.job_runs import wait_for_end
 from driver.loop import Loop
 from driver.runner import Runner
 from jobs import cancellation
@@ -77,38 +76,6 @@ def add_run(instance: dg.DagsterInstance, status: Status, **tags: str) -> dg.Dag
     return run
 
 
-def wait(
-    instance: dg.DagsterInstance,
-    store: Store,
-    *steps: Callable[[], object],
-    dead_after: float = 60,
-) -> bool:
-    """Wait for job 1; before each look one of `steps` happens, and after the last none may."""
-    left = iter(steps)
-    limit = timedelta(seconds=dead_after)
-    return wait_for_end(instance, store, 1, limit, pause=lambda _: next(left)() and None)
-
-
-def test_waiting_goes_back_to_the_home_while_a_job_is_queued(
-    instance: dg.DagsterInstance, store: Store
-) -> None:
-    place(store)
-    assert wait(instance, store, lambda: None)
-    assert wait(instance, store, lambda: add_run(instance, Status.NOT_STARTED))
-    cancel(store, 1)
-    assert not wait(instance, store, lambda: None)
-
-
-def test_waiting_ends_with_the_run_and_with_a_lost_process(
-    instance: dg.DagsterInstance, store: Store
-) -> None:
-    place(store)
-    run = add_run(instance, Status.STARTED)
-    store.heartbeats.beat(run.run_id, pid=1, host="elsewhere", job=run.job_name)
-    assert not wait(instance, store, lambda: None, dead_after=0)
-    assert not wait(instance, store, lambda: None, lambda: instance.report_run_canceled(run))
-
-
 def test_job_that_was_cancelled_too_late_has_succeeded(
     instance: dg.DagsterInstance, store: Store
 ) -> None:
@@ -152,7 +119,8 @@ def test_failed_job_is_reported_and_the_sensor_goes_on(
     asked = SimpleNamespace(run_requests=[request, request], cursor=None, skip_message=None)
     monkeypatch.setattr(Runner, "tick", lambda *_: asked)
     failures: list[str] = []
-    loop = Loop(runner, on_failure=failures.append)
+    runner.write = failures.append
+    loop = Loop(runner)
     assert loop._try("retraining", lambda: loop._tick("retraining")) == 2
     assert loop.retry_at == {}
     assert len(failures) == 2

@@ -11,12 +11,12 @@ import dagster as dg
 import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
-from driver.laboratory import WorldRun
 from driver.runner import Runner
 from rlhf_pipeline.learning import plan_next_fit
 from rlhf_pipeline.records import Quarantine, TriggerDecision
 from rlhf_pipeline.retraining import answers
 from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld
+from tests.pipeline.world_run import WorldRun
 from tests.project import op_config
 
 CARELESS = [f"annotator {i}" for i in range(4)]

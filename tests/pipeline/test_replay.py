@@ -7,19 +7,18 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import dagster as dg
 import pytest
 
-from driver.replay import ReplayDriver
-from driver.replay_report import format_day, format_decisions
+from driver.recovery import recover
+from driver.replay import describe_decisions, replay_days
 from driver.runner import Runner
 from rlhf_pipeline.votes import judged_comparison_ids
 from rlhf_pipeline.votes.counting import counting
 from sensors.replay_steps import Replay, ReplayWait, end_of_day
-from sensors.runs import STEP_TAG, SUBMISSION_LEASE
+from sensors.runs import STEP_TAG
 from tests.pipeline import imported
 
 N = 80  # comparisons of a day
@@ -48,20 +47,21 @@ class FragileRunner(Runner):
             raise Killed
 
 
-def drive_of(project: Any, **moments: int) -> ReplayDriver:
+def runner_of(project: Any, **moments: int) -> Runner:
     runner = FragileRunner(project.settings, project.defs, project.instance, project.store)
     for name, number in moments.items():
         setattr(runner, name, number)
-
-    def no_pause(seconds: float) -> None:
-        raise AssertionError("waits for another process")
-
-    return ReplayDriver(runner, lambda reason: None, no_pause)
+    recover(project.instance, project.store, project.settings)
+    return runner
 
 
 def replay(project: Any, **moments: int) -> list[str]:
     """The days that one call of `rlhf replay` goes through."""
-    return list(drive_of(project, **moments).run_days())
+
+    def no_pause(seconds: float) -> None:
+        raise AssertionError("waits for another process")
+
+    return list(replay_days(runner_of(project, **moments), pause=no_pause))
 
 
 def small_import(project: Any, n_days: int, *, n: int = 12, first: int = 0) -> None:
@@ -205,6 +205,8 @@ def test_change_of_taste_is_found_on_its_day_and_only_refits(history: Any) -> No
     assert verdicts[2] == "drift"
     fired = next(d for d in history.store.decisions.all() if d.action == "fire")
     assert fired.decided_at == end_of_day(history.day(2))
+    assert any("fire (succeeded)" in s for s in describe_decisions(history.store, history.day(2)))
+    assert describe_decisions(history.store, history.day(0)) == []
     assert fired.state == "succeeded"
     assert seqs(history, 1) - 20 < fired.change_seq < seqs(history, 2)
     refit = history.instance.get_run_by_id(fired.run_id)
@@ -220,19 +222,6 @@ def test_change_of_taste_is_found_on_its_day_and_only_refits(history: Any) -> No
     )
 
 
-def test_a_day_is_one_line_with_accuracy_beside_the_ceiling(history: Any) -> None:
-    first = format_day(history.settings, history.day(0), 1.0)
-    turned = format_day(history.settings, history.day(2), 2.5)
-    assert first.split()[:4] == [history.day(0), "240", "-", "0"]
-    assert "drift" in turned
-    judged = history.files.read_frame("reflection_log", history.day(2)).dropna(subset=["is_error"])
-    assert f"{1 - judged['is_error'].astype(float).mean():.2f} [" in turned
-    assert any(
-        "fire (succeeded)" in line for line in format_decisions(history.store, history.day(2))
-    )
-    assert list(format_decisions(history.store, history.day(0))) == []
-
-
 def test_late_votes_remake_their_day_and_leave_its_predictions(
     history: Any, branch: Callable[..., Any]
 ) -> None:
@@ -246,8 +235,8 @@ def test_late_votes_remake_their_day_and_leave_its_predictions(
         *imported.votes(new, day, by="late", seed=6),
     ]
     imported.import_votes(project.store, late)
-    drive = drive_of(project)
-    assert list(drive.run_days()) == [day]
+    runner = runner_of(project)
+    assert list(replay_days(runner)) == [day]
     after = {d: project.files.read_frame("votes", project.day(d)) for d in range(4)}
     assert len(after[1]) == len(before[1]) + 60
     assert all(after[d].equals(before[d]) for d in (0, 2, 3))
@@ -259,7 +248,7 @@ def test_late_votes_remake_their_day_and_leave_its_predictions(
     # The champion has learnt from the turn of taste on the next day: no prediction of it is one of
     # this morning.
     assert not set(new["comparison_id"]) & set(rows["comparison_id"])
-    made = next(run for run in drive.runner.history if run.stage == "reflection_log")
+    made = project.registry.latest_runs(1, stage="reflection_log")[0]
     assert (made.metrics["n_replayed"], made.metrics["n_left_out"]) == (0, 10)
 
 
@@ -284,16 +273,9 @@ def test_a_killed_replay_continues_without_doubling_anything(
         replay(project, **moment)
     pending = project.store.replays.pending_days()
     assert pending
-    expire_leases(project)
     assert replay(project) == pending
     assert made(project) == unbroken
     assert set(runs_by_step(project).values()) == {1}
-
-
-def expire_leases(project: Any) -> None:
-    """As if the minute were over."""
-    for day in project.store.replays.pending_days():
-        project.store.replays.lease(day, "another step", now=datetime.now(UTC), lease=timedelta(0))
 
 
 def test_a_killed_run_is_ended_and_its_step_taken_again(
@@ -353,17 +335,14 @@ def test_sensor_and_terminal_do_not_take_one_step_twice(make_project: Callable[.
     project = make_project(completion_backend="template", min_new_pairs=NEVER)
     small_import(project, 1)
     request = project.tick("replay").run_requests[0]
-    assert "is being started by another process" in project.tick("replay").skip_message
+    tags = {**request.tags, "dagster/run_key": request.run_key, "dagster/partition": project.day(0)}
+    run = project.instance.create_run_for_job(project.defs.resolve_job_def("feedback"), tags=tags)
+    assert f"feedback goes on in run {run.run_id[:8]}" in project.tick("replay").skip_message
     waiting = Replay(project.settings, project.instance, project.store, max_attempts=None).advance()
     assert isinstance(waiting, ReplayWait)
     assert not waiting.is_stuck
-    tags = {**request.tags, "dagster/run_key": request.run_key, "dagster/partition": project.day(0)}
-    run = project.instance.create_run_for_job(project.defs.resolve_job_def("feedback"), tags=tags)
-    expire_leases(project)
-    assert f"feedback goes on in run {run.run_id[:8]}" in project.tick("replay").skip_message
     project.instance.report_run_failed(run)
     assert project.tick("replay").run_requests[0].run_key.endswith(":feedback:2")
-    assert timedelta(seconds=10) < SUBMISSION_LEASE
 
 
 def test_other_sensors_wait_for_the_replay_and_skip_its_days(

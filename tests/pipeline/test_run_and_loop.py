@@ -139,7 +139,6 @@ def test_loop_runs_what_is_due_once(project: Any) -> None:
     assert loop.waiting["learning"] == "0 of 350 voted comparisons for the first reward model"
 
     another = Loop(runner_of(project))
-    another.resume()
     assert another.run_due() == 0, "a new process starts nothing twice"
 
 
@@ -153,8 +152,9 @@ def test_loop_without_drift_monitoring_decides_nothing(project: Any) -> None:
 def test_loop_continues_after_a_failure_and_retries_later(project: Any) -> None:
     runner = runner_of(project)
     failures: list[str] = []
+    runner.write = failures.append
     runner.stage_config = {"comparisons": {"pairs_per_prompt": 6}, "prompts": {"topic": "nothing"}}
-    loop = Loop(runner, on_failure=failures.append)
+    loop = Loop(runner)
     while loop.run_due():
         pass
     assert jobs_run(project) == ["collection", "feedback", "housekeeping"]

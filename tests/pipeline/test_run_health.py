@@ -12,7 +12,9 @@ from typing import Any
 
 import dagster as dg
 import pytest
+import yaml
 
+from jobs.loop import RETRIED, RETRIES_TAG
 from rlhf_pipeline.api_types.filters import AlertFilter
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.protocols import Clock
@@ -21,12 +23,13 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.heartbeats import is_beating_here
 from sensors.retraining import retraining_sensor, run_key
 from sensors.run_health import START_SECONDS, run_health_sensor
-from tests.processes.daemon_home import eventually
+from tests.processes.daemon_home import ROOT, eventually
 
 Status = dg.DagsterRunStatus
 RUNNING = dg.DefaultSensorStatus.RUNNING
 NO_PID = 2**22 + 1  # above the kernel's largest
 DAY = "2026-01-05"
+RETRIES = yaml.safe_load((ROOT / "dagster_home" / "dagster.yaml").read_text())["run_retries"]
 
 
 class ClockBehind:
@@ -78,10 +81,8 @@ class World:
         ) as context:
             return list(sensor.evaluate_tick(context).run_requests or [])
 
-    def check_health(
-        self, *, start_seconds: float = START_SECONDS, **settings: float
-    ) -> list[dg.RunRequest]:
-        return self.tick(
+    def check_health(self, *, start_seconds: float = START_SECONDS, **settings: float) -> None:
+        self.tick(
             run_health_sensor(
                 self.settings.model_copy(update=settings), RUNNING, start_seconds=start_seconds
             )
@@ -102,86 +103,66 @@ def world(tmp_path: Path) -> Iterator[World]:
             f"sqlite:///{tmp_path / 'store.db'}",
             clock=clock,
         ) as store,
-        dg.DagsterInstance.ephemeral() as instance,
+        dg.DagsterInstance.ephemeral(settings={"run_retries": RETRIES}) as instance,
     ):
         store.migrate()
         yield World(Settings(home=tmp_path), store, instance, clock)
 
 
-def test_silent_run_is_failed_and_requested_again_with_its_config(
-    world: World,
+@pytest.mark.parametrize(
+    ("job", "tags", "again"),
+    [
+        ("feedback", RETRIED, "true"),
+        ("retraining", {}, "false"),
+        ("feedback", RETRIED | {RETRIES_TAG: "0"}, "false"),
+    ],
+    ids=["daily", "of a decision", "of a replay"],
+)
+def test_silent_run_is_failed_and_dagster_repeats_the_daily_ones(
+    world: World, job: str, tags: dict[str, str], again: str
 ) -> None:
-    run = world.run("feedback", Status.STARTED, dagster__partition=DAY)
+    run = world.run(job, Status.STARTED, **tags)
     world.beat(run, seconds_ago=61)
-    [again] = world.check_health()
+    world.check_health()
     assert world.status(run) == Status.FAILURE
-    assert (again.job_name, again.partition_key, again.tags["rlhf/retry_of"]) == (
-        "feedback",
-        DAY,
-        run.run_id,
-    )
+    assert world.instance.get_run_by_id(run.run_id).tags["dagster/will_retry"] == again
     assert world.store.heartbeats.get(run.run_id) is None
-    assert world.check_health() == []
-
-
-def test_a_killed_range_run_is_requested_again_with_its_range(world: World) -> None:
-    days = {
-        "dagster__asset_partition_range_start": DAY,
-        "dagster__asset_partition_range_end": "2026-01-09",
-    }
-    world.beat(world.run("feedback", Status.STARTED, **days), seconds_ago=61)
-    [again] = world.check_health()
-    assert {k.replace("/", "__"): v for k, v in again.tags.items()}.items() >= days.items()
 
 
 def test_a_run_that_beats_is_left_alone_however_long_it_takes(world: World) -> None:
     run = world.run("retraining", Status.STARTED, minutes_ago=6000)
     world.beat(run, seconds_ago=50)
-    assert world.check_health() == []
+    world.check_health()
     assert world.status(run) == Status.STARTED
 
 
 def test_a_silent_process_that_still_lives_on_this_host_is_waited_for(world: World) -> None:
     run = world.run("feedback", Status.STARTED, dagster__partition=DAY)
-    assert world.check_health() == []  # the first tick imports the definitions
+    world.check_health()  # the first tick imports the definitions
     world.beat(run, seconds_ago=1, pid=os.getpid())
-    assert world.check_health(dead_after_seconds=0.8) == []
-    assert len(world.check_health(dead_after_seconds=0.01)) == 1, "but not for ever"
+    world.check_health(dead_after_seconds=0.8)
+    assert world.status(run) == Status.STARTED
+    world.check_health(dead_after_seconds=0.01)
+    assert world.status(run) == Status.FAILURE, "but not for ever"
 
 
 def test_a_run_that_started_and_never_beat_is_dead(world: World) -> None:
     run = world.run("feedback", Status.STARTED, minutes_ago=30, dagster__partition=DAY)
-    assert world.check_health() == []
-    assert len(world.check_health(dead_after_seconds=0.001, start_seconds=0)) == 1
+    world.check_health()
+    assert world.status(run) == Status.STARTED
+    world.check_health(dead_after_seconds=0.001, start_seconds=0)
     assert world.status(run) == Status.FAILURE
 
 
-def test_killed_run_failed_by_dagster_frees_its_slots_and_is_retried(
-    world: World,
-) -> None:
+def test_killed_run_failed_by_dagster_frees_its_slots(world: World) -> None:
     run = world.run("feedback", Status.FAILURE, dagster__partition=DAY)
     world.instance.event_log_storage.set_concurrency_slots("training", 1)
     world.instance.event_log_storage.claim_concurrency_slot(
         "training", run.run_id, "candidate_model"
     )
     world.beat(run, seconds_ago=61)
-    [again] = world.check_health()
-    assert again.tags["rlhf/retry_of"] == run.run_id
+    world.check_health()
     assert world.instance.event_log_storage.get_concurrency_info("training").active_slot_count == 0
-
-
-def test_a_run_that_failed_by_its_own_error_is_not_requested_again(world: World) -> None:
-    # its heartbeat was cleared as it ended
-    world.run("feedback", Status.FAILURE, dagster__partition=DAY)
-    assert world.check_health() == []
-
-
-def test_a_run_killed_three_times_is_given_up(world: World) -> None:
-    world.beat(
-        world.run("feedback", Status.STARTED, rlhf__retries="2", dagster__partition=DAY),
-        seconds_ago=61,
-    )
-    assert world.check_health() == []
 
 
 def test_a_heartbeat_covers_its_block_and_nothing_is_left(world: World) -> None:

@@ -52,16 +52,17 @@ def dev(
     # Sensors look as seldom as they do for a user: no test here waits for one.
     project = make_project(persistent=True, completion_backend="template")
     ports = {name: free_port() for name in ("dagster", "mlflow", "web")}
-    command = [
-        str(BINARIES / "rlhf"),
-        "dev",
-        *(part for name, port in ports.items() for part in (f"--{name}-port", str(port))),
-    ]
-    server = Server.start(command, project.environ, tmp_path_factory.mktemp("dev") / "dev.log")
+    command = [str(BINARIES / "rlhf"), "dev", "--web-port", str(ports["web"])]
+    links = {
+        f"RLHF_{name.upper()}_UI": f"http://127.0.0.1:{ports[name]}"
+        for name in ("dagster", "mlflow")
+    }
+    log = tmp_path_factory.mktemp("dev") / "dev.log"
+    server = Server.start(command, project.environ | links, log)
     started = Dev(project, server, *(f"http://127.0.0.1:{port}" for port in ports.values()))
     try:
         eventually(
-            lambda: "Ctrl-C ends all" in server.text or server.process.poll(),
+            lambda: "/login?token=rlhf_" in server.text or server.process.poll(),
             seconds=120,
             what="addresses",
         )
@@ -76,7 +77,8 @@ def test_all_servers_answer_at_the_addresses_it_prints(dev: Dev) -> None:
         assert f"  {address}\n" in dev.server.text
     with urllib.request.urlopen(f"{dev.web}/api/v1/healthz", timeout=10) as answer:
         assert json.load(answer) == {"status": "ok"}
-    assert f"{dev.web}/login?token=rlhf_" in dev.server.text
+    last = dev.server.text.rstrip().splitlines()[-1]
+    assert f"{dev.web}/login?token=rlhf_" in last, dev.server.text
     assert dev.mlflow in dev.server.text
     with urllib.request.urlopen(f"{dev.dagster}/server_info", timeout=10) as answer:
         assert json.load(answer)["dagster_version"].startswith("1.13")

@@ -108,55 +108,17 @@ def start(project: Any, tmp_path: Path) -> Iterator[Callable[..., Run]]:
             process.wait()
 
 
-@pytest.mark.parametrize(
-    ("index", "job", "config", "n_processes"),
-    [
-        (0, "light", {}, 0),
-        (1, "light", {"execution": {"config": {"multiprocess": {}}}}, 3),
-        (2, "training", {}, 3),
-    ],
-    ids=["in process", "in processes", "training"],
-)
-def test_steps_run_where_the_configuration_says(
-    start: Callable[..., Run], index: int, job: str, config: dict[str, Any], n_processes: int
+@pytest.mark.parametrize(("index", "job", "n_processes"), [(0, "light", 0), (2, "training", 3)])
+def test_only_training_steps_have_processes_of_their_own(
+    start: Callable[..., Run], index: int, job: str, n_processes: int
 ) -> None:
-    started = start(index, job, config=config)
+    started = start(index, job)
     run = started.end()
     assert run.status == dg.DagsterRunStatus.SUCCESS, started.said[-3000:]
     pids = step_pids(started.project.instance, run.run_id)
     assert len(set(pids)) == n_processes
     assert started.process.pid not in pids
     assert started.project.store.heartbeats.get(run.run_id) is None
-
-
-def test_a_collection_continues_after_a_step_process_was_killed(
-    project: Any, start: Callable[..., Run]
-) -> None:
-    config = {
-        "ops": {stage: {"config": values} for stage, values in SMALL.items()},
-        "execution": {"config": {"multiprocess": {"max_concurrent": 1}}},
-    }
-    collection = start(3, "collection", mishap="wait", config=config)
-    collection.kill_first_attempt()
-    run = collection.end()
-    assert run.status == dg.DagsterRunStatus.SUCCESS, collection.said[-3000:]
-    assert len(set(collection.attempts)) == 2
-    [again] = collection.events(run, Types.STEP_UP_FOR_RETRY)
-    assert again.step_key == "completions"
-    told = [
-        event.message or "" for event in collection.events(run, Types.ENGINE_EVENT, "completions")
-    ]
-    assert any("SIGKILL" in message for message in told), told
-    for stage in STAGES:
-        assert len(collection.events(run, Types.STEP_SUCCESS, stage)) == 1, (
-            "nothing that had succeeded is done again"
-        )
-        assert len(collection.events(run, Types.ASSET_MATERIALIZATION, stage)) == 1
-    assert (
-        len(project.files.read_frame("comparisons", collection.day))
-        == len(project.store.comparisons.for_days([collection.day]))
-        > 0
-    )
 
 
 def test_a_killed_step_of_a_training_is_started_again(start: Callable[..., Run]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from driver.demo import DemoState
-from driver.terminal import INTERRUPTED
+from driver.session import INTERRUPTED
 from tests.processes.network_watch import attempts, cut, watch_network
 from tests.project import open_project, settings_of
 

@@ -3,7 +3,7 @@ was said twice.
 """
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import pandas as pd
@@ -14,7 +14,6 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes.counting import repeat_passes
 
 NOW = datetime(2026, 11, 1, 9, tzinfo=UTC)
-MINUTE = timedelta(minutes=1)
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")
 MODEL = "demo.reward_model@1"
 
@@ -79,17 +78,6 @@ def test_imported_days_nobody_asked_for_are_known(
     assert store.replays.unrequested_days() == [DAYS[1]]
     store.votes.cast(vote(make_vote, "c2", DAYS[0]))  # imported after that day was replayed
     assert store.replays.unrequested_days() == [DAYS[0], DAYS[1]]
-
-
-def test_a_step_is_leased_to_one_caller_until_the_lease_runs_out(store: Store) -> None:
-    store.replays.request([DAYS[0]])
-    take = [store.replays.lease(DAYS[0], "feedback:1", now=NOW, lease=MINUTE) for _ in range(2)]
-    assert take == [True, False]
-    assert store.replays.lease(DAYS[0], "feedback:1", now=NOW + MINUTE, lease=MINUTE)
-    # a later step
-    assert store.replays.lease(DAYS[0], "learning:1", now=NOW + MINUTE, lease=MINUTE)
-    store.replays.mark_done(DAYS[0])
-    assert not store.replays.lease(DAYS[0], "learning:2", now=NOW + MINUTE, lease=MINUTE)
 
 
 def test_a_day_is_not_done_while_votes_came_that_the_replay_has_not_seen(

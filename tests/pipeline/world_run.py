@@ -1,4 +1,4 @@
-"""`rlhf lab run --assets`: the votes of a known world through the real assets and sensors."""
+"""Runs the votes of a known world through the real assets and sensors of a project."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -6,24 +6,17 @@ from datetime import timedelta
 from functools import partial
 from typing import Self, cast
 
-import dagster as dg
 import pandas as pd
-from rich.console import Console
 
 from driver.demo import tick_time
-from driver.runner import Runner, ignore_stage, open_runner
-from driver.terminal import make_progress_bars, show_progress
+from driver.runner import Runner
 from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.drift.stream import level_of, scan
 from rlhf_pipeline.drift.vote_stream import mark_hasty_votes
-from rlhf_pipeline.laboratory import LAB_SCENARIOS
-from rlhf_pipeline.laboratory.base import LabClaim, VoteScenario
 from rlhf_pipeline.laboratory.day_events import find_day_events
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.records import DriftEvent, Promotion, TriggerDecision
-from rlhf_pipeline.retraining.triggers import REMEDIES
 from rlhf_pipeline.simulation.planted_votes import (
     build_comparisons,
     build_predictions,
@@ -105,34 +98,6 @@ class WorldRun:
         self.runner.tick("retraining")
         self.report_seqs.append(int(self.votes.loc[self.votes["day"] == day, "seq"].max()))
 
-    def claims(self, decision: TriggerDecision | None) -> tuple[LabClaim, ...]:
-        """The decision beside the change, and the stored events beside those of the library."""
-        last = self.report_seqs[-1]
-        stored, expected = self.stored_events(), self.library_events()
-        change = next(iter(self.world.changes), None)
-        happened = change is not None and last > change.at
-        right_remedy = REMEDIES[change.cause] if change else None
-        return (
-            LabClaim(
-                subject="change",
-                truth=f"{change.cause} after vote {change.at:,}" if change else "none",
-                claim=f"noticed by vote {last:,}" if decision else "none",
-                is_right=(decision is not None) == happened,
-            ),
-            LabClaim(
-                subject="remedy",
-                truth=right_remedy or "none",
-                claim="none" if decision is None else f"{decision.remedy} ({decision.action})",
-                is_right=(decision.remedy if decision else None) == right_remedy,
-            ),
-            LabClaim(
-                subject="detectors and tests",
-                truth=f"{len(expected)} events by the library",
-                claim=f"{len(stored)} events by the assets",
-                is_right=stored == expected,
-            ),
-        )
-
     def stored_events(self) -> list[tuple[object, ...]]:
         return _list_facts(self.runner.store.events.for_model(self.label))
 
@@ -146,18 +111,6 @@ class WorldRun:
         errors = self.reference.rows["error"].to_numpy(dtype=float)
         of_days = find_day_events(mark_hasty_votes(votes), errors, self.report_seqs, self.label)
         return _list_facts([*found.events, *of_days])
-
-
-def run_world(
-    settings: Settings, scenario: str, seed: int, instance: dg.DagsterInstance, console: Console
-) -> tuple[LabClaim, ...]:
-    """Run the days of a scenario's world, one bar per stage, and return the claims."""
-    found = LAB_SCENARIOS[scenario]
-    assert isinstance(found, VoteScenario)  # the command refuses others
-    with make_progress_bars(console) as bars:
-        runner = open_runner(settings, instance, show_progress(bars), ignore_stage)
-        run = WorldRun.open(runner, found.draw_world(seed), seed)
-        return run.claims(run.run_days())
 
 
 def _list_facts(events: Sequence[DriftEvent]) -> list[tuple[object, ...]]:

@@ -1,4 +1,4 @@
-"""The process behind `rlhf dev`: starts servers, ends all of them together, and is small itself."""
+"""The supervisor of `rlhf dev` starts servers and ends all of them together."""
 
 import json
 import os
@@ -7,23 +7,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from pathlib import Path
 
 import psutil
 import pytest
 
 from rlhf_pipeline.registry import web_server_command
-from rlhf_pipeline.supervisor import ServerCommand, SupervisorPlan
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SLEEPER = [sys.executable, "-c", "import os, time; open(f'{os.getpid()}.pid', 'w'); time.sleep(60)"]
-LISTENER = [
-    sys.executable,
-    "-c",
-    "import os, socket, time; s = socket.socket(socket.AF_UNIX); s.bind('here'); s.listen(); "
-    "time.sleep(60)",
-]
 # sigwait, since a handler runs only after a sleep that began between the signal and its handler.
 SLOW_TO_END = [
     sys.executable,
@@ -35,23 +27,21 @@ SLOW_TO_END = [
     "open('told', 'w')\n"
     "time.sleep(1)",
 ]
+SUPERVISOR = """
+import json, os, sys
+from rlhf_pipeline.cli.supervisor import supervise
+commands, folder = json.loads(sys.argv[1])
+supervise(commands, folder=folder, environ=os.environ, ready="all are ready")
+"""
 Started = Callable[..., subprocess.Popen[str]]
 
 
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Started]:
-    (tmp_path / "scratch").mkdir()
     processes = []
 
-    def start(*servers: ServerCommand) -> subprocess.Popen[str]:
-        plan = SupervisorPlan(
-            servers=list(servers),
-            folder=str(tmp_path),
-            urls=[],
-            ready="all are ready",
-            scratch=str(tmp_path / "scratch"),
-        )
-        command = [sys.executable, "-m", "rlhf_pipeline.supervisor", json.dumps(asdict(plan))]
+    def start(*servers: list[str]) -> subprocess.Popen[str]:
+        command = [sys.executable, "-c", SUPERVISOR, json.dumps([servers, str(tmp_path)])]
         environ = os.environ | {"PYTHONPATH": str(ROOT)}
         process = subprocess.Popen(
             command, env=environ, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -67,7 +57,7 @@ def start(tmp_path: Path) -> Iterator[Started]:
 
 
 def test_ctrl_c_ends_every_server(start: Started, tmp_path: Path) -> None:
-    process = start(ServerCommand(SLEEPER), ServerCommand(SLEEPER))
+    process = start(SLEEPER, SLEEPER)
     assert process.stdout is not None
     assert process.stdout.readline() == "all are ready\n"
     children = psutil.Process(process.pid).children()
@@ -75,7 +65,6 @@ def test_ctrl_c_ends_every_server(start: Started, tmp_path: Path) -> None:
     assert process.wait(30) == 0
     assert len(children) == 2
     assert not any(child.is_running() for child in children)
-    assert not (tmp_path / "scratch").exists()
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGTERM])
@@ -83,7 +72,7 @@ def test_ctrl_c_ends_every_server(start: Started, tmp_path: Path) -> None:
 def test_second_signal_leaves_no_server_behind(
     start: Started, tmp_path: Path, first: signal.Signals, second: signal.Signals
 ) -> None:
-    process = start(ServerCommand(SLOW_TO_END))
+    process = start(SLOW_TO_END)
     assert process.stdout is not None
     assert process.stdout.readline() == "all are ready\n"
     wait_for(tmp_path / "ready")
@@ -107,9 +96,7 @@ def test_one_ended_server_ends_the_others(start: Started, tmp_path: Path) -> Non
     ends_after_the_other_started = (
         "import glob, time\nwhile not glob.glob('*.pid'): time.sleep(0.01)"
     )
-    process = start(
-        ServerCommand(SLEEPER), ServerCommand([sys.executable, "-c", ends_after_the_other_started])
-    )
+    process = start(SLEEPER, [sys.executable, "-c", ends_after_the_other_started])
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 1
     assert "A server ended" in errors
@@ -122,15 +109,3 @@ def test_mlflow_address_with_a_password_stays_out_of_the_command_line(tmp_path: 
     command, environ = web_server_command(url, tmp_path, host="127.0.0.1", port=5000)
     assert url in environ.values()
     assert "hush" not in " ".join(command)
-
-
-def test_server_starts_once_the_socket_it_needs_accepts(start: Started, tmp_path: Path) -> None:
-    here = str(tmp_path / "here")
-    connects = [
-        sys.executable,
-        "-c",
-        f"import socket, time; socket.socket(socket.AF_UNIX).connect({here!r}); time.sleep(60)",
-    ]
-    process = start(ServerCommand(LISTENER), ServerCommand(connects, after=here))
-    assert process.stdout is not None
-    assert process.stdout.readline() == "all are ready\n"
