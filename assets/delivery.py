@@ -3,19 +3,22 @@
 import base64
 import dataclasses
 import functools
-import inspect
 import multiprocessing
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
-from copy import copy
 from dataclasses import dataclass
 from datetime import date
-from typing import Any, TypeVar
+from typing import Any, cast
 
 import dagster as dg
 import pandas as pd
+
+# the public API has no names for these
+from dagster._core.definitions.decorators.op_decorator import DecoratedOpFunction
+from dagster._core.definitions.definition_config_schema import (
+    convert_user_facing_definition_config_schema,
+)
 from pydantic import BaseModel, Field, create_model
-from pydantic.fields import FieldInfo
 from upath import UPath
 
 from assets.partitions import DAYS
@@ -44,12 +47,8 @@ SCHEMA_CHECK = "columns_and_keys"  # of every frame; a failure stops the run
 # MLflow's own tags; its public API has no names for them
 PARENT_RUN_TAG, NOTE_TAG = "mlflow.parentRunId", "mlflow.note.content"
 
-C = TypeVar("C", bound=dg.Config)
-
 
 AssetDecorator = Callable[[Callable[..., Any]], dg.AssetsDefinition]
-# By stage, the function and the decorator that made its asset, to make it again with other defaults
-_made_of: dict[str, tuple[Callable[..., Any], AssetDecorator]] = {}
 
 
 def unpartitioned_asset(
@@ -97,9 +96,7 @@ def unpartitioned_asset(
     )
 
     def decorate(stage: Callable[..., Any]) -> dg.AssetsDefinition:
-        recorded = _record_failure(stage)
-        _made_of[name] = recorded, decorator
-        return decorator(recorded)
+        return decorator(_record_failure(stage))
 
     return decorate
 
@@ -142,51 +139,33 @@ def _record_failure(stage: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
 
 def config_class(stage: dg.AssetsDefinition) -> type[dg.Config] | None:
     """The class of a stage's parameters; None for a stage without any."""
-    function, _ = _made_of[stage.key.to_user_string()]
+    function = cast(DecoratedOpFunction, stage.op.compute_fn).decorated_fn
     found = function.__annotations__.get("config")
     return found if isinstance(found, type) and issubclass(found, dg.Config) else None
 
 
 def with_defaults(stage: dg.AssetsDefinition, values: Mapping[str, Any]) -> dg.AssetsDefinition:
     """The stage with other defaults of its parameters, in the launchpad and in every run."""
-    config = config_class(stage)
-    if config is None or not values:
+    if not values:
         return stage
-    function, decorator = _made_of[stage.key.to_user_string()]
-
-    def configured_stage(*args: Any, **kwargs: Any) -> Iterator[Any]:
-        yield from function(*args, **kwargs)
-
-    changed = _change_defaults(config, values)
-    functools.update_wrapper(configured_stage, function)
-    configured_stage.__annotations__ = {**function.__annotations__, "config": changed}
-    signature = inspect.signature(function)
-    configured_stage.__signature__ = signature.replace(  # type: ignore[attr-defined]
-        parameters=[
-            parameter.replace(annotation=changed) if parameter.name == "config" else parameter
-            for parameter in signature.parameters.values()
-        ]
+    known: Any = stage.op.config_schema.as_field().config_type
+    schema = convert_user_facing_definition_config_schema(_change_defaults(known.fields, values))
+    op = stage.op.with_replaced_properties(name=stage.op.name, config_schema=schema)
+    return dg.AssetsDefinition.dagster_internal_init(
+        **{**stage.get_attributes_dict(), "node_def": op}
     )
-    return decorator(configured_stage)
 
 
-def _change_defaults(config: type[C], values: Mapping[str, Any]) -> type[C]:
-    """A subclass with these defaults, and so its sections."""
-    fields: dict[str, Any] = {}
+def _change_defaults(fields: Mapping[str, dg.Field], values: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields with these defaults, and so those of sections."""
+    changed: dict[str, Any] = dict(fields)
     for name, value in values.items():
-        field, kind = copy(config.model_fields[name]), config.model_fields[name].annotation
-        if isinstance(kind, type) and issubclass(kind, dg.Config):
-            section = _change_defaults(kind, value)
-            fields[name] = (section, Field(default_factory=section, description=field.description))
+        kind: Any = fields[name].config_type
+        about: dict[str, Any] = {"is_required": False, "description": fields[name].description}
+        if isinstance(kind, dg.Shape):
+            changed[name] = dg.Field(_change_defaults(kind.fields, value), **about)
         else:
-            fields[name] = (kind, FieldInfo.merge_field_infos(field, default=value))
-    changed: type[C] = create_model(
-        config.__name__,
-        __base__=config,
-        __module__=config.__module__,
-        __doc__=config.__doc__,
-        **fields,
-    )
+            changed[name] = dg.Field(kind, default_value=value, **about)
     return changed
 
 
