@@ -10,15 +10,13 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from filelock import Timeout
-from pydantic import ValidationError
 
 from rlhf_pipeline.cli.comparisons import offer_to_people
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.cli.replay import import_lock, replay_pending
+from rlhf_pipeline.cli.replay import hold_import_lock, replay_pending
 from rlhf_pipeline.cli.tables import echo, progress_bar
-from rlhf_pipeline.config import HomeFacts, Settings
+from rlhf_pipeline.config import ENV_PREFIX, HomeFacts, Settings, extend_environ
 from rlhf_pipeline.datasets.argilla import (
     PREFERENCE,
     ArgillaRows,
@@ -34,12 +32,11 @@ from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
 from rlhf_pipeline.datasets.rejects import ImportCounts, Rejects
 from rlhf_pipeline.datasets.staging import Staging
 from rlhf_pipeline.datasets.votes import VoteImport
-from rlhf_pipeline.errors import ConfigurationError, DatasetError, StoreError
+from rlhf_pipeline.errors import DatasetError, StoreError
 from rlhf_pipeline.files import translate_write_errors
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.row_files import RowFile, open_rows
 from rlhf_pipeline.row_files.rows import translate_read_errors
-from rlhf_pipeline.store import homes
 from rlhf_pipeline.store.audit import SALT_RECORDED
 from rlhf_pipeline.store.comparisons import pair_key
 
@@ -57,8 +54,8 @@ File = Annotated[
 Project = Annotated[
     str | None,
     typer.Option(
-        help="Project of the home, which a new home gets. Default: RLHF_PROJECT, or the project "
-        "that the home holds."
+        help="Project of a new home, as RLHF_PROJECT names it. Default: the project that the home "
+        "holds."
     ),
 ]
 Map = Annotated[
@@ -106,8 +103,8 @@ def comparisons(
         comparisons = ComparisonImport(
             store.comparisons, store.imports, pair_key, intake.rejects, intake.now, source
         )
-        with intake.collect_counts(comparisons):
-            comparisons.run(intake.rows, names, str(file), intake.progress)
+        intake.work = comparisons
+        comparisons.run(intake.rows, names, str(file), intake.progress)
         if comparisons.first_day is not None:
             intake.extend_start_day(date.fromisoformat(comparisons.first_day))
         flagged = ", ".join(f"{n:,} {flag}" for flag, n in sorted(comparisons.flags.items()))
@@ -184,9 +181,8 @@ def prompts(
     names = ColumnMapping.read(mapping, map_ or ())
     with open_import("prompts", file, project, names, delimiter) as intake:
         target = intake.workspace.settings.home / "prompts" / PROMPTS_FILE
-        prompts = PromptImport(target, intake.rejects, domain)
-        with intake.collect_counts(prompts):
-            prompts.run(intake.rows, names, str(file), intake.progress)
+        intake.work = PromptImport(target, intake.rejects, domain)
+        intake.work.run(intake.rows, names, str(file), intake.progress)
         intake.notes.append(f"use them: RLHF_PROMPT_SOURCE=dataset RLHF_PROMPTS_FILE={target}")
     intake.report()
 
@@ -213,7 +209,7 @@ def calibration_log(
     except UnicodeDecodeError as cause:
         raise DatasetError(f"{file} is not UTF-8 ({cause}). Save the log as UTF-8.") from cause
     workspace = Workspace.from_settings(_read_settings(project))
-    with _hold_import_lock(workspace, file):
+    with hold_import_lock(workspace, _refusal(file)):
         prepare(workspace)
         reasons = {f"entry {n}": why for n, why in read.refused}
         told: dict[str, Any] = {"n_rejected": len(reasons), "reasons": reasons}
@@ -247,17 +243,11 @@ class ImportSession:
     progress: Progress
     import_id: int = 0
     notes: list[str] = field(default_factory=list)
-    counts: ImportCounts = field(default_factory=ImportCounts)
+    work: ComparisonImport | VoteImport | PromptImport | None = None
 
-    @contextlib.contextmanager
-    def collect_counts(self, work: ComparisonImport | VoteImport | PromptImport) -> Iterator[None]:
-        """Add the counts of `work` when it ends, also after an error."""
-        try:
-            yield
-        finally:
-            self.counts = work.counts
-        if work.unused:
-            self.notes.append(f"unused columns: {', '.join(work.unused)}")
+    @property
+    def counts(self) -> ImportCounts:
+        return self.work.counts if self.work is not None else ImportCounts()
 
     def extend_start_day(self, first: date) -> None:
         """Move the first partition back to this day if it is later."""
@@ -281,6 +271,8 @@ class ImportSession:
                 "imported: write it again."
             )
         echo(str(self.counts))
+        if self.work is not None and self.work.unused:
+            echo(f"unused columns: {', '.join(self.work.unused)}")
         for note in self.notes:
             echo(note)
         for line, reason in self.rejects.first:
@@ -322,13 +314,13 @@ def import_votes(
         pseudonyms,
         are_undated,
     )
-    with intake.collect_counts(votes):
-        votes.read(intake.rows, names, str(intake.file), intake.progress)
-        if votes.days:
-            intake.extend_start_day(date.fromisoformat(min(votes.days)))
-            store.imports.mark_casting(intake.import_id, sorted(votes.days))
-            if are_replayed:
-                store.replays.request(sorted(votes.days))
+    intake.work = votes
+    votes.read(intake.rows, names, str(intake.file), intake.progress)
+    if votes.days:
+        intake.extend_start_day(date.fromisoformat(min(votes.days)))
+        store.imports.mark_casting(intake.import_id, sorted(votes.days))
+        if are_replayed:
+            store.replays.request(sorted(votes.days))
         store.annotator_groups.put(votes.groups, actor="rlhf import")
         votes.cast(store.votes, intake.progress)
     intake.notes += _describe_votes(votes, are_replayed=are_replayed, is_all_own=is_all_own)
@@ -346,7 +338,7 @@ def open_import(
     with translate_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_hold_import_lock(workspace, file))
+        stack.enter_context(hold_import_lock(workspace, _refusal(file)))
         prepare(workspace)
         bar = stack.enter_context(progress_bar(f"import of {kind}"))
         rejects = stack.enter_context(Rejects(file, folder))
@@ -399,6 +391,10 @@ def _unpack_rows(kind: str, rows: RowFile, names: ColumnMapping) -> RowFile:
     return ArgillaRows(rows, partial(votes_of, question=question))
 
 
+def _refusal(file: Path) -> str:
+    return f"Nothing of {file} was imported: let the other finish, then run this again."
+
+
 def _load_pseudonyms(workspace: Workspace) -> Pseudonyms:
     """Raises DatasetError where the home lost the salt of its first import, or holds another."""
     recorded = workspace.store.audit.find_digest(SALT_RECORDED)
@@ -408,44 +404,12 @@ def _load_pseudonyms(workspace: Workspace) -> Pseudonyms:
     return pseudonyms
 
 
-@contextlib.contextmanager
-def _hold_import_lock(workspace: Workspace, file: Path) -> Iterator[None]:
-    """Hold the import lock: concurrent imports would count each other's rows. The lock ends with
-    the process.
-    """
-    lock = import_lock(workspace.settings)
-    try:
-        lock.acquire()
-    except Timeout as cause:
-        raise DatasetError(
-            f"Another import into {workspace.settings.home} is running. Nothing of {file} "
-            "was imported: let the other finish, then run this again."
-        ) from cause
-    try:
-        yield
-    finally:
-        homes.record_end(workspace.settings, workspace.store.database)
-        lock.release()
-
-
 def _read_settings(project: str | None) -> Settings:
     """The settings, for `project` if the home is new. Raises ConfigurationError where the home
     holds another one.
     """
-    settings = Settings.read()
-    if project is None or project == settings.project:
-        return settings
-    if "project" in settings.model_fields_set:
-        raise ConfigurationError(
-            f"{settings.home} holds project {settings.project!r}, not {project!r}. A home holds "
-            "one project: set RLHF_HOME to another folder."
-        )
-    try:
-        return Settings(**settings.model_dump(exclude_unset=True) | {"project": project})
-    except ValidationError as cause:
-        raise ConfigurationError(
-            f"--project {project!r} cannot be used: {cause.errors()[0]['msg']}."
-        ) from cause
+    named = {} if project is None else {f"{ENV_PREFIX}PROJECT": project}
+    return Settings.read(extend_environ(**named))
 
 
 def _describe_votes(votes: VoteImport, *, are_replayed: bool, is_all_own: bool) -> list[str]:

@@ -1,8 +1,8 @@
 """`rlhf policy`: training jobs ordered, watched and cancelled."""
 
 import time
-from collections.abc import Iterator
-from datetime import UTC, datetime
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Annotated, Any
 
@@ -11,18 +11,25 @@ import typer
 from rlhf_pipeline.cli.application import load_driver
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, show, show_json
-from rlhf_pipeline.cli.training_jobs import (
-    find_job,
-    read_job_figures,
-    read_jobs,
-    read_stages,
+from rlhf_pipeline.cli.training_orders import (
+    CANDIDATE,
+    build_order,
+    check_inputs,
+    list_set_parameters,
 )
-from rlhf_pipeline.cli.training_orders import build_order, check_inputs, list_set_parameters
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.loop_settings import LoopSettings
-from rlhf_pipeline.records import TrainingOrder
+from rlhf_pipeline.records import TrainingOrder, TriggerDecision
 from rlhf_pipeline.registry.runs import TrackedRun
-from rlhf_pipeline.retraining.jobs import ENDED, JobFigures, TrainingJob
+from rlhf_pipeline.retraining.jobs import (
+    ENDED,
+    JobFigures,
+    JobRun,
+    TrainingJob,
+    build_job,
+    list_orders,
+    read_figures,
+)
 
 app = typer.Typer(help="Training jobs of the policy.", no_args_is_help=True)
 ACTOR = "rlhf policy"
@@ -177,6 +184,64 @@ def cancel(
             "the end of the operation that it is in."
         )
         raise typer.Exit(1)
+
+
+def read_jobs(workspace: Workspace, only: int | None = None) -> list[TrainingJob]:
+    """All jobs, or one of them, oldest first."""
+    settings, store = workspace.settings, workspace.store
+    decisions = store.decisions.all()
+    orders = [d for d in list_orders(decisions) if only in (None, d.decision_id)]
+    answers: dict[int | None, TriggerDecision] = {each.answers: each for each in decisions}
+    runs = _read_runs(workspace, orders)
+    found = []
+    for decision in orders:
+        run = runs.get(decision.stored_id)
+        beat = store.heartbeats.get(run.run_id) if run else None
+        found.append(
+            build_job(
+                decision,
+                run,
+                cancellation=answers.get(decision.decision_id),
+                beat_at=beat.at if beat else None,
+                now=datetime.now(UTC),
+                dead_after=timedelta(seconds=settings.dead_after_seconds),
+            )
+        )
+    return found
+
+
+def _read_runs(workspace: Workspace, orders: Sequence[TriggerDecision]) -> dict[int, JobRun]:
+    if not orders:
+        return {}
+    ids = [each.stored_id for each in orders]
+    found: dict[int, JobRun] = load_driver(workspace.settings).read_job_runs(ids)
+    return found
+
+
+def find_job(workspace: Workspace, job_id: int) -> TrainingJob:
+    found = read_jobs(workspace, job_id)
+    if not found:
+        raise NotFound(f"There is no training job {job_id}. `rlhf policy jobs` lists them.")
+    return found[0]
+
+
+def read_stages(workspace: Workspace, job: TrainingJob) -> list[TrackedRun]:
+    """The tracked runs of the job's stages, in the order in which they started."""
+    if job.run is None:
+        return []
+    return workspace.registry.latest_runs(20, pipeline_run=job.run.run_id)[::-1]
+
+
+def read_job_figures(job: TrainingJob, stages: Sequence[TrackedRun]) -> JobFigures | None:
+    trained = [each for each in stages if each.tags.get("dagster.asset") == CANDIDATE]
+    if not trained:
+        return None
+    ended = trained[-1].ended_at or (job.run and job.run.ended_at) or datetime.now(UTC)
+    return read_figures(
+        trained[-1].metrics,
+        (ended - trained[-1].started_at).total_seconds(),
+        job.order.stages[CANDIDATE].get("usd_per_hour"),
+    )
 
 
 def _order(

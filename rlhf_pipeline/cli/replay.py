@@ -1,5 +1,7 @@
 """`rlhf replay`: predicts imported days with the model of each day, as if the loop had run then."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
@@ -9,8 +11,8 @@ from rlhf_pipeline.cli.application import load_driver
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.tables import echo
-from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import DatasetError
+from rlhf_pipeline.store import homes
 
 
 def replay(
@@ -51,15 +53,8 @@ def accept_unfinished(workspace: Workspace) -> None:
     """Let days of unfinished imports be replayed as they are. Raises DatasetError while an import
     runs.
     """
-    lock = import_lock(workspace.settings)
-    try:
-        with lock:
-            taken = workspace.store.imports.accept_unfinished()
-    except Timeout as cause:
-        raise DatasetError(
-            f"An import into {workspace.settings.home} is running, so its days are incomplete. "
-            "Let it finish, then replay."
-        ) from cause
+    with hold_import_lock(workspace, "Its days are incomplete: let it finish, then replay."):
+        taken = workspace.store.imports.accept_unfinished()
     for half in taken:
         days = f"{half.n_days} days from {half.first_day}" if half.first_day else "its days"
         echo(f"accepted as they are: {days}, of the unfinished import of {half.file}")
@@ -67,11 +62,25 @@ def accept_unfinished(workspace: Workspace) -> None:
         echo("no import is unfinished")
 
 
-def import_lock(settings: Settings) -> FileLock:
-    """The lock that an import holds until it ends, however it ends."""
-    folder = settings.home / "imports"
+@contextmanager
+def hold_import_lock(workspace: Workspace, consequence: str) -> Iterator[None]:
+    """Hold the lock of imports, which would count each other's rows; it ends with the process.
+    Raises DatasetError, with the `consequence`, while an import holds it.
+    """
+    folder = workspace.settings.home / "imports"
     folder.mkdir(parents=True, exist_ok=True)
-    return FileLock(folder / ".lock", timeout=0)
+    lock = FileLock(folder / ".lock", timeout=0)
+    try:
+        lock.acquire()
+    except Timeout as cause:
+        raise DatasetError(
+            f"An import into {workspace.settings.home} is running. {consequence}"
+        ) from cause
+    try:
+        yield
+    finally:
+        homes.record_end(workspace.settings, workspace.store.database)
+        lock.release()
 
 
 def replay_pending(workspace: Workspace, *, after_import: bool = False) -> None:

@@ -124,7 +124,7 @@ def test_a_new_home_takes_the_project_and_holds_it(rlhf, home, tmp_path):
     assert rlhf("import", "comparisons", file).startswith("0 imported, 1 already known")
     with pytest.raises(ConfigurationError, match="holds project 'real', not 'other'"):
         rlhf("import", "comparisons", file, "--project", "other")
-    with pytest.raises(ConfigurationError, match="--project 'No Such' cannot be used"):
+    with pytest.raises(ConfigurationError, match="project: must consist of lower-case"):
         rlhf("import", "comparisons", file, "--project", "No Such", in_home=tmp_path / "new")
 
 
