@@ -346,11 +346,7 @@ class Registry:
         if self._tracking.get_or_none(lambda: client.get_registered_model(name)) is None:
             client.create_registered_model(name)
         source = f"runs:/{run_id}/{path}"
-        return _to_model_version(
-            client.create_model_version(
-                name, source, run_id, tags=tags, description=_describe_version(tags)
-            )
-        )
+        return _to_model_version(client.create_model_version(name, source, run_id, tags=tags))
 
     def _aliases(self, kind: Kind) -> dict[str, str]:
         entry = self._tracking.get_or_none(
@@ -479,31 +475,6 @@ def _to_model_version(entry: Any) -> ModelVersion:
         params=json.loads(tags["params"]),
         created_at=datetime.fromtimestamp(entry.creation_timestamp / 1000, UTC),
     )
-
-
-def _describe_version(tags: Mapping[str, str]) -> str:
-    metrics = json.loads(tags["metrics"])
-    first = _describe_accuracy(metrics)
-    origin = (
-        f"From {tags.get('parent', 'no parent')}, data {tags.get('data_hash', 'none')[:12]}, files "
-        f"{tags['content_hash'][:12]}."
-    )
-    table = [
-        "",
-        "| metric | value |",
-        "|---|---|",
-        *(f"| {key} | {value:.4g} |" for key, value in metrics.items()),
-    ]
-    return "\n".join([*first, origin, *(table if metrics else [])])
-
-
-def _describe_accuracy(metrics: Mapping[str, float]) -> list[str]:
-    """The accuracy on unseen pairs since the last change of taste, else on all of them."""
-    for suffix, where in (("_since_change", "since the change of taste"), ("", "unseen pairs")):
-        accuracy = metrics.get(f"test_accuracy{suffix}")
-        if accuracy is not None:
-            return [f"Accuracy {accuracy:.3f}, {where}.", ""]
-    return []
 
 
 def path_in_run(model: ModelVersion) -> str:
