@@ -239,6 +239,14 @@ class Vote(NewVote):
     day: date
     received_at: datetime
 
+    @classmethod
+    def from_row(cls, row: Mapping[Any, Any]) -> Self:
+        """The record of a stored vote."""
+        values = {name: row[name] for name in cls.model_fields}
+        if values["details"] is not None:
+            values["details"] = VoteDetails.from_json(values["details"])
+        return cls.model_validate(values)
+
 
 class ListedVote(Vote):
     """A vote with its current status; see `store.counting`."""

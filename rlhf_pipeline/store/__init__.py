@@ -10,7 +10,7 @@ from rlhf_pipeline.store.adjudications import Adjudications
 from rlhf_pipeline.store.alerts import AlertMessages, Alerts, Silences
 from rlhf_pipeline.store.annotator_groups import AnnotatorGroups
 from rlhf_pipeline.store.assignments import Assignments, RemainingWork
-from rlhf_pipeline.store.audit import Audit
+from rlhf_pipeline.store.audit_chain import Audit
 from rlhf_pipeline.store.calibrations import Calibrations
 from rlhf_pipeline.store.comparisons import Comparisons, PublishResult
 from rlhf_pipeline.store.completions_cache import CompletionsCache
@@ -35,7 +35,8 @@ from rlhf_pipeline.store.rules import Guidelines, Rules
 from rlhf_pipeline.store.taste_changes import TasteChangeLog
 from rlhf_pipeline.store.tokens import FailedLogins, Tokens
 from rlhf_pipeline.store.users import Users
-from rlhf_pipeline.store.votes import DayDigest, TouchedDay, Votes
+from rlhf_pipeline.store.vote_log import DayDigest, TouchedDay
+from rlhf_pipeline.store.votes import Votes
 
 __all__ = [
     "DayDigest",

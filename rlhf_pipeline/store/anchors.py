@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import Record
-from rlhf_pipeline.store.audit import Audit
+from rlhf_pipeline.store.audit_chain import Audit
 
 FILE = "audit_anchors.jsonl"
 

@@ -2,35 +2,18 @@
 
 import hashlib
 import json
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, String, Table, cast, func, select
+from sqlalchemy import Connection, Table, select
 
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import Record, content_hash
+from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.schema import (
-    ONLY_ROW,
-    annotation_rules,
-    audit,
-    calibrations,
-    decisions,
-    evaluation_sets,
-    feedback,
-    gates,
-    guidelines,
-    heads,
-    loop_settings,
-    predictions,
-    taste_changes,
-    votes,
-)
+from rlhf_pipeline.store.schema import ONLY_ROW, audit, heads
 
 FIRST_HASH = "0" * 64
 VOTE_CAST = "vote.cast"
@@ -42,26 +25,11 @@ LOOP_SETTINGS_PUT = "loop_settings.put"
 PREDICTIONS_WRITE = "predictions.write"
 PREDICTIONS_REPLAY = "predictions.replay"
 SALT_RECORDED = "annotators.salt"
-VERIFY_ROWS = 5_000  # read at a time
-PAGE_LOOKS_AT = 50_000  # links that a page reads at most, whatever the filter
 
 LINK_COLUMNS = tuple(column.name for column in audit.c if column.name != "hash")
 
 
 _HEAD = select(heads)
-
-
-class AuditLink(Record):
-    """One act: who did what to which thing, with the digest of what was written."""
-
-    seq: int
-    at: datetime
-    actor: str
-    action: str
-    object_id: str
-    payload_digest: str
-    prev_hash: str
-    hash: str
 
 
 class Ledger:
@@ -176,262 +144,8 @@ def _linked_columns(table: Table) -> list[str]:
 
 def sum_digests(table: Table, rows: Iterable[Mapping[Any, Any]]) -> str:
     """One digest of several rows of `table`, whatever their order."""
-    return _hex(sum(int(row_digest(table, row), 16) for row in rows))
+    return hex_of_sum(sum(int(row_digest(table, row), 16) for row in rows))
 
 
-def _hex(total: int) -> str:
+def hex_of_sum(total: int) -> str:
     return f"{total % 2**256:064x}"
-
-
-class AuditedTable(NamedTuple):
-    """Rows that acts write: the last link with a row's name as `object_id` has the row's digest."""
-
-    table: Table
-    object_id: ColumnElement[Any]
-    name: str
-
-
-AUDITED_TABLES = {
-    "vote": AuditedTable(votes, votes.c.vote_id, "vote"),
-    "feedback": AuditedTable(feedback, cast(feedback.c.feedback_id, String), "feedback"),
-    "guidelines": AuditedTable(
-        guidelines, cast(guidelines.c.version, String), "version of the guidelines"
-    ),
-    "rules": AuditedTable(
-        annotation_rules, cast(annotation_rules.c.version, String), "version of the rules"
-    ),
-    "evaluation_set": AuditedTable(
-        evaluation_sets, cast(evaluation_sets.c.version, String), "version of the evaluation set"
-    ),
-    "loop_settings": AuditedTable(
-        loop_settings, cast(loop_settings.c.version, String), "version of the loop settings"
-    ),
-    "decision": AuditedTable(decisions, cast(decisions.c.decision_id, String), "decision"),
-    "gate": AuditedTable(gates, cast(gates.c.gate_id, String), "decision of the gate"),
-    "taste_change": AuditedTable(
-        taste_changes, cast(taste_changes.c.change_id, String), "taste change"
-    ),
-    "calibration": AuditedTable(
-        calibrations,
-        calibrations.c.reward_model + " calibrator " + cast(calibrations.c.version, String),
-        "calibration",
-    ),
-}
-# Of the other tables each row is written once; a few rows of these change.
-CHANGING = ("decision", "taste_change")
-
-
-class Audit:
-    """Reads and verifies the chain; the acts themselves append to it."""
-
-    def __init__(self, database: Database):
-        self._database = database
-
-    def count(self) -> int:
-        return self._database.count(audit)
-
-    def head(self) -> tuple[int, str]:
-        """Seq and hash of the newest link; 0 and the first hash in an empty chain."""
-        row = self._database.fetch_first(select(heads.c.audit_seq, heads.c.audit_hash))
-        return (0, FIRST_HASH) if row is None else (row.audit_seq, row.audit_hash)
-
-    def hash_at(self, seq: int) -> str | None:
-        """The hash of one link; None if there is no such link."""
-        with self._database.read_transaction() as connection:
-            found: str | None = connection.execute(
-                select(audit.c.hash).where(audit.c.seq == seq)
-            ).scalar()
-            return found
-
-    def record_salt(self, digest: str) -> None:
-        """Link the hash of the salt that makes the annotators' pseudonyms."""
-        with audited_transaction(self._database) as (_, ledger):
-            ledger.append(
-                actor="import", action=SALT_RECORDED, object_id="annotator_salt", digest=digest
-            )
-
-    def find_digest(self, action: str) -> str | None:
-        """The digest of the first link of an action; None without one."""
-        wanted = select(audit.c.payload_digest).where(audit.c.action == action)
-        return self._database.fetch_scalar(wanted.order_by(audit.c.seq).limit(1))
-
-    def page(
-        self,
-        *,
-        before_seq: int | None = None,
-        actor: str | None = None,
-        action: str | None = None,
-        object_id: str | None = None,
-        limit: int = 50,
-        within: int = PAGE_LOOKS_AT,
-    ) -> tuple[list[AuditLink], int | None]:
-        """Links newest first, at most `limit`, and `before_seq` of the next page (None at the end
-        of the chain).
-
-        `action` may end in `*`. A page reads at most `within` links: for a rare actor it may be
-        empty and still have a next.
-        """
-        upper = before_seq if before_seq is not None else self.head()[0] + 1
-        lower = max(1, upper - within)
-        conditions = [audit.c.seq < upper, audit.c.seq >= lower]
-        if actor is not None:
-            conditions.append(audit.c.actor == actor)
-        if object_id is not None:
-            conditions.append(audit.c.object_id == object_id)
-        if action is not None:
-            is_prefix = action.endswith("*")
-            conditions.append(
-                audit.c.action.startswith(action[:-1], autoescape=True)
-                if is_prefix
-                else audit.c.action == action
-            )
-        rows = self._database.fetch_mappings(
-            select(audit).where(*conditions).order_by(audit.c.seq.desc()).limit(limit)
-        )
-        links = [
-            AuditLink.model_validate({name: row[name] for name in AuditLink.model_fields})
-            for row in rows
-        ]
-        if len(links) == limit:
-            return links, links[-1].seq if links[-1].seq > 1 else None
-        return links, lower if lower > 1 else None
-
-    def after(self, seq: int, *, limit: int) -> list[AuditLink]:
-        """Links above a seq, oldest first."""
-        wanted = select(audit).where(audit.c.seq > seq).order_by(audit.c.seq).limit(limit)
-        rows = self._database.fetch_mappings(wanted)
-        return [
-            AuditLink.model_validate({name: row[name] for name in AuditLink.model_fields})
-            for row in rows
-        ]
-
-    def verify(self) -> int:
-        """Check the whole chain, and every row of the audited tables and every prediction against
-        its link; returns the number of links.
-
-        Raises StoreError naming the first seq that was changed, removed or cut off, in the chain or
-        in those rows.
-        """
-        with self._database.read_transaction() as connection:
-            predicted = self._sum_predictions(connection)
-            previous, n_kept = FIRST_HASH, Counter[str]()
-            seq = 0
-            for seq, (link, row) in enumerate(self._read_links(connection), start=1):
-                self._check_link(link, seq, previous)
-                if row is not None:
-                    n_kept[_subject(link["action"])] += 1
-                    self._check_row(link, row)
-                if link["action"] in (PREDICTIONS_WRITE, PREDICTIONS_REPLAY):
-                    self._check_predictions(link, predicted.pop(seq, 0))
-                previous = link["hash"]
-            self._check_ends(connection, seq, previous, n_kept)
-            for other in predicted:
-                raise self._broken_chain_error(other, "has predictions that it did not write")
-        return seq
-
-    def _sum_predictions(self, connection: Connection) -> Counter[int]:
-        """By link: the sum of the digests of the predictions that name it."""
-        found = Counter[int]()
-        streamed = {"yield_per": VERIFY_ROWS}
-        for row in connection.execute(select(predictions), execution_options=streamed):
-            found[row.link_seq] += int(row_digest(predictions, row._mapping), 16)
-        return found
-
-    def _check_predictions(self, link: Mapping[str, Any], total: int) -> None:
-        if _hex(total) != link["payload_digest"]:
-            raise self._broken_chain_error(
-                link["seq"],
-                f"stands for {link['object_id']}, of which some were changed, added or removed",
-            )
-
-    def _read_links(
-        self, connection: Connection
-    ) -> Iterator[tuple[dict[str, Any], Mapping[Any, Any] | None]]:
-        """Links in order, each with the row that it is the last one of: None for other acts, empty
-        for a missing row.
-        """
-        newest = select(func.max(audit.c.seq)).group_by(audit.c.object_id)
-        last = {
-            seq
-            for subject in CHANGING
-            for seq in connection.execute(
-                newest.where(audit.c.action.startswith(f"{subject}."))
-            ).scalars()
-        }
-        after = 0
-        while True:
-            links = connection.execute(
-                select(audit).where(audit.c.seq > after).order_by(audit.c.seq).limit(VERIFY_ROWS)
-            ).all()
-            if not links:
-                return
-            named: dict[str, list[str]] = {}
-            for link in links:
-                named.setdefault(_subject(link.action), []).append(link.object_id)
-            rows = {
-                subject: self._read_rows(connection, AUDITED_TABLES[subject], ids)
-                for subject, ids in named.items()
-                if subject in AUDITED_TABLES
-            }
-            for link in links:
-                subject = _subject(link.action)
-                is_last = subject not in CHANGING or link.seq in last
-                known = rows.get(subject) if is_last else None
-                yield dict(link._mapping), None if known is None else known.get(link.object_id, {})
-            after = links[-1].seq
-
-    def _read_rows(
-        self, connection: Connection, audited: AuditedTable, ids: Sequence[str]
-    ) -> dict[str, Mapping[Any, Any]]:
-        """The rows of these names."""
-        wanted = select(audited.table, audited.object_id.label("object_id"))
-        found = connection.execute(wanted.where(audited.object_id.in_(ids))).mappings()
-        return {row["object_id"]: row for row in found}
-
-    def _check_link(self, link: Mapping[str, Any], seq: int, previous: str) -> None:
-        if link["seq"] != seq:
-            raise self._broken_chain_error(seq, f"is missing (the next one found is {link['seq']})")
-        if link["prev_hash"] != previous:
-            raise self._broken_chain_error(seq, "does not follow its predecessor")
-        if link_hash(link) != link["hash"]:
-            raise self._broken_chain_error(seq, "was changed")
-
-    def _check_row(self, link: Mapping[str, Any], row: Mapping[Any, Any]) -> None:
-        table, _, name = AUDITED_TABLES[_subject(link["action"])]
-        stands_for = f"stands for {name} {link['object_id']}"
-        if not row:
-            raise self._broken_chain_error(link["seq"], f"{stands_for}, which was removed")
-        if row_digest(table, row) != link["payload_digest"]:
-            number = f" (seq {row['seq']})" if table is votes else ""
-            raise self._broken_chain_error(link["seq"], f"{stands_for}{number}, which was changed")
-
-    def _check_ends(
-        self, connection: Connection, seq: int, previous: str, n_kept: Mapping[str, int]
-    ) -> None:
-        head = Ledger(connection, self._database)
-        if (head.seq, head.hash) != (seq, previous):
-            raise self._broken_chain_error(
-                min(seq, head.seq) + 1,
-                f"is the first at which chain (end {seq}) and head ({head.seq}) differ: the tail "
-                f"was cut",
-            )
-        for subject, (table, _, _) in AUDITED_TABLES.items():
-            n = n_kept[subject]
-            stored = connection.execute(select(func.count()).select_from(table)).scalar_one()
-            if stored != n:
-                raise self._broken_chain_error(
-                    seq,
-                    f"ends a chain of {n} {table.name}, but {stored} are stored: {table.name} were "
-                    "added or removed without their link",
-                )
-
-    def _broken_chain_error(self, seq: int, what: str) -> StoreError:
-        return StoreError(
-            f"The audit chain is broken at seq {seq}: it {what}. Stop writing, keep the file "
-            "as evidence and restore the last backup that verifies."
-        )
-
-
-def _subject(action: str) -> str:
-    """What an act is about: the part of its action before the dot."""
-    return action.partition(".")[0]

@@ -1,11 +1,15 @@
-"""Checks and records votes with seq and audit link, within one transaction."""
+"""Records votes with seq, card and audit link, within one transaction.
+
+A vote on a card is kept whenever it arrives: in the card's slot unless somebody else has it by
+then, else as an additional vote. Slots are judgements of people: a machine's vote leaves its slot
+to others, as a skip does.
+"""
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 from sqlalchemy import (
     JSON,
@@ -15,8 +19,11 @@ from sqlalchemy import (
     String,
     and_,
     bindparam,
+    case,
     cast,
     func,
+    literal_column,
+    or_,
     select,
 )
 
@@ -27,18 +34,13 @@ from rlhf_pipeline.errors import (
     NotFound,
     UnknownComparison,
 )
-from rlhf_pipeline.records import Choice, NewVote, Vote, VoteDetails, content_hash, content_id
+from rlhf_pipeline.records import AnnotatorKind, Choice, VoteDetails
 from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, row_digest
-from rlhf_pipeline.store.cards import VotedCards, is_undo
-from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.schema import comparisons, votes
+from rlhf_pipeline.store.card_queue import RESERVED_SLOTS_FROM
+from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.schema import assignments, comparisons, slots, votes
 
-VOTES_PER_TRANSACTION = MAX_ROWS
-EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
-# last date of Python: a later time may have no UTC
-END_OF_CALENDAR = datetime(9999, 12, 30, tzinfo=UTC)
-# of one vote, whatever stands beside it
-REFUSALS = (UnknownComparison, InvalidVote, IdempotencyConflict, AlreadyVoted, NotFound)
+RELEASE_S = 600.0  # for which a card whose vote was undone stays with the annotator
 
 # One row of table `votes`. Its `vote_id` follows from its idempotency key and the body as sent.
 VoteRow = dict[str, Any]
@@ -54,80 +56,12 @@ _TURN_COLUMNS = (
     "assignment_id",
     "details",
 )
-_STORED_FIELDS = tuple(NewVote.model_fields)
 
 
-def check_vote(vote: NewVote) -> None:
-    """Raise InvalidVote for a vote that is wrong whatever the store contains."""
-    if vote.voted_at is None:
-        if vote.origin != "import":
-            raise InvalidVote(
-                f"Vote {vote.idempotency_key!r}: voted_at is missing. Only imported votes may lack "
-                "it; send the moment of the vote."
-            )
-    elif vote.voted_at.tzinfo is None or vote.voted_at.utcoffset() is None:
-        raise InvalidVote(
-            f"Vote {vote.idempotency_key!r}: voted_at {vote.voted_at} has no time zone. Send it "
-            "with one, e.g. …Z for UTC."
-        )
-    elif not EARLIEST <= vote.voted_at < END_OF_CALENDAR:
-        raise _date_error(vote.idempotency_key, vote.voted_at)
-    if vote.strength is not None and vote.choice not in (Choice.A, Choice.B):
-        raise InvalidVote(
-            f"Vote {vote.idempotency_key!r}: strength {vote.strength} with choice {vote.choice}. "
-            "Rule: strength says how much a or b is preferred, so it comes with choice a or b "
-            "only. Leave it out."
-        )
-    for name in _STORED_FIELDS:
-        value = getattr(vote, name)
-        if type(value) is str and "\0" in value:
-            raise InvalidVote(
-                f"Vote {vote.idempotency_key!r}: {name} holds a NUL character. Remove it, then "
-                "send the vote again."
-            )
-    if vote.duration_s is not None and not math.isfinite(vote.duration_s):
-        raise InvalidVote(
-            f"Vote {vote.idempotency_key!r}: duration_s is {vote.duration_s}. Send finite seconds "
-            "or leave it out."
-        )
-
-
-def _date_error(key: str, voted_at: datetime) -> InvalidVote:
+def date_error(key: str, voted_at: datetime) -> InvalidVote:
     return InvalidVote(
         f"Vote {key!r}: voted_at is {voted_at}. Votes are dated from "
         "1970-01-01 to tomorrow (UTC). Correct the clock of the device, or the column of the file."
-    )
-
-
-def prepare_row(vote: NewVote) -> VoteRow:
-    """Check and hash a vote: its row without what the store adds, made before the write lock is
-    taken. Raises InvalidVote.
-    """
-    check_vote(vote)
-    columns: VoteRow = {name: getattr(vote, name) for name in _STORED_FIELDS}
-    columns |= {
-        "choice": vote.choice.value,
-        "annotator_kind": vote.annotator_kind.value,
-        "details": _encode_details(vote.details),
-    }
-    body = columns
-    if vote.voted_at is not None:
-        voted_at = vote.voted_at.astimezone(UTC)
-        columns["voted_at"] = voted_at
-        body = {**columns, "voted_at": f"{voted_at.replace(tzinfo=None).isoformat()}Z"}
-    vote_id = content_id("vote", vote.idempotency_key, content_hash(body))
-    return {**columns, "vote_id": vote_id}
-
-
-def _encode_details(details: VoteDetails | None) -> str | None:
-    """None for empty details, so that the same vote has one body."""
-    if details is None or details.is_empty:
-        return None
-    return json.dumps(
-        details.model_dump(mode="json", exclude_defaults=True),
-        sort_keys=True,
-        ensure_ascii=False,
-        separators=(",", ":"),
     )
 
 
@@ -141,19 +75,97 @@ def cast_votes(
     transaction = _VoteTransaction.load(connection, database, prepared)
     placed = [transaction.place(vote, ledger) for vote in prepared]
     database.insert(connection, votes, transaction.new_rows)
-    transaction.cards.settle(connection, transaction.new_rows)
+    transaction.cards.settle(connection)
     return placed
 
 
-V = TypeVar("V", bound=Vote)
+@dataclass
+class VotedCards:
+    """The cards of the votes of one transaction, kept up to date as the votes are placed."""
+
+    database: Database
+    rows: dict[str, dict[str, Any]]
+    touched: dict[str, None] = field(default_factory=dict)
+
+    @classmethod
+    def load(
+        cls, connection: Connection, database: Database, votes: Sequence[dict[str, Any]]
+    ) -> "VotedCards":
+        ids = sorted({vote["assignment_id"] for vote in votes} - {None})
+        if not ids:
+            return cls(database, {})
+        found = connection.execute(_WITH_IDS, {"values": ids}).all()
+        return cls(database, {row.assignment_id: row._asdict() for row in found})
+
+    def check(self, vote: dict[str, Any]) -> None:
+        """Raises NotFound for an unknown card or another annotator's, InvalidVote for a card of
+        another comparison, AlreadyVoted.
+        """
+        card_id, key = vote["assignment_id"], vote["idempotency_key"]
+        if card_id is None:
+            return
+        card = self.rows.get(card_id)
+        if card is None or card["annotator_id"] != vote["annotator_id"]:
+            raise NotFound(
+                f"Vote {key!r}: there is no assignment {card_id!r} of yours. Lease one first."
+            )
+        if any(card[name] != vote[name] for name in ("comparison_id", "is_swapped")):
+            raise InvalidVote(
+                f"Vote {key!r}: assignment {card_id!r} dealt another comparison, or other sides. "
+                "Send the vote for the comparison and sides of the assignment."
+            )
+        if card["state"] in ("voted", "skipped") and vote["supersedes"] is None:
+            raise AlreadyVoted(
+                f"Vote {key!r}: assignment {card_id!r} was already judged. To change that vote, "
+                "supersede it."
+            )
+        is_undone = is_undo(vote)
+        card["is_skip_undone"] = is_undone and card["state"] == "skipped"
+        card["state"] = (
+            ("leased" if is_undone else "skipped") if vote["choice"] == Choice.SKIP else "voted"
+        )
+        card["is_peoples"] = vote["annotator_kind"] != AnnotatorKind.MACHINE
+        self.touched[card_id] = None
+
+    def settle(self, connection: Connection) -> None:
+        """Write the states of the judged cards, and of the slots that they hold or may take again:
+        a skip leaves the slot to others, the card of an undone vote holds it a while longer.
+        """
+        now = self.database.clock.now()
+        until = now + timedelta(seconds=RELEASE_S)
+        cards, held = [], []
+        for card in (self.rows[card_id] for card_id in self.touched):
+            is_back = card["state"] == "leased"
+            key = {"card": card["assignment_id"]}
+            new = {"new_state": card["state"], "new_settled_at": None if is_back else now}
+            cards.append(key | new | {"new_until": until if is_back else now})
+            if card["slot_no"] is None:
+                continue
+            key |= {"comparison": card["comparison_id"], "no": card["slot_no"], "now": now}
+            key["named"] = self._find_reserved_annotator(connection, card)
+            new = {"new_state": "open", "new_card": None, "new_until": None}
+            if card["state"] != "skipped" and card["is_peoples"]:
+                new = {"new_state": "leased" if is_back else "done", "new_card": key["card"]}
+                new["new_until"] = until if is_back else None
+            held.append(key | new)
+        for statement, rows in ((_CARD, cards), (_SLOT, held)):
+            if rows:
+                connection.execute(statement, rows)
+
+    def _find_reserved_annotator(self, connection: Connection, card: dict[str, Any]) -> str | None:
+        """The annotator for whom the slot of an undone skip is reserved again: the first who was
+        dealt it, if the slot asks for one annotator.
+        """
+        if not card["is_skip_undone"] or card["slot_no"] <= RESERVED_SLOTS_FROM:
+            return None
+        key = {"comparison": card["comparison_id"], "no": card["slot_no"]}
+        first: str | None = connection.execute(_FIRST_DEALT, key).scalar()
+        return first if first == card["annotator_id"] else None
 
 
-def vote_of(row: Mapping[Any, Any], record: type[V] = Vote) -> V:  # type: ignore[assignment]
-    """The record of a stored vote, a Vote or one with more columns."""
-    values = {name: row[name] for name in record.model_fields}
-    if values["details"] is not None:
-        values["details"] = VoteDetails.from_json(values["details"])
-    return record.model_validate(values)
+def is_undo(vote: dict[str, Any]) -> bool:
+    """The row of a vote withdraws an earlier vote."""
+    return vote["details"] is not None and "undone" in VoteDetails.from_json(vote["details"]).flags
 
 
 @dataclass
@@ -192,8 +204,9 @@ class _VoteTransaction:
         )
         for row in connection.execute(_SELECT_RECORDED, {"values": keys}).all():
             transaction.recorded[row.idempotency_key] = row._asdict()
-        pairs = sorted({_judge(vote) for vote in prepared})
-        for turn in read_turns(connection, pairs):
+        pairs = json.dumps(sorted({_judge(vote) for vote in prepared}))
+        turns = _SELECT_TURNS[database.is_sqlite]
+        for turn in connection.execute(turns, {"pairs": pairs}).all():
             transaction._remember(dict(zip(_TURN_COLUMNS, turn, strict=True)))
         if targets:
             found = connection.execute(_SELECT_VOTES, {"values": targets}).all()
@@ -210,7 +223,7 @@ class _VoteTransaction:
                 "Publish it first, or correct the id."
             )
         if voted_at is not None and voted_at.date() > self.received_at.date() + timedelta(days=1):
-            raise _date_error(key, voted_at)
+            raise date_error(key, voted_at)
         self.cards.check(vote)
         row = self._complete_row(vote, ledger)
         self._remember(row)
@@ -312,12 +325,6 @@ def _find_latest_undo(vote: VoteRow, turns: Sequence[VoteRow]) -> VoteRow | None
     return newest if newest is not None and is_undo(newest) else None
 
 
-def read_turns(connection: Connection, pairs: Sequence[tuple[str, str]]) -> Sequence[Any]:
-    """_TURN_COLUMNS of the votes of these (comparison, annotator) pairs."""
-    is_sqlite = connection.dialect.name == "sqlite"
-    return connection.execute(_SELECT_TURNS[is_sqlite], {"pairs": json.dumps(pairs)}).all()
-
-
 def _select_turns(is_sqlite: bool) -> Select[Any]:
     """_TURN_COLUMNS of the votes of the (comparison, annotator) `pairs`, not of all votes on the
     same comparisons, which may be thousands. The pairs are one parameter read as a table, because
@@ -347,3 +354,47 @@ _SELECT_RECORDED = select(votes).where(
     votes.c.idempotency_key.in_(bindparam("values", expanding=True))
 )
 _SELECT_VOTES = select(votes).where(votes.c.vote_id.in_(bindparam("values", expanding=True)))
+_WITH_IDS = select(assignments).where(
+    assignments.c.assignment_id.in_(bindparam("values", expanding=True))
+)
+_CARD = (
+    assignments.update()
+    .where(assignments.c.assignment_id == bindparam("card"))
+    .values(
+        state=bindparam("new_state"),
+        settled_at=bindparam("new_settled_at"),
+        leased_until=bindparam("new_until"),
+    )
+)
+_SLOT = (
+    slots.update()
+    .where(
+        slots.c.comparison_id == bindparam("comparison"),
+        slots.c.slot_no == bindparam("no"),
+        or_(
+            slots.c.assignment_id == bindparam("card"),
+            slots.c.state == "open",
+            and_(slots.c.state == "leased", slots.c.leased_until <= bindparam("now")),
+        ),
+    )
+    .values(
+        state=bindparam("new_state"),
+        assignment_id=bindparam("new_card"),
+        leased_until=bindparam("new_until"),
+        # A card that a named annotator skips is open to anybody, until they undo the skip
+        # back.
+        annotator_id=case(
+            (bindparam("new_state") == literal_column("'open'"), None),
+            else_=func.coalesce(bindparam("named", type_=String()), slots.c.annotator_id),
+        ),
+    )
+)
+_FIRST_DEALT = (
+    select(assignments.c.annotator_id)
+    .where(
+        assignments.c.comparison_id == bindparam("comparison"),
+        assignments.c.slot_no == bindparam("no"),
+    )
+    .order_by(assignments.c.leased_at)
+    .limit(1)
+)

@@ -11,7 +11,7 @@ from rlhf_pipeline.store.counting import supersedes
 from rlhf_pipeline.store.decisions import is_trainable
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import audit, votes
-from rlhf_pipeline.store.votes import ROWS_AT_ONCE
+from rlhf_pipeline.store.vote_log import ROWS_AT_ONCE
 
 if TYPE_CHECKING:
     import pandas as pd

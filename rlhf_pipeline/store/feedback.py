@@ -26,10 +26,11 @@ from rlhf_pipeline.records import (
     content_id,
 )
 from rlhf_pipeline.store.audit import FEEDBACK_ADD, audited_transaction, row_digest
-from rlhf_pipeline.store.casting import cast_votes, prepare_row
+from rlhf_pipeline.store.casting import cast_votes
 from rlhf_pipeline.store.comparisons import pair_key
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import comparisons, feedback
+from rlhf_pipeline.store.votes import prepare_row
 
 CORRECTION = "correction"  # `source` of such comparisons, and model version of the corrected text
 STRENGTH = 4  # somebody took the trouble to write it

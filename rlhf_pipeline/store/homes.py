@@ -8,7 +8,7 @@ from pathlib import Path
 
 from rlhf_pipeline.config import HOME_FACTS, RESTORING, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError, PipelineError, StoreError
-from rlhf_pipeline.store.audit import Audit
+from rlhf_pipeline.store.audit_chain import Audit
 from rlhf_pipeline.store.database_copy import empty_log, has_tables, sqlite_file
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.promotions import Promotions

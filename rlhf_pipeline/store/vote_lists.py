@@ -8,7 +8,6 @@ from sqlalchemy import ColumnElement, and_, case, func, literal, select
 
 from rlhf_pipeline.api_types.filters import VoteFilter
 from rlhf_pipeline.records import OWN_SOURCE, AnnotatorKind, Choice, ListedVote
-from rlhf_pipeline.store.casting import vote_of
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
@@ -197,7 +196,7 @@ class VoteLists:
             .limit(limit)
         )
         rows = self._database.fetch_mappings(wanted)
-        return [vote_of(row, ListedVote) for row in rows]
+        return [ListedVote.from_row(row) for row in rows]
 
     def newest_day_of(self, annotator_id: str) -> date | None:
         """The latest day with a vote of an annotator; None without votes."""

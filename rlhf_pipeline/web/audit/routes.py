@@ -13,7 +13,7 @@ from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
-from rlhf_pipeline.store.audit import AuditLink
+from rlhf_pipeline.store.audit_chain import AuditLink
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.pagination import make_cursor, parse_cursor

@@ -93,7 +93,7 @@ def test_a_vote_smuggled_in_without_its_link_is_found(voted):
 
 
 def test_long_chains_are_read_in_parts(voted, monkeypatch):
-    monkeypatch.setattr("rlhf_pipeline.store.audit.VERIFY_ROWS", 2)
+    monkeypatch.setattr("rlhf_pipeline.store.audit_chain.VERIFY_ROWS", 2)
     assert voted.audit.verify() == 7
 
 

@@ -290,7 +290,7 @@ def test_a_log_carries_all_that_was_said_beside_the_choice(store, make_vote):
 def test_a_log_that_is_read_in_pieces_is_the_same(store, make_vote, monkeypatch):
     store.votes.cast_many([make_vote(f"c{i}") for i in range(3)])
     whole = store.votes.log()
-    monkeypatch.setattr("rlhf_pipeline.store.votes.ROWS_AT_ONCE", 2)
+    monkeypatch.setattr("rlhf_pipeline.store.vote_log.ROWS_AT_ONCE", 2)
     pd.testing.assert_frame_equal(store.votes.log(), whole)
     assert store.votes.log(after_seq=1, up_to_seq=2)["seq"].tolist() == [2]
 

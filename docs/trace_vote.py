@@ -1,0 +1,161 @@
+"""Counts the files that a vote crosses: from the request to its row, and from the row to its pair.
+
+    python docs/trace_vote.py [page.md]    # default: docs/vote-path.md
+
+It casts votes through the API and materialises `votes` and `preference_pairs` in a home of its
+own, and notes every function of the checkout that runs. FLOOR names what every request or every
+asset runs, whatever it does: it is left out.
+"""
+
+import os
+import sys
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
+
+PAGE = ROOT / "docs" / "vote-path.md"
+MOST_FILES = {"From the request to its row": 12, "From the row to its pair": 16}
+MOST_LINES = 400
+FLOOR = (
+    # records, errors, settings, frames and files
+    "rlhf_pipeline/artefacts.py",
+    "rlhf_pipeline/config.py",
+    "rlhf_pipeline/errors.py",
+    "rlhf_pipeline/files.py",
+    "rlhf_pipeline/frames.py",
+    "rlhf_pipeline/object_stores.py",
+    "rlhf_pipeline/parquet.py",
+    "rlhf_pipeline/permissions.py",
+    "rlhf_pipeline/records.py",
+    # tables, and the errors of databases
+    "rlhf_pipeline/store/faults.py",
+    "rlhf_pipeline/store/schema.py",
+    # what each run and each asset reports beside its frame
+    "assets/delivery.py",
+    "resources/",
+    "rlhf_pipeline/expectations.py",
+    "rlhf_pipeline/loop_settings.py",
+    "rlhf_pipeline/metric_catalogue.py",
+    "rlhf_pipeline/metrics/",
+    "rlhf_pipeline/registry/",
+    "rlhf_pipeline/store/audit_chain.py",
+    "rlhf_pipeline/store/database_copy.py",
+    "rlhf_pipeline/store/heartbeats.py",
+    "rlhf_pipeline/store/homes.py",
+    "rlhf_pipeline/store/loop_settings.py",
+    "rlhf_pipeline/store/metric_points.py",
+    "rlhf_pipeline/telemetry/",
+)
+
+
+def main(arguments: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as home:
+        text = render_page(trace(Path(home)))
+    Path(arguments[0] if arguments else PAGE).write_text(text)
+
+
+def trace(home: Path) -> dict[str, dict[str, set[str]]]:
+    """By stretch: the functions that ran, by file."""
+    os.environ["RLHF_HOME"] = str(home)
+    import dagster as dg
+    from starlette.testclient import TestClient
+
+    from assets.preference_pairs import preference_pairs
+    from assets.votes import votes
+    from definitions import definitions_for  # noqa: F401 (maps the application's folders)
+    from resources import resources_for
+    from rlhf_pipeline.config import Settings
+    from rlhf_pipeline.records import Role, utc_now
+    from rlhf_pipeline.store import Store
+    from rlhf_pipeline.web.app import create_app
+    from tests.learnt_home import comparisons
+
+    settings = Settings(home=home)
+    with Store.open(settings.store_url) as store:
+        store.migrate()
+        shown = comparisons(4)
+        store.comparisons.publish(shown, published_at=utc_now())
+        store.assignments.offer(list(shown["comparison_id"]), overlap=1)
+        voter = store.users.add(
+            email="ann@example.org", name="ann", roles=[Role.ANNOTATOR], actor="trace"
+        )
+        secret, _ = store.tokens.issue(
+            voter.user_id, kind="api", lifetime=timedelta(days=1), actor="trace", name="trace"
+        )
+        app = create_app(settings, store)
+        headers = {"Authorization": f"Bearer {secret}"}
+        with noted() as seen, TestClient(app, base_url="http://127.0.0.1") as client:
+            lease = client.post("/api/v1/assignments:lease", json={"n": 4}, headers=headers)
+            for i, card in enumerate(lease.json()["cards"]):
+                seen.clear()  # the first vote also fills caches
+                client.post(
+                    "/api/v1/votes",
+                    json={"assignment_id": card["assignment_id"], "choice": "a", "strength": 2},
+                    headers=headers | {"Idempotency-Key": f"vote {i}"},
+                ).raise_for_status()
+            to_row = dict(seen)
+    with noted() as seen, dg.DagsterInstance.ephemeral() as instance:
+        for asset, day in ((votes, utc_now().date().isoformat()), (preference_pairs, None)):
+            dg.materialize(
+                [votes, preference_pairs],
+                selection=[asset],
+                partition_key=day,
+                resources=resources_for(settings),
+                instance=instance,
+            )
+    return dict(zip(MOST_FILES, (to_row, dict(seen)), strict=True))
+
+
+@contextmanager
+def noted() -> Iterator[dict[str, set[str]]]:
+    """The functions of this checkout that run in the block, by file."""
+    seen: dict[str, set[str]] = {}
+
+    def note(frame: FrameType, event: str, _: Any) -> None:
+        path = Path(frame.f_code.co_filename)
+        if event == "call" and path.is_relative_to(ROOT) and ".venv" not in path.parts:
+            name = path.relative_to(ROOT).as_posix()
+            if not name.startswith(("tests/", "docs/", "definitions.py", *FLOOR)):
+                seen.setdefault(name, set()).add(frame.f_code.co_qualname.partition(".<locals>")[0])
+
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        yield seen
+    finally:
+        sys.setprofile(None)
+        threading.setprofile(None)
+
+
+def render_page(stretches: dict[str, dict[str, set[str]]]) -> str:
+    lines = [
+        "# The way of a vote",
+        "",
+        "`python docs/trace_vote.py` writes this page: the files whose functions run, without the",
+        f"floor (`FLOOR` there) of every request or asset. A file has at most {MOST_LINES} lines;",
+        "longer ones are marked.",
+    ]
+    for name, files in stretches.items():
+        lines += ["", f"## {name}", "", f"{len(files)} files; at most {MOST_FILES[name]}.", ""]
+        lines += ["| file | lines | functions |", "|---|---|---|"]
+        lines += [
+            f"| `{file}` | {_count_lines(file)} | {len(files[file])} |" for file in sorted(files)
+        ]
+    return "\n".join(lines) + "\n"
+
+
+def _count_lines(file: str) -> str:
+    n = len((ROOT / file).read_text().splitlines())
+    return f"**{n}**" if n > MOST_LINES else str(n)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
