@@ -305,7 +305,11 @@ class Settings(BaseSettings):
     )
     api_key_file: Path | None = Field(
         default=None,
-        description="File that holds only that key; api_key takes precedence",
+        description="File that holds only that key, in plain text or sealed by `rlhf keys seal`; "
+        "api_key takes precedence",
+    )
+    sealing_key: SecretStr | None = Field(
+        default=None, description="Key that opens a sealed key file; create it with `rlhf keys new`"
     )
     api_model: str = Field(default="gpt-4o-mini", description="Model name at the provider")
     load_adapters: bool = Field(

@@ -110,6 +110,7 @@ COMMANDS = {
         "audit.app",
         "The audit chain: who did what to what, each link with the hash of the previous one.",
     ),
+    "keys": ("keys.app", "Provider keys, sealed in files."),
 }
 
 

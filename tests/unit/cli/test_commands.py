@@ -41,6 +41,7 @@ models: list promote register export
 lab: run suite
 users: add list roles group enable disable token login-link
 settings: show check
+keys: new seal
 audit: verify export
 """
 PATHS = [path for name in COMMANDS for path in command_paths(load_command(name), (name,))]
@@ -53,7 +54,7 @@ def test_the_commands_are_these():
         wanted |= {f"{group} {name}".strip() for name in names.split()}
     groups = {path[:-1] for path in PATHS}
     assert {" ".join(path) for path in PATHS if path not in groups} == wanted
-    assert len(wanted) == 72
+    assert len(wanted) == 74
 
 
 @pytest.mark.parametrize("path", PATHS, ids=" ".join)

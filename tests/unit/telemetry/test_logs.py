@@ -9,8 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import SecretStr
 
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.secret_files import generate_sealing_key, seal
 from rlhf_pipeline.telemetry.current_step import in_step
 from rlhf_pipeline.telemetry.logs import OURS, configure_logs
 
@@ -107,8 +109,9 @@ def test_secrets_of_the_settings_are_hidden_in_every_line(log_format: str, lines
 
 
 def test_secrets_in_files_are_hidden(tmp_path: Path, lines: Any):
+    sealing_key = generate_sealing_key()
     files = {name: tmp_path / name for name in ("key", "secret", "url", "missing")}
-    files["key"].write_text("sk-file")
+    files["key"].write_text(seal(SecretStr("sk-sealed"), sealing_key))
     files["secret"].write_text(f"{WEBHOOK_SECRET} {NEXT_SECRET}\n")
     files["url"].write_text("slack://TokenA/TokenB/")
     targets = {
@@ -123,11 +126,12 @@ def test_secrets_in_files_are_hidden(tmp_path: Path, lines: Any):
     configure_logs(
         Settings(
             api_key_file=files["key"],
+            sealing_key=sealing_key,
             base_url="https://ann:of-the-proxy@proxy.example/v1?api-key=k%2F1&version=2026",
             alert_targets=targets,
         )
     )
-    hidden = ("sk-file", WEBHOOK_SECRET, NEXT_SECRET, "TokenA", "TokenB", "of-the-proxy", "k%2F1")
+    hidden = ("sk-sealed", WEBHOOK_SECRET, NEXT_SECRET, "TokenA", "TokenB", "of-the-proxy", "k%2F1")
     ours.warning("said %s", " and ".join((*hidden, "version=2026")))
     assert lines()[0].endswith("said " + " and ".join(["…"] * 7) + " and version=2026")
     files["missing"].write_text("mailtos://ann:pa55@mail.example")
