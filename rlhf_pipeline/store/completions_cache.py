@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, and_, select
 
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
@@ -56,11 +56,10 @@ class CompletionsCache:
         now = self._database.clock.now()
         for batch in batches(keys, MAX_PARAMETERS):
             known = connection.execute(select(c.cache_key).where(c.cache_key.in_(batch))).scalars()
-            found |= (hits := set(known))
-            is_old = c.used_at < now - TOUCH_INTERVAL
-            connection.execute(
-                completion_cache.update().where(c.cache_key.in_(hits), is_old).values(used_at=now)
-            )
+            if hits := set(known):
+                found |= hits
+                old = and_(c.cache_key.in_(hits), c.used_at < now - TOUCH_INTERVAL)
+                connection.execute(completion_cache.update().where(old).values(used_at=now))
         return found
 
     def prune(self, *, unused_since: datetime) -> int:
