@@ -11,7 +11,7 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +24,8 @@ from assets import STAGES  # noqa: E402
 from definitions import definitions_for  # noqa: E402
 from resources import resources_for  # noqa: E402
 from rlhf_pipeline.config import Settings  # noqa: E402
-from rlhf_pipeline.records import utc_now  # noqa: E402
 from rlhf_pipeline.registry import Registry  # noqa: E402
-from rlhf_pipeline.store import Store  # noqa: E402
+from rlhf_pipeline.store import votes  # noqa: E402
 
 
 def die(*_: Any, **__: Any) -> Any:
@@ -43,22 +42,17 @@ def while_working(stage: str, after: int) -> Callable[[Settings], dict[str, Any]
 
 
 def while_casting(after: int) -> Callable[[Settings], dict[str, Any]]:
-    """In transaction number `after`: the store asks for the time once in each."""
-
-    class Clock:
-        n = 0
-
-        def now(self) -> datetime:
-            self.n += 1
-            return utc_now() if self.n < after else die()
+    """In transaction number `after`, with its votes written and not committed."""
 
     def overrides(settings: Settings) -> dict[str, Any]:
-        return {
-            "store": Store.open(
-                settings.store_url,
-                clock=Clock(),
-            )
-        }
+        cast, calls = votes.cast_votes, count(1)
+
+        def cast_or_die(*arguments: Any) -> Any:
+            rows = cast(*arguments)
+            return rows if next(calls) < after else die()
+
+        votes.cast_votes = cast_or_die
+        return {}
 
     return overrides
 

@@ -89,20 +89,23 @@ class Cut:
 
 @pytest.fixture(scope="module")
 def cut_import(project: Any, files: ImportFiles) -> Cut:
-    """Killed after the first of its transactions, as the next ones are written."""
+    """Killed after the first of its transactions, while it waits to write the next one."""
     folder, store = files.votes.parent, project.store
     assert done(project, folder, "import", "comparisons", str(files.pairs)).startswith(
         f"{3 * N} imported"
     )
     importing = started(project, folder, "import", "votes", str(files.votes))
 
-    def has_begun() -> int:
-        # in the queue of the writers, so that no transaction of the import is over unseen
+    def kill_once_begun() -> bool:
+        # in the queue of the writers: no transaction of the import is over unseen, and it writes
+        # nothing more before it dies
         with store.database.write_transaction():
-            return int(store.votes.max_seq())
+            has_begun = store.votes.max_seq() > 0
+            if has_begun:
+                importing.kill()
+            return has_begun
 
-    eventually(has_begun, seconds=60, what="the first votes", every=0.005)
-    importing.kill()
+    eventually(kill_once_begun, seconds=60, what="the first votes", every=0.005)
     return Cut.of(project, importing.text)
 
 

@@ -4,6 +4,7 @@ from datetime import date, timedelta
 
 import pytest
 
+from rlhf_pipeline.api_types.filters import AlertMessageFilter
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.monitoring import AlertMessage, MetricPoint
 from tests.unit.store.conftest import NOON
@@ -102,7 +103,7 @@ def test_a_dead_message_is_sent_again_when_it_is_replayed(store):
     outbox = store.alert_messages
     outbox.add([message()])
     outbox.mark_failed("msg_1", "answered 500", next_attempt_at=None)
-    assert [m.last_error for m in outbox.page(state="dead")] == ["answered 500"]
+    assert [m.last_error for m in outbox.page(AlertMessageFilter(state="dead"))] == ["answered 500"]
     assert outbox.lease("team", NOON, seconds=60) is None
     assert outbox.replay("msg_1", NOON, actor="ada").state == "pending"
     assert outbox.lease("team", NOON, seconds=60).message_id == "msg_1"
