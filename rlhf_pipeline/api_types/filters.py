@@ -3,7 +3,14 @@
 from datetime import date
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    Field,
+    TypeAdapter,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from rlhf_pipeline.api_types.base import LARGEST, MOST_LISTED
 from rlhf_pipeline.api_types.runs import RecordedState
@@ -21,6 +28,7 @@ FeedbackKind = Literal["thumbs", "rating", "correction", "detailed"]
 Value = Annotated[Text, Field(max_length=200)] | None
 Number = Annotated[int, Field(ge=1, le=LARGEST)] | None
 OTHER_PLACE = {"cursor", "limit"}
+_DAY: TypeAdapter[date | None] = TypeAdapter(date | None)
 
 
 class Filter(Record):
@@ -34,8 +42,9 @@ class Filter(Record):
     @model_validator(mode="before")
     @classmethod
     def _drop_empty(cls, values: dict[str, Any]) -> dict[str, Any]:
-        """Forms send every field."""
-        return {name: value for name, value in values.items() if value not in ("", [""])}
+        """Forms send every field, with the blanks that somebody pasted."""
+        stripped = {name: _strip(value) for name, value in values.items()}
+        return {name: value for name, value in stripped.items() if value not in ("", [""])}
 
     @property
     def chosen(self) -> dict[str, str]:
@@ -90,8 +99,11 @@ class VoteFilter(DatedFilter):
     @model_validator(mode="before")
     @classmethod
     def _spread_day(cls, values: dict[str, Any]) -> dict[str, Any]:
-        day = values.get("day")
-        return values if not day else {**values, "day": None, "since": day, "until": day}
+        try:
+            day = _DAY.validate_python(_strip(values.get("day")))
+        except ValidationError:
+            return values  # refused, or dropped, as the field that it is
+        return values if day is None else {**values, "day": None, "since": day, "until": day}
 
     @property
     def reads_comparison(self) -> bool:
@@ -187,3 +199,9 @@ class PointFilter(DatedFilter):
     label: list[str] = Field(
         default=[], max_length=20, description="`name=value`; only points that carry all of them."
     )
+
+
+def _strip(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_strip(one) for one in value]
+    return value.strip() if isinstance(value, str) else value

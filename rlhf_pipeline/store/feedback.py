@@ -48,13 +48,14 @@ class FeedbackEntries:
         *,
         created_by: str,
         annotator_kind: AnnotatorKind = AnnotatorKind.HUMAN,
+        is_blind: bool | None = None,
         idempotency_key: str | None = None,
     ) -> Feedback:
         """Record an entry, and the comparison and vote of a correction, in one transaction.
 
         Its author is `new.author`, already a pseudonym, or else `created_by`, of kind
-        `annotator_kind`. The same entry of a user under the same key is recorded once. Raises
-        IdempotencyConflict for another entry.
+        `annotator_kind`; the vote has that author's `is_blind`. The same entry of
+        a user under the same key is recorded once. Raises IdempotencyConflict for another entry.
         """
         key = None if idempotency_key is None else f"{created_by}/{idempotency_key}"
         record = new.model_dump_json(exclude_none=True)
@@ -95,6 +96,7 @@ class FeedbackEntries:
                     reason=new.text,
                     voted_at=new.given_at or now,
                     origin="api",
+                    is_blind=is_blind,
                     idempotency_key=f"feedback/{number}",
                 )
                 vote_id = cast_votes(connection, ledger, self._database, [prepare_row(vote)])[0][

@@ -1,8 +1,10 @@
 """Keeps figures of days in memory: a day is counted once, and anew after a vote changed it."""
 
 import threading
+import time
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
 
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.memory_cache import ExpiringCache
@@ -11,14 +13,22 @@ MAX_KINDS = 24  # of figures; each holds the days that were asked for
 
 
 class DayFigures:
-    """One per process. Without it each page would count a million votes again."""
+    """One per process. Without it each page would count a million votes again.
 
-    def __init__(self, store: Store):
+    A day that changed is counted anew once its figures are `seconds` old, or as many times what
+    counting took in seconds: votes without times are all on the day of their import.
+    """
+
+    def __init__(
+        self, store: Store, seconds: float, monotonic: Callable[[], float] = time.monotonic
+    ):
         self._store = store
+        self._seconds = seconds
+        self._monotonic = monotonic
         self._lock = threading.Lock()
         self._seq = 0
         self._days: dict[str, int] = {}  # with the seq of the vote that changed each last
-        self._known = ExpiringCache[Hashable, dict[str, tuple[int, Any]]](MAX_KINDS)
+        self._known = ExpiringCache[Hashable, "_Figures"](MAX_KINDS)
 
     def days(self) -> dict[str, int]:
         """All days with votes, up to the newest vote."""
@@ -36,14 +46,42 @@ class DayFigures:
         count: Callable[[Sequence[str]], Mapping[str, Any]],
     ) -> dict[str, Any]:
         """Figures of one kind by day, of days with votes; `count` reads those that are unknown or
-        changed. A day that it leaves out has ().
+        changed. A day that it leaves out has (). Threads that ask for the same kind take turns.
         """
         now = self.days()
         wanted = sorted(now.keys() & set(days))
-        known = self._known.get(kind) or {}
-        changed = [day for day in wanted if known.get(day, (0, None))[0] < now[day]]
-        if changed:
-            counted = count(changed)
-            known = known | {day: (now[day], counted.get(day, ())) for day in changed}
-            self._known.put(kind, known)
-        return {day: known[day][1] for day in wanted}
+        figures = self._find(kind)
+        with figures.lock:
+            changed = [day for day in wanted if self._is_old(figures.days.get(day), now[day])]
+            if changed:
+                began = self._monotonic()
+                counted = count(changed)
+                ended = self._monotonic()
+                # of several days each took its part; one that takes longer is soon counted alone
+                kept_until = ended + self._seconds * max(1.0, (ended - began) / len(changed))
+                for day in changed:
+                    figures.days[day] = _Day(now[day], kept_until, counted.get(day, ()))
+            return {day: figures.days[day].figure for day in wanted}
+
+    def _find(self, kind: Hashable) -> "_Figures":
+        with self._lock:
+            figures = self._known.get(kind) or _Figures()
+            self._known.put(kind, figures)
+            return figures
+
+    def _is_old(self, known: "_Day | None", seq: int) -> bool:
+        return known is None or (known.seq < seq and known.kept_until <= self._monotonic())
+
+
+class _Day(NamedTuple):
+    seq: int  # of the vote that had changed the day last
+    kept_until: float
+    figure: Any
+
+
+@dataclass
+class _Figures:
+    """Of one kind."""
+
+    days: dict[str, _Day] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock)

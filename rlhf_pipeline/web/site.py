@@ -73,7 +73,7 @@ class Site:
         self.auth = Auth(store, settings, known_for_s=cache_times.token_s)
         self.streams = Streams()
         self.cards = CardDealer(store)
-        self.day_figures = DayFigures(store)
+        self.day_figures = DayFigures(store, cache_times.figures_s)
         self.vote_counts = CachedValue(lambda: count_votes(self.tallies()), cache_times.work_s)
         self.paces = CachedValue(store.votes.paces, cache_times.figures_s)
         self.work = CachedValue(store.assignments.remaining_work, cache_times.work_s)

@@ -1,6 +1,8 @@
 """Votes counted by day: each once, on the day it was cast."""
 
+import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 from rlhf_pipeline.records import AnnotatorKind, NewVote
@@ -59,7 +61,7 @@ def test_a_day_is_counted_once_and_anew_after_a_vote(open_store: Callable[..., S
     other = NOON + timedelta(days=1)
     first = vote(store, 0)
     vote(store, 1, voted_at=other)
-    figures = DayFigures(store)
+    figures = DayFigures(store, seconds=0)
     asked: list[list[str]] = []
 
     def count(days: Sequence[str]) -> dict[str, int]:
@@ -74,6 +76,50 @@ def test_a_day_is_counted_once_and_anew_after_a_vote(open_store: Callable[..., S
     assert asked == [[today, tomorrow], [tomorrow]]
     vote(store, 0, supersedes=first, voted_at=other, idempotency_key="moved")
     assert figures.read("n", [today], lambda _: {}) == {today: ()}, "its only vote moved"
+
+
+def test_a_days_figures_are_kept_for_seconds_or_ten_times_what_counting_took(
+    open_store: Callable[..., Store],
+):
+    store = open_store()
+    store.comparisons.publish(comparisons(6), published_at=NOON)
+    vote(store, 0)
+    clock = {"now": 0.0, "took": 0.5}
+    figures = DayFigures(store, seconds=10, monotonic=lambda: clock["now"])
+
+    def count(days: Sequence[str]) -> dict[str, int]:
+        clock["now"] += clock["took"]
+        return {day: store.votes.count() for day in days}
+
+    def read_at(now: float) -> list[int]:
+        clock["now"] = now
+        return list(figures.read("n", [NOON.date().isoformat()], count).values())
+
+    assert read_at(0) == [1]
+    vote(store, 1)
+    clock["took"] = 4.0
+    assert [read_at(10.4), read_at(10.5)] == [[1], [2]]
+    vote(store, 2)
+    assert [read_at(54.4), read_at(54.5)] == [[2], [3]]
+    assert read_at(1_000) == [3], "nothing changed"
+
+
+def test_threads_that_ask_for_one_kind_count_it_once(open_store: Callable[..., Store]):
+    store = open_store()
+    store.comparisons.publish(comparisons(2), published_at=NOON)
+    vote(store, 0)
+    figures = DayFigures(store, seconds=10)
+    asked: list[Sequence[str]] = []
+
+    def count(days: Sequence[str]) -> dict[str, int]:
+        asked.append(days)
+        time.sleep(0.2)  # the others come meanwhile
+        return dict.fromkeys(days, 1)
+
+    day = NOON.date().isoformat()
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda _: figures.read("n", [day], count), range(4)))
+    assert (found, asked) == ([{day: 1}] * 4, [[day]])
 
 
 def test_imported_votes_count_on_the_day_they_were_cast(open_store: Callable[..., Store]):

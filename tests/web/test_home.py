@@ -22,12 +22,16 @@ from tests.web.databases import on_sqlite
 
 
 def vote(
-    web: Web, comparison_id: str, at: datetime | None = None, kind: AnnotatorKind | None = None
+    web: Web,
+    comparison_id: str,
+    at: datetime | None = None,
+    kind: AnnotatorKind | None = None,
+    annotator_id: str = "ann",
 ) -> None:
     web.store.votes.cast(
         NewVote(
             comparison_id=comparison_id,
-            annotator_id="ann" if kind is None else kind,
+            annotator_id=annotator_id if kind is None else kind,
             annotator_kind=kind or AnnotatorKind.HUMAN,
             origin="api",
             choice="a",
@@ -229,3 +233,13 @@ def test_a_stage_has_the_time_day_and_rows_of_its_newest_file(web: Web):
     made = stages["prompts"]
     assert (made["state"], made["day"], made["n_rows"]) == ("today", "2026-01-02", 2)
     assert stages["votes"]["state"] == "never"
+
+
+@on_sqlite
+def test_who_votes_without_being_blind_is_told_while_no_enabled_user_could(paged: Web):
+    admin, annotator = paged.add(Role.ADMIN), paged.add(Role.ANNOTATOR)
+    vote(paged, paged.publish(1)[0], annotator_id=admin.user_id)
+    browser, said = paged.browser(admin), "Your votes are not blind"
+    assert said not in browser.get(f"{paged.url}/").text
+    paged.store.users.disable(annotator.user_id, actor="test")
+    assert said in browser.get(f"{paged.url}/").text

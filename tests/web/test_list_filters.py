@@ -56,3 +56,14 @@ def test_days_in_the_wrong_order_are_refused(web: Web):
     refused = web.client("admin").get("/votes", params=asked)
     assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "query.until")
     assert "From 2026-01-03 is after To 2026-01-02" in refused.json()["detail"]
+
+
+def test_a_malformed_day_is_reported_by_its_name_and_blanks_are_left_out(web: Web):
+    admin = web.client("admin")
+    refused = admin.get("/votes", params={"day": "2026-13-01"})
+    assert [one["path"] for one in refused.json()["errors"]] == ["query.day"]
+    ids = web.publish(2)
+    for asked in ({"category": " factual "}, {"category": " ", "status": " not_offered\t"}):
+        admin.get("/comparisons", params=asked).raise_for_status()
+    assert len(list_keys(admin, "/comparisons", "comparison_id", q="  ")) == len(ids)
+    assert list_keys(admin, "/votes", "vote_id", day=" 2026-01-02 ") == []

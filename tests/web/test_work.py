@@ -298,6 +298,9 @@ def test_a_service_passes_on_whose_words_a_correction_is(web: Web):
     assert [(vote.annotator_id, vote.annotator_kind) for vote in votes] == [
         (made["author"], AnnotatorKind.HUMAN), (robot.user.user_id, AnnotatorKind.MACHINE),
     ]  # fmt: skip
+    own = [web.client(role).post("/feedback", json=sent).json() for role in ("annotator", "admin")]
+    votes += [web.store.votes.get(one["vote_id"]) for one in own]
+    assert [vote.is_blind for vote in votes] == [None, False, True, False]
     comparisons = check_frame(
         web.store.comparisons.with_ids([made["comparison_id"], bare["comparison_id"]]), COMPARISONS
     )

@@ -44,7 +44,11 @@ def send(site: AnySite, principal: Sender, body: NewFeedback, key: OptionalKey =
         body = body.model_copy(update={"author": Pseudonyms.load(site.settings.home)(body.author)})
     kind = AnnotatorKind.HUMAN if is_person or body.author is not None else AnnotatorKind.MACHINE
     return site.store.feedback.add(
-        body, created_by=principal.user_id, annotator_kind=kind, idempotency_key=key
+        body,
+        created_by=principal.user_id,
+        annotator_kind=kind,
+        is_blind=principal.is_blind if body.author is None else None,
+        idempotency_key=key,
     )
 
 

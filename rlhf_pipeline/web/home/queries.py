@@ -87,10 +87,12 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
 
 
 def labels_alone(site: Site, principal: Principal) -> bool:
-    """Whether the user votes without being blind, and nobody here could vote blind."""
+    """Whether the user votes without being blind, and no enabled user could vote blind."""
     return (
         principal.may(Permission.VOTES_CAST)
-        and not any(is_blind(user.roles) for user in site.store.users.all())
+        and not any(
+            user.disabled_at is None and is_blind(user.roles) for user in site.store.users.all()
+        )
         and site.store.votes.newest_day_of(principal.user_id) is not None
     )
 
