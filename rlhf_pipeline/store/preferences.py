@@ -27,11 +27,20 @@ from rlhf_pipeline.store.schema import annotator_groups, comparisons, votes
 SEVERAL = "several"  # models, of a comparison between two
 EVERYBODY = ""  # group of the sums over all annotators
 SIDES = (Choice.A.value, Choice.B.value)
-# Beginnings of lines, beside which `code` is two backticks.
-LINES = {
-    "lists": ("- ", "* ", "• ", "1. ", "1) "),
-    "headings": ("# ", "## ", "### ", "#### "),
+# Of the text after a line break, in the regular expressions that Python and Postgres share.
+TRAITS = {
+    "lists": r"\n\s*([-*•]|\d{1,3}[.)])\s",
+    "headings": r"\n#{1,6}\s",
+    "code": r"`(``|[^`\n]+`)",
 }
+# What shows a trait, and what it always has: SQLite runs the expressions in Python, where each text
+# waits for the threads that answer requests.
+SURE = {
+    "lists": ("\n- ", "\n* ", "\n• ", "\n1. ", "\n1) "),
+    "headings": ("\n# ", "\n## ", "\n### "),
+    "code": ("```",),
+}
+NEEDED = {"lists": "\n", "headings": "\n#", "code": "`"}
 Condition = ColumnElement[bool]
 Number = ColumnElement[float]
 Ratio = tuple[Number, Number]
@@ -185,18 +194,19 @@ def _measure_texts(of: Any, name: str) -> Ratio:
 
 def _has_style(text: ColumnElement[str], style: str) -> ColumnElement[int]:
     """1 or 0."""
-    if style == "code":
-        has = func.length(text) - func.length(func.replace(text, "`", "")) >= 2
-    else:
-        lines = literal("\n") + text
-        has = or_(*(_contains(lines, f"\n{part}") for part in LINES[style]))
-    return case((has, 1), else_=0)
+    lines = literal("\n") + text
+    is_sure = or_(*(_contains(lines, part) for part in SURE[style]))
+    is_possible = _contains(lines, NEEDED[style])
+    return case((is_sure, 1), (~is_possible, 0), (lines.regexp_match(TRAITS[style]), 1), else_=0)
 
 
 def _rates(details: ColumnElement[str], dimension: str, side: str) -> Condition:
     # as in the JSON of the details, where quotes inside of a value are escaped
     pair = json_of({dimension: side}, "The dimension")[1:-1]
-    return and_(details.is_not(None), _contains(details, pair))
+    dimensions: ColumnElement[str] = details
+    for sign in "+-":  # a highlight has a side too, and its sign after it
+        dimensions = func.replace(dimensions, f'{pair},"sign":"{sign}"', "")
+    return and_(details.is_not(None), _contains(dimensions, pair))
 
 
 def _contains(text: ColumnElement[str], part: str) -> Condition:

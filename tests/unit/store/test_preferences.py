@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from rlhf_pipeline.records import AGREEMENT, VoteDetails
+from rlhf_pipeline.records import AGREEMENT, Highlight, VoteDetails
 from rlhf_pipeline.store.preferences import EVERYBODY, SEVERAL, PreferenceCell
 from rlhf_pipeline.votes import agreement
 from tests.unit.store.conftest import NOON
@@ -68,6 +68,47 @@ def test_sides_lengths_styles_and_dimensions_are_summed(cast):
     assert whole(cast, "style.lists") == (1, 2, 1)
     assert whole(cast, "style.code") == (0, 0, 0), "the only judge of c2 saw a tie"
     assert whole(cast, "dimension.helpful") == (2, 2, 1)
+
+
+@pytest.mark.parametrize(
+    ("style", "text", "has"),
+    [
+        ("lists", "two:\n  - one", True),
+        ("lists", "\t* x", True),
+        ("lists", "  1. one", True),
+        ("lists", "first\n2. second\n3. third", True),
+        ("lists", "12) of\n", True),
+        ("lists", "a - b, 1. c", False),
+        ("lists", "-one\n1.5 l", False),
+        ("headings", "##### five", True),
+        ("headings", "text\n###### six", True),
+        ("headings", "####### seven\n#tag and # no", False),
+        ("code", "call `x`", True),
+        ("code", "see:\n```\nx\n```", True),
+        ("code", "one ` and\nanother `", False),
+        ("code", "an empty `` one", False),
+    ],
+)
+def test_traits_of_style(store, make_comparisons, make_vote, style, text, has):
+    frame = make_comparisons(1)
+    frame["completion_a"], frame["completion_b"] = text, "plain"
+    store.comparisons.publish(frame, published_at=NOON)
+    store.votes.cast(make_vote("c0", "ann", "a"))
+    found = store.preferences.sums([f"style.{style}"], [DAY], by_group=False)
+    assert any(found.values()) is has
+
+
+def test_dimensions_are_not_read_from_highlights(store, make_comparisons, make_vote):
+    store.comparisons.publish(make_comparisons(3), published_at=NOON)
+    span = Highlight(side="a", start=0, end=1, sign="+")
+    odd = 'to "be}" \\ (or not)'
+    for n, dimensions in enumerate(({}, {"tone": "a"}, {"side": "a", "tone": "b", odd: "b"})):
+        details = VoteDetails(dimensions=dimensions, highlights=(span,))
+        store.votes.cast(make_vote(f"c{n}", "ann", "a", details=details))
+    measures = ["dimension.side", "dimension.tone", f"dimension.{odd}"]
+    (found,) = store.preferences.sums(measures, [DAY], by_group=False).values()
+    n_and_total = {name: (sums.n, sums.total) for name, sums in found.items()}
+    assert n_and_total == dict(zip(measures, ((1, 1), (2, 1), (1, 0)), strict=True))
 
 
 def test_squares_are_over_comparisons(cast):
