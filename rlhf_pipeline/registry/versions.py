@@ -282,20 +282,17 @@ class Registry:
     def follow(self, kind: Kind, promotion: Promotion) -> None:
         """Let the aliases name the champion and the previous one of the store's last promotion.
 
-        The store is written first: what an interrupted promotion left behind is made good here.
+        The store is written first: what an interrupted promotion left behind is made good here. A
+        version that was deleted from the registry gets no alias.
         """
-        aliases = self._aliases(kind)
+        aliases, name = self._aliases(kind), self.model_name(kind)
         wanted = {CHAMPION: promotion.version, PREVIOUS: promotion.previous_version}
         for alias, version in wanted.items():
             if version is not None and aliases.get(alias) != str(version):
-                self._tracking.write(
-                    partial(
-                        self._tracking.client.set_registered_model_alias,
-                        self.model_name(kind),
-                        alias,
-                        str(version),
-                    )
+                point = partial(
+                    self._tracking.client.set_registered_model_alias, name, alias, str(version)
                 )
+                self._tracking.write(partial(self._tracking.get_or_none, point))
 
     def fetch_folder(self, model: ModelVersion, cache: Path) -> Path:
         """A local folder with the version's files, verified against its content hash. Do not write

@@ -143,6 +143,19 @@ def test_aliases_follow_the_promotion(registry: Registry, tmp_path: Path) -> Non
     ]
 
 
+def test_a_promoted_version_that_was_deleted_has_no_alias(registry: Registry) -> None:
+    promotion = Promotion(
+        model_name="demo.policy",
+        version=1,
+        previous_version=None,
+        data_seq=None,
+        reason="won",
+        actor="test",
+    )
+    registry.follow("policy", promotion)
+    assert registry.get("policy", CHAMPION) is None
+
+
 def test_the_same_files_parent_and_data_are_one_version(registry: Registry, tmp_path: Path) -> None:
     folder = model_folder(tmp_path)
     first = register(registry, folder, data_hash="d", run_key="one")
