@@ -1,4 +1,4 @@
-"""The loop with its frames in an object store: stages in one process and in many write there, and
+"""The loop with its frames in an object store: every process that makes stages writes there, and
 nothing lies below the home.
 """
 
@@ -25,7 +25,7 @@ SMALL = {
     "completions": {"max_new_tokens": 8},
     "comparisons": {"pairs_per_prompt": 6},
 }
-IN_PROCESSES = Path(__file__).parents[1] / "processes" / "step_processes.py"
+IN_A_PROCESS = Path(__file__).parents[1] / "processes" / "step_processes.py"
 
 
 @pytest.fixture(scope="module")
@@ -34,8 +34,10 @@ def s3() -> Iterator[S3]:
         yield server
 
 
-def collect_in_processes(project: Any, day: str) -> set[str]:
-    """A process for each stage; returns the jobs that beat in the project's store meanwhile."""
+def collect_in_a_process(project: Any, day: str) -> set[str]:
+    """A run in a process of its own; returns the jobs that beat in the project's store
+    meanwhile.
+    """
     own = project.environ | {
         "STEP_SETTINGS": project.settings.model_dump_json(
             exclude_none=True, exclude={"alert_targets"}
@@ -47,11 +49,8 @@ def collect_in_processes(project: Any, day: str) -> set[str]:
         for key, value in own.items()
         if not key.startswith(ENV_PREFIX) or key == "RLHF_HOME"
     }
-    config = {
-        "ops": {stage: {"config": values} for stage, values in SMALL.items()},
-        "execution": {"config": {"multiprocess": {}}},
-    }
-    command = [sys.executable, str(IN_PROCESSES), day, json.dumps(config)]
+    config = {"ops": {stage: {"config": values} for stage, values in SMALL.items()}}
+    command = [sys.executable, str(IN_A_PROCESS), day, json.dumps(config)]
     beat: set[str] = set()
     with subprocess.Popen(
         command, env=environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
@@ -76,14 +75,14 @@ def collect_in_processes(project: Any, day: str) -> set[str]:
 
 @pytest.fixture(scope="module")
 def project(s3: S3, make_project: Callable[..., Any]) -> Any:
-    """Two days whose frames are in the store: the first collected in one process, the second with a
-    process for each stage.
+    """Two days whose frames are in the store: the first collected in this process, the second in
+    one of its own.
     """
     project = make_project(
         persistent=True, completion_backend="template", frames_url=s3.url("two/days")
     )
     project.collect(project.day(0), n=SMALL["prompts"]["n"])
-    project.__dict__["beat"] = collect_in_processes(project, project.day(1))
+    project.__dict__["beat"] = collect_in_a_process(project, project.day(1))
     for day in (project.day(0), project.day(1)):
         project.vote(day)
     project.run("feedback", project.day(0), project.day(1))
