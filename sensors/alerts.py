@@ -76,11 +76,11 @@ def _advance(
         if settings.sensors_running and each.name not in stopped
     ]
     lags = measure_sensors(instance, now) if is_daemon else []
-    failed_checks = list(facts.read_checks())
+    checks = list(facts.read_checks())
     store.metric_points.put(
         [
             *facts.count_failed_runs(now),
-            *count_failed_checks(failed_checks, now),
+            *count_failed_checks(checks, now),
             *measure_freshness(instance, now),
             *lags,
             *measure_project(store, settings.project, now),
@@ -90,7 +90,7 @@ def _advance(
         *gather_readings(store, settings, plan, now),
         *map(Reading.of_point, lags),
         *facts.read_jobs(),
-        *failed_checks,
+        *checks,
         *facts.read_schedules(schedules, since, now),
         # this tick is a sign of life
         Reading(name=TICK, measured_at=now, value=0.0),

@@ -48,26 +48,34 @@ class RunFacts:
                     )
 
     def read_checks(self) -> Iterator[Reading]:
-        """Checks whose last result is a failure: 2 for one that stops a run, 1 for a warning."""
+        """Checks whose last result is a failure: 2 for one that stops a run, 1 for a warning. None
+        for one that the next run has yet to make: an alert about it stays as it is.
+        """
         keys = list(self.repository.asset_graph.asset_check_keys)
         found = self.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
         for key, record in found.items():
             event = record.event.dagster_event if record.event else None
             result: Any = event.event_specific_data if event else None
+            value: float | None = None
+            detail = ""
             # a check that has not ended has a plan instead
-            if isinstance(result, dg.AssetCheckEvaluation) and not result.passed:
-                yield self._reading(
-                    "checks.last_failed",
-                    2.0 if result.severity == dg.AssetCheckSeverity.ERROR else 1.0,
-                    {"check": f"{key.asset_key.to_user_string()}:{key.name}"},
-                    (record.run_id, datetime.fromtimestamp(record.create_timestamp, UTC)),
-                    result.description or "the Dagster run shows why",
-                )
+            if isinstance(result, dg.AssetCheckEvaluation):
+                if result.passed:
+                    continue
+                value = 2.0 if result.severity == dg.AssetCheckSeverity.ERROR else 1.0
+                detail = result.description or "the Dagster run shows why"
+            yield self._reading(
+                "checks.last_failed",
+                value,
+                {"check": f"{key.asset_key.to_user_string()}:{key.name}"},
+                (record.run_id, datetime.fromtimestamp(record.create_timestamp, UTC)),
+                detail,
+            )
 
     def _reading(
         self,
         name: str,
-        value: float,
+        value: float | None,
         labels: Mapping[str, str],
         ended: tuple[str, datetime],
         detail: str,
@@ -120,8 +128,9 @@ class RunFacts:
             )
 
 
-def count_failed_checks(failed: Iterable[Reading], now: datetime) -> list[MetricPoint]:
+def count_failed_checks(checks: Iterable[Reading], now: datetime) -> list[MetricPoint]:
     """1 for each check whose last result is a failure of today."""
+    failed = (check for check in checks if check.value is not None)
     today = [check for check in failed if check.measured_at.date() == now.date()]
     return [_point("checks.failed", 1.0, now, check.labels) for check in today]
 

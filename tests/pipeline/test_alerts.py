@@ -80,6 +80,13 @@ class World:
             run_config={"ops": {"thing": {"config": {"works": works}}}},
         )
 
+    def plan_run(self) -> None:
+        """A run of the job that has not begun: Dagster plans its check."""
+        self.instance.create_run_for_job(
+            WEEKLY.resolve_job_def("weekly"),
+            run_config={"ops": {"thing": {"config": {"works": True}}}},
+        )
+
 
 @pytest.fixture
 def world(tmp_path: Path) -> Any:
@@ -128,6 +135,9 @@ def test_a_failed_run_and_its_check_open_alerts_until_a_run_succeeds(world: Worl
     assert "/runs/" in (alert.link or "")
     counted = world.store.metric_points.read(["runs.failed", "checks.failed"])
     assert [(p.name, p.value) for p in counted] == [("checks.failed", 1.0), ("runs.failed", 1.0)]
+    world.plan_run()
+    world.tick()
+    assert world.states() == {"run_failed": "open", "check_failed": "open"}, "not made yet"
     world.run(works=True)
     assert world.tick() == "2 alerts changed, 2 messages sent"
     assert world.states() == {"run_failed": "resolved", "check_failed": "resolved"}
