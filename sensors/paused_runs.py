@@ -17,7 +17,7 @@ from jobs.loop import read_loop
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation_reports import RunRow
-from sensors.runs import PARTITION_TAG, RANGE_END_TAG, RANGE_START_TAG, drop_started, store_of
+from sensors.runs import PARTITION_TAG, RANGE_END_TAG, RANGE_START_TAG, find_run, store_of
 from sensors.votes import group_neighbouring_days
 
 COMPLETIONS = dg.AssetKey("completions")
@@ -50,8 +50,8 @@ def paused_runs_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg
 
 
 def _resume(instance: dg.DagsterInstance, store: Store, paused: RunRow) -> Sequence[dg.RunRequest]:
-    """Requests for the days of a paused run that were not made since. Once a run was started for
-    each of them, the paused one leaves the ledger's list: those pause, fail or end on their own.
+    """Requests for the days of a paused run that were not made since. Once a run for each of them
+    has ended, the paused one leaves the ledger's list: those pause, fail or end on their own.
     """
     if paused.parked_until is None or paused.parked_until > datetime.now(UTC):
         return []
@@ -64,10 +64,12 @@ def _resume(instance: dg.DagsterInstance, store: Store, paused: RunRow) -> Seque
         _request_again(record.dagster_run, f"{key}:{days[0]}...{days[-1]}", days)
         for days in stretches
     ]
-    left = drop_started(instance, asked)
-    if not left:
+    started = [find_run(instance, request.run_key or "") for request in asked]
+    # A run that makes the same requests takes the paused one over as it starts. If that had ended
+    # while the new run is queued, what was refused for good would be asked for and paid again.
+    if all(run is not None and run.is_finished for run in started):
         store.generation.end(paused.run_id)
-    return left
+    return [request for request, run in zip(asked, started, strict=True) if run is None]
 
 
 def _missing_days(instance: dg.DagsterInstance, record: dg.RunRecord) -> list[str]:

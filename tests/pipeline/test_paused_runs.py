@@ -160,6 +160,13 @@ def test_a_paused_run_is_requested_again_and_makes_what_is_missing(
             "the prompts are there: made again they might be others"
         )
 
+        queued = dg.GraphDefinition(name="collection").to_job()
+        instance.create_run_for_job(queued, tags={RUN_KEY_TAG: again.run_key or ""})
+        assert tick(store, instance).run_requests == []
+        assert [each.run_id for each in store.generation.paused_runs()] == [run.run_id], (
+            "ended before the next run takes it over, its refused items would be paid again"
+        )
+
         second = collect(stub, dict(again.run_config))
         assert second.success
         assert stub.n_calls == 2 + 1 + 8
