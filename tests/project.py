@@ -17,7 +17,7 @@ import dagster as dg
 import pytest
 from pydantic import BaseModel, SecretStr
 
-from benchmarks.embedded_policy import CorpusParams, PretrainingParams, pretrain
+from examples.embedded_policy import CorpusParams, PretrainingParams, pretrain
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.cli.context import Workspace

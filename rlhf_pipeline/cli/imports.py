@@ -321,8 +321,8 @@ def import_votes(
         store.imports.mark_casting(intake.import_id, sorted(votes.days))
         if are_replayed:
             store.replays.request(sorted(votes.days))
-        store.annotator_groups.put(votes.groups, actor="rlhf import")
-        votes.cast(store.votes, intake.progress)
+    store.annotator_groups.put(votes.groups, actor="rlhf import")
+    votes.cast(store.votes, intake.progress)
     intake.notes += _describe_votes(votes, are_replayed=are_replayed, is_all_own=is_all_own)
 
 

@@ -141,6 +141,9 @@ class WorkLane(ABC):
     def take_attempts(self, most: int) -> list[Attempt]:
         """Attempts not taken before."""
 
+    def settled(self) -> None:  # noqa: B027 (most lanes hold nothing until then)
+        """The attempts taken before are recorded."""
+
     def withdraw(self, items: set[int] | None = None) -> list[int]:
         """Give up claims, of these items or all, for which no call has begun."""
         return []
@@ -271,6 +274,8 @@ class _Drive:
             is_dead=is_dead,
         )
         attempts, self._attempts = self._attempts, []
+        for lane in self._lanes.values():
+            lane.settled()
         for attempt in attempts:
             if attempt.becomes != "open" and attempt.item_no not in turn.late:
                 work.settle(attempt.item_no, failed=attempt.becomes == "failed")

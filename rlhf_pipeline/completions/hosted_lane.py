@@ -51,6 +51,7 @@ class HostedLane(WorkLane):
         self._waiting: deque[Claim] = deque()  # claims whose call has not begun
         self._attempts: deque[Attempt] = deque()
         self._n_held = 0  # claims neither reported nor withdrawn; changed by `drive` alone
+        self._n_taken = 0  # attempts taken and not recorded yet; changed by `drive` alone
         self._changed = asyncio.Event()
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -85,7 +86,13 @@ class HostedLane(WorkLane):
         if self._attempts:
             self.wake.set()
         self._n_held -= len(taken)
+        self._n_taken += len(taken)
         return taken
+
+    def settled(self) -> None:
+        n, self._n_taken = self._n_taken, 0
+        if n:
+            self._loop.call_soon_threadsafe(self._release, n)
 
     def withdraw(self, items: set[int] | None = None) -> list[int]:
         claims = _pop_all(self._waiting)
@@ -139,6 +146,10 @@ class HostedLane(WorkLane):
             if len(self._waiting) < self._limiter.most / 2:
                 self.wake.set()
         return wait_s
+
+    def _release(self, n: int) -> None:
+        self._limiter.release(n)
+        self._changed.set()
 
     def _end_call(self, task: asyncio.Task[None]) -> None:
         self._calls.discard(task)

@@ -243,6 +243,11 @@ class Limiter:
         """Record the end of a call for which `n_tokens` were taken and that used `n_used`, if
         known.
         """
-        self.n_under_way -= 1
         if self._tokens is not None and n_used is not None:
             self._tokens.take(n_used - n_tokens)
+
+    def release(self, n: int) -> None:
+        """Let others begin in place of `n` calls whose results are recorded: a killed run then
+        pays at most `most` calls twice.
+        """
+        self.n_under_way -= n

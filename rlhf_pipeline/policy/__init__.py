@@ -4,7 +4,7 @@ from pathlib import Path
 
 from rlhf_pipeline.policy.causal_lm import GeneratedText, Policy, load_policy
 
-# A small Llama that benchmarks/embedded_policy.py trained, as a transformers folder with the report
+# A small Llama that examples/embedded_policy.py trained, as a transformers folder with the report
 # of its training.
 EMBEDDED_POLICY = Path(__file__).with_name("embedded")
 TRAINING_REPORT = "training.json"

@@ -22,7 +22,7 @@ from rlhf_pipeline.protocols import TextGenerator
 from rlhf_pipeline.records import Difficulty, parse_category
 
 LIBRARY = Path(__file__).with_name("library.yaml")
-# The library that the embedded policy learnt (benchmarks/embedded_answers.yaml) and is judged on is
+# The library that the embedded policy learnt (examples/embedded_answers.yaml) and is judged on is
 # separate: to it, all others are noise.
 LIBRARIES = {"taught": LIBRARY, "wide": LIBRARY.with_name("library_wide.yaml")}
 MAX_TRIES = 200_000

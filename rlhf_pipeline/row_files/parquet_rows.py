@@ -59,6 +59,8 @@ class ParquetFile:
                 for cells in _truncate_to_microseconds(batch).to_pylist():
                     self._n_read += 1
                     yield FileRow(self._n_read, cells)
+            if self._n_read < self.size:  # damaged headers of pages may hide their rows
+                raise pa.ArrowInvalid("the other rows are missing")
         except (pa.ArrowException, OSError, UnicodeDecodeError) as cause:
             raise DatasetError(
                 f"{self._path} is damaged after row {self._n_read:,} of {self.size:,} ({cause}). "

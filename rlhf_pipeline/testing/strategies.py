@@ -93,13 +93,15 @@ def build_pairs(n: int = 48, **columns: Any) -> pd.DataFrame:
 def build_policy(
     folder: Path, *, family: str = "llama", has_chat_template: bool = True, seed: int = 0
 ) -> Path:
-    """Create a policy folder with random weights, two layers and the embedded policy's tokenizer.
-    `family` is one of FAMILIES.
+    """Create a policy folder with random weights, two layers and a byte-level tokenizer with
+    the embedded policy's format. `family` is one of FAMILIES.
     """
     import torch
     from transformers import AutoTokenizer
 
-    tokenizer = AutoTokenizer.from_pretrained(EMBEDDED_POLICY, model_max_length=CONTEXT)
+    embedded = AutoTokenizer.from_pretrained(EMBEDDED_POLICY, model_max_length=CONTEXT)
+    # Few tokens, so that completions of random weights end now and then.
+    tokenizer = embedded.train_new_from_iterator(["what is the sum of one and two"], 280)
     if not has_chat_template:
         tokenizer.chat_template = None
     torch.manual_seed(seed)

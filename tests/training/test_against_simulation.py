@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pandas as pd
 
-from benchmarks.embedded_policy import style_sentences
+from examples.embedded_policy import style_sentences
 from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
 from rlhf_pipeline.prompts import PromptParams, generate
 from rlhf_pipeline.records import content_id

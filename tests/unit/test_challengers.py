@@ -132,18 +132,17 @@ def test_refit_that_knows_the_change_is_as_good_as_before(pairs, champion, calib
 def champions(tmp_path_factory, champion):
     """Whose champion is version 2, at hand."""
 
-    class Registry:
-        def get(self, kind, alias):
+    class AtHand(Champions):
+        def champion(self, kind):
             return champion.version
 
-    class AtHand(Champions):
         def judge(self, version=None):
             return champion
 
     home = tmp_path_factory.mktemp("home")
     with Store.open(f"sqlite:///{home}/store.db") as store:
         store.migrate()
-        yield AtHand(store, Registry(), home / "cache")
+        yield AtHand(store, None, home / "cache")
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 import numpy as np
 
-from benchmarks.embedded_policy import CorpusParams, _load_answers, make_corpus, style_sentences
+from examples.embedded_policy import CorpusParams, _load_answers, make_corpus, style_sentences
 from rlhf_pipeline.prompts.templates import load_templates
 
 

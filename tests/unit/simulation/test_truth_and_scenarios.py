@@ -1,6 +1,6 @@
 import pytest
 
-from benchmarks.embedded_policy import style_sentences
+from examples.embedded_policy import style_sentences
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.simulation import (
     DEMO_SCENARIO,

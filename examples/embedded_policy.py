@@ -1,6 +1,6 @@
 """Trains the policy that ships in rlhf_pipeline/policy/embedded: a small Llama on generated texts.
 
-    python benchmarks/embedded_policy.py FOLDER
+    python examples/embedded_policy.py FOLDER
 
 Completions of the corpus are right or wrong; warm, sourced or plain; terse, full or rambling, so
 samples of one prompt differ in qualities that people care about. Training takes half a minute on
