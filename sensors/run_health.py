@@ -2,8 +2,9 @@
 does not notice a killed run.
 
 A failed run frees its pool slots. Dagster executes a killed run of the daily jobs again
-(`run_retries` in dagster.yaml); a killed retraining is retried by its decision
-(sensors/retraining.py), a killed step of a replay by the replay.
+(`run_retries` in dagster.yaml), but none that a command ran in its own process: such a run is
+requested again here. A killed retraining is retried by its decision (sensors/retraining.py), a
+killed step of a replay by the replay.
 """
 
 import os
@@ -12,11 +13,14 @@ from datetime import UTC, datetime, timedelta
 import dagster as dg
 import psutil
 
+from jobs.collection import collection
+from jobs.feedback import feedback, learning
+from jobs.loop import RETRIES_TAG
 from jobs.run_spans import record_run
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.retraining.jobs import START_SECONDS, longest_start
 from rlhf_pipeline.store import Heartbeat, Store
-from sensors.runs import is_ours, store_of
+from sensors.runs import PARTITION_TAG, RANGE_END_TAG, RANGE_START_TAG, is_ours, store_of
 
 # how many times longer to wait for a silent process that is alive on this host
 PATIENCE = 5
@@ -30,11 +34,14 @@ def run_health_sensor(
 
     @dg.sensor(
         name="run_health",
+        jobs=[collection, feedback, learning],
         minimum_interval_seconds=settings.slow_sensor_seconds,
         default_status=status,
     )
-    def run_health(context: dg.SensorEvaluationContext) -> dg.SkipReason:
-        """Fails runs that have been silent for longer than `dead_after_seconds`."""
+    def run_health(context: dg.SensorEvaluationContext) -> dg.SensorResult:
+        """Fails runs that have been silent for longer than `dead_after_seconds`, and requests again
+        those of daily jobs that Dagster cannot repeat.
+        """
         store = store_of(context, settings)
         now = datetime.now(UTC)
         alive = [
@@ -52,7 +59,14 @@ def run_health_sensor(
             )
             record_run(settings, context.instance, run.run_id)
         _release_ended_runs(context.instance, store, now - limit)
-        return dg.SkipReason(f"{len(dead)} dead runs")
+        again = [
+            _request_again(run)
+            for run in dead
+            if run.remote_job_origin is None and run.tags.get(RETRIES_TAG, "0") != "0"
+        ]
+        return dg.SensorResult(
+            run_requests=again, skip_reason=None if again else f"{len(dead)} dead runs"
+        )
 
     return run_health
 
@@ -86,6 +100,18 @@ def works_here(beat: Heartbeat) -> bool:
         )
     except psutil.NoSuchProcess:
         return False
+
+
+def _request_again(run: dg.DagsterRun) -> dg.RunRequest:
+    """A request for what a killed command ran. If that run is killed too, Dagster repeats it."""
+    kept = ("rlhf/", RANGE_START_TAG, RANGE_END_TAG)
+    return dg.RunRequest(
+        run_key=f"killed:{run.run_id}",
+        job_name=run.job_name,
+        partition_key=run.tags.get(PARTITION_TAG),
+        run_config=run.run_config,
+        tags={name: value for name, value in run.tags.items() if name.startswith(kept)},
+    )
 
 
 def _release_ended_runs(instance: dg.DagsterInstance, store: Store, silent: datetime) -> None:

@@ -81,8 +81,10 @@ class World:
         ) as context:
             return list(sensor.evaluate_tick(context).run_requests or [])
 
-    def check_health(self, *, start_seconds: float = START_SECONDS, **settings: float) -> None:
-        self.tick(
+    def check_health(
+        self, *, start_seconds: float = START_SECONDS, **settings: float
+    ) -> list[dg.RunRequest]:
+        return self.tick(
             run_health_sensor(
                 self.settings.model_copy(update=settings), RUNNING, start_seconds=start_seconds
             )
@@ -127,6 +129,20 @@ def test_silent_run_is_failed_and_dagster_repeats_the_daily_ones(
     assert world.status(run) == Status.FAILURE
     assert world.instance.get_run_by_id(run.run_id).tags["dagster/will_retry"] == again
     assert world.store.heartbeats.get(run.run_id) is None
+
+
+def test_a_daily_run_of_a_killed_command_is_requested_again(world: World) -> None:
+    days = {
+        "dagster__asset_partition_range_start": DAY,
+        "dagster__asset_partition_range_end": "2026-01-09",
+    }
+    run = world.run("feedback", Status.STARTED, **RETRIED, **days)
+    world.beat(run, seconds_ago=61)
+    world.beat(world.run("retraining", Status.STARTED), seconds_ago=61)
+    [again] = world.check_health()
+    assert (again.job_name, again.run_key) == ("feedback", f"killed:{run.run_id}")
+    assert {k.replace("/", "__"): v for k, v in again.tags.items()}.items() >= days.items()
+    assert world.check_health() == []
 
 
 def test_a_run_that_beats_is_left_alone_however_long_it_takes(world: World) -> None:
