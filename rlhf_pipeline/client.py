@@ -301,7 +301,8 @@ class Client:
         if not response.is_success:
             raise _error_of(response)
         try:
-            return kind.model_validate_json(response.content or b"{}")
+            # A newer server may add fields, which records otherwise refuse.
+            return kind.model_validate_json(response.content or b"{}", extra="ignore")
         except ValidationError as cause:
             raise ServerUnavailable(
                 f"{request.method} {request.url.path}: the answer does not match this API: "

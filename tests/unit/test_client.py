@@ -3,7 +3,10 @@
 import subprocess
 import sys
 
+import httpx
+
 from rlhf_pipeline.api_types.accounts import Me
+from rlhf_pipeline.client import Client
 
 OURS = {
     "rlhf_pipeline",
@@ -54,3 +57,12 @@ def test_permission_of_a_newer_server_is_ignored() -> None:
         }
     )
     assert me.permissions == ("votes.cast",)
+
+
+def test_fields_of_a_newer_server_are_ignored() -> None:
+    user = {"user_id": "u1", "email": "a@example.org", "name": "Ann", "kind": "person"}
+    user |= {"created_at": "2026-01-01T00:00:00Z", "roles": [], "has_password": True}
+    page = {"items": [user | {"added_later": 1}], "next": None}
+    answer = httpx.MockTransport(lambda _: httpx.Response(200, json=page))
+    (found,) = Client("http://127.0.0.1", transport=answer).users()
+    assert found.name == "Ann"
