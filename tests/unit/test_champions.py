@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -115,6 +117,22 @@ def test_an_interrupted_promotion_is_finished_by_the_next_reader(champions, tmp_
     assert champions.champion("policy").version == 3
     found = [champions.registry.get("policy", alias) for alias in ("champion", "previous")]
     assert [each.version for each in found] == [3, 2]
+
+
+def test_versions_deleted_in_mlflow_get_no_alias(champions, tmp_path):
+    registry = Registry(champions.registry.tracking_uri, tmp_path / "artifacts", "gone")
+    champions = replace(champions, registry=registry)
+    for number in (1, 2):
+        (tmp_path / str(number)).mkdir()
+        (tmp_path / str(number) / "weights").write_text(str(number))
+        with registry.run("training", run_key=str(number)) as run:
+            made = registry.register("policy", tmp_path / str(number), run=run)
+        champions.promote("policy", made, reason="won", actor="test")
+    registry.tracking.client.delete_model_version("gone.policy", "1")
+    assert champions.champion("policy").version == 2
+    assert registry.aliases("policy") == {2: ("champion",)}
+    registry.tracking.client.delete_registered_model("gone.policy")
+    assert champions.champion("policy") is None
 
 
 class Policies:
