@@ -143,7 +143,7 @@ def test_second_machine_joins(moved: Path, tmp_path: Path, postgres: PostgresSer
         rlhf(joined, "init", **server)
     assert rlhf(joined, "init", "--join", **server).exit_code == 0
     assert "champion" in rlhf(joined, "models", "list").output
-    with pytest.raises(StoreError, match="belong to rlhf default/demo, not to rlhf default/other"):
+    with pytest.raises(StoreError, match="belong to rlhf demo, not to rlhf other"):
         rlhf(tmp_path / "c", "init", "--join", RLHF_PROJECT="other", **server)
 
 
