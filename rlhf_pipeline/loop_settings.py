@@ -23,7 +23,6 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.evaluation import EvaluationParams, GateParams
 from rlhf_pipeline.learning import CalibrateParams
 from rlhf_pipeline.parameters import find_switches_as_numbers, section_class, suggest
-from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.prompts import GENERATORS
 from rlhf_pipeline.prompts.parameters import SourceParams
 from rlhf_pipeline.retraining.parameters import StrategyParams, read_strategy_params
@@ -39,6 +38,8 @@ from rlhf_pipeline.votes.annotators_over_time import AnnotatorWindowParams
 # Choices that include installed members: a wrong one is refused while it is typed in the launchpad.
 _Source: Any = Literal[("", *GENERATORS)]
 _Strategy: Any = Literal[tuple(sorted(STRATEGIES))]
+
+PRICES_AND_DAY = {"prompt_price", "completion_price", "budget_per_day"}
 
 
 class PromptsParams(SourceParams):
@@ -230,8 +231,11 @@ class LoopSettings:
         return cast(AlertParams, self.params("alerts"))
 
     def calls(self, **more: Any) -> CallParams:
-        """Limits, prices and budgets of a provider's calls, those of prompts and streams too."""
-        return select_params(CallParams, self.params("completions")).model_copy(update=more)
+        """Prices and daily budget of the calls outside the asset `completions`, such as those that
+        write prompts; its other limits, and whether it uses batches, are its own.
+        """
+        given = self.params("completions").model_dump(include=PRICES_AND_DAY)
+        return CallParams(**(given | more))
 
     @cached_property
     def schedules(self) -> ScheduleParams:

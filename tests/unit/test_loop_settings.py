@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from rlhf_pipeline.completions import CallParams
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import LoopSettings
@@ -76,3 +77,10 @@ def test_file_is_read_anew_and_its_path_is_in_the_error(tmp_path: Path) -> None:
     file.write_text("loop:\n  gate: {min_win: 1}\n")
     with pytest.raises(ConfigurationError, match=f"{file}: loop.gate.min_win is unknown"):
         LoopSettings.read(settings)
+
+
+def test_other_calls_get_prices_and_daily_budget_of_completions_only() -> None:
+    shared = {"prompt_price": 1.0, "completion_price": 2.0, "budget_per_day": 3.0}
+    own = {"batch": True, "retry_lost": True, "stream": True, "budget_per_run": 0.5}
+    calls = LoopSettings.parse({"completions": shared | own}).calls(concurrency=1)
+    assert calls == CallParams(**shared, concurrency=1)

@@ -61,7 +61,7 @@ class Completer:
         try:
             backend = open_backend(self._settings, self._refuse_policy)
             calls = LoopSettings.read(self._settings, only="completions").calls(
-                concurrency=1, stream=True, batch=False
+                concurrency=1, stream=True
             )
             calls.budget  # noqa: B018 validated before anything is requested
         except ConfigurationError as cause:
