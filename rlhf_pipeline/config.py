@@ -656,6 +656,9 @@ class Settings(BaseSettings):
         if named is None and facts is not None and not (restoring and is_lost):
             config = _resolve_recorded_config(home, facts, config, initialising=initialising)
             values = _read_settings(config)
+        retained = values.get("retention")
+        if isinstance(retained, dict) and isinstance(given.get("retention"), dict):
+            given["retention"] = retained | given["retention"]
         values = _merge_facts(values | given, facts, home)
         unknown = sorted(set(values) - set(cls.model_fields))
         if unknown:
