@@ -32,7 +32,7 @@ from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
 from rlhf_pipeline.datasets.rejects import ImportCounts, Rejects
 from rlhf_pipeline.datasets.staging import Staging
 from rlhf_pipeline.datasets.votes import VoteImport
-from rlhf_pipeline.errors import DatasetError, StoreError
+from rlhf_pipeline.errors import ConfigurationError, DatasetError, StoreError
 from rlhf_pipeline.files import translate_write_errors
 from rlhf_pipeline.protocols import Progress
 from rlhf_pipeline.row_files import RowFile, open_rows
@@ -406,10 +406,20 @@ def _load_pseudonyms(workspace: Workspace) -> Pseudonyms:
 
 def _read_settings(project: str | None) -> Settings:
     """The settings, for `project` if the home is new. Raises ConfigurationError where the home
-    holds another one.
+    holds another one, or where environment or file set another one: every later command would
+    refuse the new home.
     """
-    named = {} if project is None else {f"{ENV_PREFIX}PROJECT": project}
-    return Settings.read(extend_environ(**named))
+    if project is None:
+        return Settings.read()
+    lasting = Settings.read()
+    places = {"environment": f"{ENV_PREFIX}PROJECT", "file": f"project in {lasting.config}"}
+    place = places.get(lasting.find_sources()["project"])
+    if place is not None and lasting.project != project:
+        raise ConfigurationError(
+            f"--project is {project!r}, but {place} is {lasting.project!r}. Leave --project out, "
+            f"or set {place} to {project!r}."
+        )
+    return Settings.read(extend_environ(**{f"{ENV_PREFIX}PROJECT": project}))
 
 
 def _describe_votes(votes: VoteImport, *, are_replayed: bool, is_all_own: bool) -> list[str]:

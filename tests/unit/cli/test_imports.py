@@ -128,6 +128,18 @@ def test_a_new_home_takes_the_project_and_holds_it(rlhf, home, tmp_path):
         rlhf("import", "comparisons", file, "--project", "No Such", in_home=tmp_path / "new")
 
 
+def test_a_project_that_later_commands_would_not_find_is_refused(rlhf, home, tmp_path):
+    call = ("import", "comparisons", write(tmp_path / "pairs.jsonl", [pair(1)]), "--project", "b")
+    with pytest.raises(ConfigurationError, match="--project is 'b', but RLHF_PROJECT is 'a'"):
+        rlhf(*call, RLHF_PROJECT="a")
+    config = tmp_path / "named.yaml"
+    config.write_text("project: a\n")
+    with pytest.raises(ConfigurationError, match=r"but project in .*named.yaml is 'a'"):
+        rlhf(*call, RLHF_CONFIG=str(config))
+    assert HomeFacts.load(home) is None
+    assert "1 imported" in rlhf(*call, RLHF_PROJECT="b")
+
+
 def test_every_row_is_counted_once(rlhf, home, tmp_path):
     rows = [
         pair(1),
