@@ -26,6 +26,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "in_order": lambda *words: ", ".join(sorted(map(str, words))),
 }
 FAULTS = (TemplateError, TypeError, ValueError, ZeroDivisionError, IndexError, OverflowError)
+MAX_PLACES = 20  # of a decimal
 MAX_POWER_BITS = 10_000  # about 3,000 digits
 
 
@@ -59,9 +60,12 @@ SANDBOX = ExactSandbox(undefined=StrictUndefined)
 SANDBOX.globals = dict(FUNCTIONS)
 
 
-def compute(expression: str, variables: Mapping[str, Any], *, where: str) -> Any:
+def compute(
+    expression: str, variables: Mapping[str, Any], *, where: str, decimals: bool = False
+) -> Any:
     """The value of `expression` over `variables`: a whole number or a text; None if a number is
-    not whole. Fractions are exact.
+    not whole. Fractions are exact. With `decimals`, a number that is not whole is a text, such as
+    2.5; None only if it has more than MAX_PLACES places, as a third has.
 
     Raises PromptError naming `where` for an expression that cannot be computed.
 
@@ -74,7 +78,9 @@ def compute(expression: str, variables: Mapping[str, Any], *, where: str) -> Any
         value = _compile(expression)(**variables)
         if isinstance(value, str):
             return value
-        return int(value) if value == int(value) else None
+        if value == int(value):
+            return int(value)
+        return _write_decimal(_make_exact(value)) if decimals else None
     except FAULTS as cause:
         known = {name: v for name, v in variables.items() if not isinstance(v, Mapping)}
         raise PromptError(
@@ -82,6 +88,15 @@ def compute(expression: str, variables: Mapping[str, Any], *, where: str) -> Any
             "`derived:` or `reference:`; they have variables, numbers, + - * / // % ** and "
             f"{', '.join(FUNCTIONS)}."
         ) from cause
+
+
+def _write_decimal(number: Fraction) -> str | None:
+    places = range(1, MAX_PLACES + 1)
+    n = next((n for n in places if 10**n % number.denominator == 0), None)
+    if n is None:
+        return None
+    digits = str(int(abs(number) * 10**n)).zfill(n + 1)
+    return f"{'-' if number < 0 else ''}{digits[:-n]}.{digits[-n:]}"
 
 
 def names_in(expression: str, *, where: str) -> set[str]:

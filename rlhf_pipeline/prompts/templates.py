@@ -60,7 +60,7 @@ class Template(BaseModel):
 
     def fill(self, combination: int) -> Draft | None:
         """The draft of one combination, 0 to n_combinations - 1; None if variables that must differ
-        are equal, or a derived number or the reference is not whole.
+        are equal, a derived number is not whole, or the reference is no finite decimal.
         """
         drawn: dict[str, Any] = {}
         for name, values in self.variables.items():
@@ -75,7 +75,9 @@ class Template(BaseModel):
         reference = None
         if self.reference is not None:
             where = f"template {self.template_id}"
-            reference = compute(self.reference, {**self.tables, **drawn}, where=where)
+            reference = compute(
+                self.reference, {**self.tables, **drawn}, where=where, decimals=True
+            )
             if reference is None:
                 return None
         return Draft(

@@ -60,3 +60,18 @@ def test_the_variables_of_an_expression_are_known_before_it_is_computed():
     assert names_in("len(word) + a * a", where="here") == {"word", "a"}
     with pytest.raises(PromptError, match=r"here: 'a \+' is not an expression"):
         names_in("a +", where="here")
+
+
+@pytest.mark.parametrize(
+    ("expression", "value"),
+    [
+        ("price['tea']", "2.5"),
+        ("price['tea'] * 3", "7.5"),
+        ("price['nut'] * 2", "-0.1"),
+        ("price['tea'] * 2", 5),
+        ("price['tea'] / 3", None),
+    ],
+)
+def test_a_reference_that_is_not_whole_is_an_exact_decimal(expression, value):
+    prices = {"price": {"tea": 2.5, "nut": -0.05}}
+    assert compute(expression, prices, where="here", decimals=True) == value
