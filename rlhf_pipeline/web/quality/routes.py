@@ -56,7 +56,7 @@ def read_chart(
     days: Days,
 ) -> Response:
     """One annotator by week: speed, sides, known answers, or agreement with others and with
-    themselves, as in `rlhf votes annotators --over-time`. Weeks with fewer than 5 such votes are
+    themselves, as in `annotators_over_time.csv`. Weeks with fewer than 5 such votes are
     withheld. Without `until`, up to the annotator's newest vote; without `since`, 90 days.
     """
     return answer_chart(draw_weeks(site.store, annotator_id, figure, days))
