@@ -74,7 +74,7 @@ class LedgerRun:
             retry_lost=self.calls.retry_lost,
         )
         for _ in range(ROUNDS):
-            self._complete_open()
+            self._complete_open(origin)
             n_unsettled, gone = 0, list[int]()
             for one, text in self.read():
                 n_unsettled += one.state in UNSETTLED
@@ -108,7 +108,7 @@ class LedgerRun:
             for one in some:
                 yield one, kept.get(keys[one.item_no]) if one.state == "succeeded" else None
 
-    def _complete_open(self) -> None:
+    def _complete_open(self, origin: str | None) -> None:
         left, lost = set[int](), Counter[int]()
         for one in self.ledger.item_states(self.run_id):
             if one.state in UNSETTLED:
@@ -149,7 +149,7 @@ class LedgerRun:
         # Each reason once, because a reason that closes a provider closes all its models.
         why = " ".join(dict.fromkeys(str(reply.error) for reply in closed.values()))
         if network.parked_until is not None:
-            self._park(network.parked, network.parked_until, why)
+            self._park(network.parked, network.parked_until, why, origin)
         if closed and len(closed) == len(self.plan.backends):
             if all(one.state not in UNSETTLED for one in self.ledger.item_states(self.run_id)):
                 self.ledger.end(self.run_id)  # the same requests retry all failed items
@@ -183,12 +183,14 @@ class LedgerRun:
         mine = {i for i in left if lane_of(plan.backend(i)) in lanes}
         return CompletionWork(self.run_id, self.ledger, plan.items, plan.requests, self.calls, mine)
 
-    def _park(self, parked: set[int], until: datetime, why: str) -> NoReturn:
-        self.ledger.pause(self.run_id, until, why)
+    def _park(self, parked: set[int], until: datetime, why: str, origin: str | None) -> NoReturn:
+        cure = "Start it again then."
+        if origin is not None:  # the sensor asks again for the days of that Dagster run
+            self.ledger.pause(self.run_id, until, why)
+            cure = "The sensor `paused_runs` then runs the asset again."
         raise ProviderParked(
             f"{why} {len(parked):,} of {len(self.plan.items):,} completions wait until "
-            f"{until:%Y-%m-%d %H:%M:%S} UTC, the others are kept. The sensor `paused_runs` then "
-            f"runs the asset again; other runs continue when they are started again."
+            f"{until:%Y-%m-%d %H:%M:%S} UTC, the others are kept. {cure}"
         )
 
 

@@ -19,6 +19,7 @@ from rlhf_pipeline.completions import (
     HostedBackend,
     OpenAICompatibleBackend,
     Reply,
+    RequestedBy,
     generate,
 )
 from rlhf_pipeline.frames import PROMPTS, check_frame
@@ -26,6 +27,7 @@ from rlhf_pipeline.protocols import WorkLedger
 from rlhf_pipeline.store import Store
 from tests.providers.stub_provider import Fault, StubProvider
 
+FROM_DAGSTER = RequestedBy(run_id="asking")  # a run that the sensor `paused_runs` resumes
 KEY = "sk-canary-0d9f4c1e"
 PARAMS = CompletionParams(k=2, temperatures=[0.7], top_ps=[1.0], max_new_tokens=20)
 FAST: dict[str, Any] = {
@@ -76,6 +78,7 @@ def ask(
     params: CompletionParams = PARAMS,
     progress: Any = lambda *_: None,
     on_text: Any = None,
+    requested_by: RequestedBy = FROM_DAGSTER,
     **calls: Any,
 ) -> Generation:
     return generate(
@@ -86,6 +89,7 @@ def ask(
         calls=CallParams(**(FAST | calls)),
         progress=progress,
         on_text=on_text,
+        requested_by=requested_by,
     )
 
 

@@ -449,6 +449,17 @@ def test_a_provider_that_waits_keeps_no_other_waiting(store: Store) -> None:
     assert ended[0] < 15
 
 
+def test_without_a_dagster_run_nothing_is_paused_for_the_sensor(store: Store) -> None:
+    by_hand = RequestedBy("rlhf generate")
+    with StubProvider(faults=[None, status(429, 7_200_000, "seconds")]) as stub:
+        with pytest.raises(ProviderParked, match=r"7,200 s.*kept\. Start it again then\."):
+            ask(store.generation, openai(stub), n=5, concurrency=1, requested_by=by_hand)
+        assert store.generation.paused_runs() == []
+        made = ask(store.generation, openai(stub), n=5, requested_by=by_hand)
+        assert stub.n_calls == 11
+    assert made.frame["error"].isna().all()
+
+
 def test_a_provider_that_wants_to_be_left_alone_for_too_long_parks_the_run(store: Store) -> None:
     with (
         StubProvider(faults=[None, status(429, 7_200_000, "seconds")]) as stub,
