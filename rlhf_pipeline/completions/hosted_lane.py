@@ -51,7 +51,7 @@ class HostedLane(WorkLane):
         self._waiting: deque[Claim] = deque()  # claims whose call has not begun
         self._attempts: deque[Attempt] = deque()
         self._n_held = 0  # claims neither reported nor withdrawn; changed by `drive` alone
-        self._n_taken = 0  # attempts taken and not recorded yet; changed by `drive` alone
+        self._n_taken = 0  # paid attempts taken and not recorded; changed by `drive` alone
         self._changed = asyncio.Event()
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -86,7 +86,7 @@ class HostedLane(WorkLane):
         if self._attempts:
             self.wake.set()
         self._n_held -= len(taken)
-        self._n_taken += len(taken)
+        self._n_taken += sum(attempt.billing != "none" for attempt in taken)
         return taken
 
     def settled(self) -> None:
@@ -171,6 +171,8 @@ class HostedLane(WorkLane):
             n_used = reply.n_prompt_tokens + reply.n_tokens if is_told else None
             self._limiter.end(n_tokens, n_used)
             reply = self._pause_or_close(claim, reply)
+            if reply.billing == "none":
+                self._limiter.release(1)  # asked again after a kill, it is still paid once
             if on_text is not None and reply.partial:
                 on_text(None)
             self._attempts.append(
