@@ -22,13 +22,16 @@ from rlhf_pipeline.web import glossary
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import cached_principal, find_principal
 from rlhf_pipeline.web.problems import QUERY, Problem
-from rlhf_pipeline.web.section import Section
+from rlhf_pipeline.web.section import Place, Section
 from rlhf_pipeline.web.site import Site
 
 HERE = Path(__file__).parent
 STATIC = HERE / "static"
-# then groups of installed packages
-MENU_GROUPS = ("", "Label", "Data", "People", "Models", "Drift", "Runs", "Governance")
+# the order of the menu; then places of installed packages
+PLACES = (
+    *("Home", "Annotate", "Data", "People", "Preferences", "Models"),
+    *("Drift", "Production", "Alerts", "Runs", "Settings", "Audit"),
+)
 NOTICE, NOTICE_LASTS_S = "notice", 60  # the cookie that carries words to the next page
 MOST_NEXT = 500  # characters of an address that a login leads back to
 THEMES = ("dark", "light")
@@ -44,18 +47,13 @@ class Pages:
         self.environment = _make_environment(sections)
         self.environment.globals["static"] = lru_cache(self._static_url)
 
-    def menu(self, asker: Principal) -> dict[str, list[Section]]:
-        """The sections that the user may open, by group."""
-        visible = [
-            section
-            for section in self._sections.values()
-            if section.label and (section.permission is None or asker.may(section.permission))
-        ]
-        groups = {group: [one for one in visible if one.group == group] for group in MENU_GROUPS}
-        for section in visible:
-            if section.group not in MENU_GROUPS:
-                groups.setdefault(section.group, []).append(section)
-        return {group: members for group, members in groups.items() if members}
+    def menu(self, asker: Principal) -> list[Place]:
+        """The places of which the user may open a section, with those sections as tabs."""
+        tabs: dict[str, list[Section]] = {name: [] for name in PLACES}
+        for section in self._sections.values():
+            if section.place and (section.permission is None or asker.may(section.permission)):
+                tabs.setdefault(section.place, []).append(section)
+        return [Place(name, tuple(members)) for name, members in tabs.items() if members]
 
     def _static_url(self, name: str) -> str:
         """The URL of a static file, which changes with its content."""
@@ -82,11 +80,14 @@ def render(
     pages: Pages = request.app.state.pages
     has_glossary = request.cookies.get(glossary.COOKIE) == "on"
     done = unquote(request.cookies.get(NOTICE, ""))
+    menu = pages.menu(asker) if asker else []
+    place, tab = find_tab(menu, request.url.path)
     html = pages.environment.get_template(name).render(
         asker=asker,
         project=site.settings.project,
-        menu=pages.menu(asker) if asker else {},
-        here=section_path(request.url.path),
+        menu=menu,
+        place=place,
+        tab=tab,
         address=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
         theme=theme if theme in THEMES else None,
         glossary=glossary.LABELS if has_glossary else None,
@@ -213,7 +214,6 @@ def _make_environment(sections: Mapping[str, Section]) -> Environment:
         "short_time": _format_short_time,
         "choice_words": choice_words,
         "ago": _format_age,
-        "label": glossary.find_label,
         "until": _format_wait,
         "count_of": format_count,
         "percent": _format_percent,
@@ -221,19 +221,22 @@ def _make_environment(sections: Mapping[str, Section]) -> Environment:
         "seconds": _format_seconds,
         "name_detectors": name_detectors,
         "cut": _cut,
+        "find_tab": find_tab,
         "spans": split_code_spans,
-        "section_path": section_path,
     }
     return environment
 
 
-def section_path(address: str) -> str:
-    """The address of the section that an address of the app lies in.
-
-    >>> section_path("/evolution/2/report"), section_path("/evolution#policy-2")
-    ('/evolution', '/evolution')
-    """
-    return "/" + urlsplit(address).path.strip("/").partition("/")[0]
+def find_tab(menu: Iterable[Place], address: str) -> tuple[Place | None, Section | None]:
+    """The place and the section that an address lies in: the one with the longest path."""
+    path = urlsplit(address).path
+    around = [
+        (place, tab)
+        for place in menu
+        for tab in place.tabs
+        if path == tab.path or (tab.path != "/" and path.startswith(f"{tab.path}/"))
+    ]
+    return max(around, key=lambda one: len(one[1].path), default=(None, None))
 
 
 def split_code_spans(text: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""A section of the web app: its routes, its entry in the menu, its templates and static files."""
+"""A section of the web app: its routes, its tab in the menu, its templates and static files."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,8 +21,10 @@ STATIC_SUFFIXES = frozenset({".css", ".js", ".png", ".svg"})
 
 @dataclass(frozen=True)
 class Section:
-    """Routes, and with a `label` an entry of the menu for users with the permission.
+    """Routes, and with a `place` a tab for users with the permission.
 
+    The menu lists places; a place of several sections shows them as tabs, named by `tab` and
+    leading to `path`. A new name makes a place of its own.
     Routes below /api/v1 are described in OpenAPI; the others are pages. A route that declares no
     permission of its own requires the section's, and none of its routes may be public.
     `folder` holds the templates, rendered as `<section>/page.html`, and the static files, served at
@@ -31,8 +33,8 @@ class Section:
 
     routers: tuple[APIRouter, ...]
     permission: Permission | None = None  # None: each route declares its own
-    group: str = ""
-    label: str = ""
+    place: str = ""
+    tab: str = ""
     path: str = ""
     folder: Path | None = None
 
@@ -58,7 +60,7 @@ class Section:
         declared = guard_of(route)
         if isinstance(declared, PublicRoute):
             raise ConfigurationError(
-                f"{route.path} is public, but its section {self.label!r} requires {permission}. "
+                f"{route.path} is public, but its section {self.tab!r} requires {permission}. "
                 "Remove public(…) from the route."
             )
         if declared is not None and declared.permission is not None:
@@ -67,6 +69,18 @@ class Section:
             depends=Depends(needs(permission)), path=route.path_format
         )
         route.dependant.dependencies.insert(0, own)
+
+
+@dataclass(frozen=True)
+class Place:
+    """An entry of the menu: sections of one subject, at least one."""
+
+    name: str
+    tabs: tuple[Section, ...]
+
+    @property
+    def path(self) -> str:
+        return self.tabs[0].path
 
 
 class SectionFiles(StaticFiles):

@@ -47,8 +47,8 @@ def show_page(site: AnySite, request: Request, principal: SignedIn) -> Response:
 section = Section(
     (api, pages),
     Permission.COMPARISONS_READ,
-    group="Research",
-    label="Leaderboard",
+    place="Research",
+    tab="Leaderboard",
     path="/leaderboard",
     folder=Path(__file__).parent,
 )
@@ -98,13 +98,29 @@ def test_installed_section_has_routes_menu_entry_template_and_script(web: Web) -
     page = get(web, reader, "/leaderboard")
     assert page.status_code == 200
     assert "<h1>Best &lt;models&gt;</h1>" in page.text
-    assert '<ul aria-label="Research">' in page.text
-    assert 'href="/leaderboard"' in get(web, reader, "/progress").text
+    assert '<a href="/leaderboard" aria-current="page">Research</a>' in page.text
+    assert '<a href="/leaderboard">Research</a>' in get(web, reader, "/progress").text
     script = page.text.partition('<script src="/static/leaderboard/')[2].partition('"')[0]
     answer = get(web, reader, f"/static/leaderboard/{script}")
     assert answer.text == PACKAGE["page.js"]
     assert answer.headers["content-type"].startswith("text/javascript")
     assert reader.get("/leaderboard").json() == ["0 comparisons"]
+
+
+def test_menu_leads_to_places_whose_sections_are_tabs(web: Web) -> None:
+    reader = web.browser(web.add(Role.ENGINEER))
+    page = get(web, reader, "/runs/spending").text
+    menu, _, main = page.partition("</nav>")
+    assert '<a href="/runs" aria-current="true">Runs</a>' in menu
+    assert 'href="/runs/schedules"' not in menu
+    assert '<a href="/runs/spending" aria-current="page">Spending</a>' in main
+    assert '<a href="/runs/schedules">Schedules</a>' in main
+
+
+def test_menu_has_at_most_twelve_places_of_the_project(web: Web) -> None:
+    page = get(web, web.browser(web.add(Role.ADMIN)), "/me").text
+    links = page.partition('<nav id="nav"')[2].partition("</nav>")[0].count("<a ")
+    assert links == 12 + 1, "and one of the installed package"
 
 
 def test_routes_without_a_guard_need_the_permission_of_the_section(web: Web) -> None:

@@ -44,7 +44,7 @@ def start(site: AnySite, request: Request, principal: SignedIn) -> Response:
     """The state of the project; annotators are redirected to their cards."""
     if not principal.may(Permission.METRICS_READ):
         menu = request.app.state.pages.menu(principal)
-        return RedirectResponse(next(iter(menu.values()))[0].path, 302)
+        return RedirectResponse(menu[0].path if menu else "/me", 302)
     return render(
         "home/page.html",
         request,

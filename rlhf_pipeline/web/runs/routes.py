@@ -17,6 +17,7 @@ from rlhf_pipeline.web.runs import queries
 from rlhf_pipeline.web.site import Site
 
 api, pages = api_router("runs"), APIRouter()
+schedule_pages, spending_pages = APIRouter(), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 Asked = Annotated[RunFilter, Query()]
 
@@ -53,8 +54,6 @@ def show_page(site: AnySite, request: Request, principal: Reader, asked: Asked) 
         request,
         site,
         principal,
-        automations=queries.read_automations(site),
-        spending=queries.read_spending(site),
         runs=runs,
         jobs=jobs,
         states=list(get_args(RecordedState)),
@@ -62,6 +61,24 @@ def show_page(site: AnySite, request: Request, principal: Reader, asked: Asked) 
         query=query_of(asked.chosen),
         dagster=site.settings.dagster_ui.rstrip("/"),
     )
+
+
+@schedule_pages.get("/runs/schedules")
+def show_schedules(site: AnySite, request: Request, principal: Reader) -> Response:
+    return render(
+        "runs/schedules.html",
+        request,
+        site,
+        principal,
+        automations=queries.read_automations(site),
+        dagster=site.settings.dagster_ui.rstrip("/"),
+    )
+
+
+@spending_pages.get("/runs/spending")
+def show_spending(site: AnySite, request: Request, principal: Reader) -> Response:
+    spending = queries.read_spending(site)
+    return render("runs/spending.html", request, site, principal, spending=spending)
 
 
 def _read_runs(site: Site, asked: RunFilter) -> tuple[Page[RunOut] | None, list[str]]:

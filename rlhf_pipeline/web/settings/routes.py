@@ -9,13 +9,14 @@ from rlhf_pipeline.effective_settings import list_parameters, list_settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import PARTS, LoopSettings, describe_changes
 from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.web import glossary
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router
 from rlhf_pipeline.web.site import Site
 
-api, pages = api_router("settings"), APIRouter()
+api, pages, glossary_pages = api_router("settings"), APIRouter(), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 
 
@@ -30,6 +31,11 @@ def read(site: AnySite, _: Reader) -> SettingsOut:
 @pages.get("/settings")
 def show_page(site: AnySite, request: Request, principal: Reader) -> Response:
     return render("settings/page.html", request, site, principal, effective=_read(site))
+
+
+@glossary_pages.get("/settings/glossary")
+def show_glossary(site: AnySite, request: Request, principal: Reader) -> Response:
+    return render("settings/glossary.html", request, site, principal, labels=glossary.LABELS)
 
 
 def _read(site: Site) -> SettingsOut:

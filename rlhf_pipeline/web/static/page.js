@@ -41,20 +41,6 @@ menu?.addEventListener("click", () => {
   menu.setAttribute("aria-expanded", String(isOpen));
 });
 
-// an entry for a part of a page: the server, which marks the page, does not see the fragment
-const parts = [...document.querySelectorAll("nav a")].filter((entry) => entry.hash);
-const current = document.querySelector("nav a[aria-current]");
-function markPart() {
-  const { pathname, hash } = location;
-  const part = parts.find((entry) => entry.pathname === pathname && entry.hash === hash);
-  for (const entry of [current, ...parts]) entry?.removeAttribute("aria-current");
-  (part ?? current)?.setAttribute("aria-current", "page");
-}
-if (parts.length > 0) {
-  markPart();
-  addEventListener("hashchange", markPart);
-}
-
 function showMarkdown(within) {
   for (const box of within.querySelectorAll("[data-markdown]")) {
     const level = Number(box.dataset.markdown) || 2;
