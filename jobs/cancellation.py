@@ -62,7 +62,7 @@ class CancellationWatch:
     def _poll(self, kills_children: bool) -> None:
         while not self._ended.wait(POLL_S):
             with suppress(StoreError):  # a locked database costs one look
-                if self._store.decisions.find_cancellation(self._decision_id) is not None:
+                if self._store.training_jobs.find_cancellation(self._decision_id) is not None:
                     break
         else:
             return

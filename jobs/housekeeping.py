@@ -82,7 +82,7 @@ class Retention:
         return self.now - timedelta(days=days)
 
     def _unfinished_decisions(self) -> list[TriggerDecision]:
-        return [*self.store.decisions.pending_fires(), *self.store.decisions.submitted_fires()]
+        return [*self.store.training_jobs.pending(), *self.store.training_jobs.submitted()]
 
     def _delete_runs(self) -> int:
         """Ended runs with their events and logs, but those of decisions and of unfinished

@@ -704,6 +704,7 @@ class TriggerDecision(Record):
         default=None,
         description="the decision that a person answered, lifted or cancelled by this one",
     )
+    error: str | None = Field(default=None, description="why its last attempt failed")
 
     @property
     def stored_id(self) -> int:

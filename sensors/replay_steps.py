@@ -226,8 +226,8 @@ class Replay:
         return [
             d
             for d in (
-                *self.store.decisions.pending_fires(),
-                *self.store.decisions.submitted_fires(),
+                *self.store.training_jobs.pending(),
+                *self.store.training_jobs.submitted(),
             )
             if d.decided_at == now
         ]
@@ -243,11 +243,11 @@ class Replay:
         step = self._request_step(run(day, seq, name, known))
         runs = self._runs(day, seq, name)
         if runs:
-            self.store.decisions.mark_submitted(number, decision.attempt, runs[0].run_id)
+            self.store.training_jobs.mark_submitted(number, decision.attempt, runs[0].run_id)
         if step is None:
             succeeded = any(run.status == dg.DagsterRunStatus.SUCCESS for run in runs)
             error = None if succeeded else describe_failure(self.instance, runs[0].run_id)
-            self.store.decisions.mark_finished(number, succeeded=succeeded, error=error)
+            self.store.training_jobs.mark_finished(number, succeeded=succeeded, error=error)
         return step
 
     def _learning_run(self, day: str, seq: int, name: str, known: int) -> ReplayStep:

@@ -95,50 +95,50 @@ def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.
 
 def _record_outcomes(project: str, instance: dg.DagsterInstance, store: Store) -> None:
     """Mark decisions as submitted, finished or to be retried, by the runs that they have."""
-    for pending in store.decisions.pending_fires():
+    for pending in store.training_jobs.pending():
         run = find_run(instance, run_key(project, pending))
         if run is not None:
-            store.decisions.mark_submitted(pending.stored_id, pending.attempt, run.run_id)
-    for decision in store.decisions.submitted_fires():
+            store.training_jobs.mark_submitted(pending.stored_id, pending.attempt, run.run_id)
+    for decision in store.training_jobs.submitted():
         if _is_replayed(instance, decision):
             continue  # sensors/replay.py records those
         status = status_of(instance, decision.run_id)
         if status == dg.DagsterRunStatus.SUCCESS:
-            store.decisions.mark_finished(
+            store.training_jobs.mark_finished(
                 decision.stored_id, succeeded=True, attempt=decision.attempt
             )
         elif status not in ENDED_STATUSES:
             continue
         elif _is_launched(decision):  # its author sees the failure, and repeats it or not
-            store.decisions.mark_finished(
+            store.training_jobs.mark_finished(
                 decision.stored_id, succeeded=False, error="the run failed", attempt=1
             )
         else:
-            store.decisions.retry(decision.stored_id, attempt=decision.attempt)
+            store.training_jobs.retry(decision.stored_id, attempt=decision.attempt)
     _record_late_successes(project, instance, store)
 
 
 def _record_late_successes(project: str, instance: dg.DagsterInstance, store: Store) -> None:
     """Mark as succeeded the jobs whose gate decided before their cancellation was seen."""
-    orders = {run_key(project, each): each for each in store.decisions.failed_orders()}
+    orders = {run_key(project, each): each for each in store.training_jobs.failed_orders()}
     if not orders:
         return
     wanted = dg.RunsFilter(tags={RUN_KEY_TAG: list(orders)}, statuses=[dg.DagsterRunStatus.SUCCESS])
     for run in instance.get_runs(wanted):
-        store.decisions.mark_finished(orders[run.tags[RUN_KEY_TAG]].stored_id, succeeded=True)
+        store.training_jobs.mark_finished(orders[run.tags[RUN_KEY_TAG]].stored_id, succeeded=True)
 
 
 def _request_pending(
     settings: Settings, instance: dg.DagsterInstance, store: Store
 ) -> Iterator[dg.RunRequest]:
     """A run for each pending fire decision that has none and that no other daemon is submitting."""
-    for pending in store.decisions.pending_fires():
+    for pending in store.training_jobs.pending():
         key = run_key(settings.project, pending)
         recomputes = pending.remedy in RECOMPUTING_REMEDIES
         days = _reported_days(settings, store, pending) if recomputes else []
         if recomputes and not days:  # nothing rests on these votes yet
-            store.decisions.mark_finished(pending.stored_id, succeeded=True)
-        elif find_run(instance, key) is None and store.decisions.lease(
+            store.training_jobs.mark_finished(pending.stored_id, succeeded=True)
+        elif find_run(instance, key) is None and store.training_jobs.lease(
             pending.stored_id, pending.attempt, now=datetime.now(UTC), lease=SUBMISSION_LEASE
         ):
             tags = {DECISION_TAG: str(pending.decision_id), ATTEMPT_TAG: str(pending.attempt)}

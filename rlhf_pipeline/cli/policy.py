@@ -77,7 +77,7 @@ def train(
             "`rlhf replay` first."
         )
     order = build_order(LoopSettings.read(settings), strategy, changes or (), key)
-    if key is None or store.decisions.find_order(order) is None:
+    if key is None or store.training_jobs.find_order(order) is None:
         for line in check_inputs(workspace, order):
             echo(line)
     number, known = _order(workspace, order, reason.strip() or f"training by {order.strategy}")
@@ -171,7 +171,9 @@ def cancel(
     found = find_job(workspace, job)
     if found.state in ENDED:
         raise ConfigurationError(f"Job {job} is {_describe_state(found)}: nothing to cancel.")
-    workspace.store.decisions.cancel(job, reason=reason.strip(), actor=ACTOR, now=datetime.now(UTC))
+    workspace.store.training_jobs.cancel(
+        job, reason=reason.strip(), actor=ACTOR, now=datetime.now(UTC)
+    )
     deadline = time.monotonic() + CANCEL_S
     while True:
         found = find_job(workspace, job)
@@ -248,8 +250,8 @@ def _order(
     workspace: Workspace, order: TrainingOrder, reason: str
 ) -> tuple[int, TrainingJob | None]:
     """The number of the job, and the job itself if it was ordered before."""
-    decisions = workspace.store.decisions
-    place = partial(decisions.order, order, reason=reason, actor=ACTOR, now=datetime.now(UTC))
+    training_jobs = workspace.store.training_jobs
+    place = partial(training_jobs.order, order, reason=reason, actor=ACTOR, now=datetime.now(UTC))
     decision, is_new = place()
     if is_new:
         return decision.stored_id, None
@@ -257,8 +259,8 @@ def _order(
     if order.key is not None or job.state not in ENDED or job.run is None:
         return job.job_id, job
     # it has ended, and no sensor has recorded that yet
-    decisions.mark_submitted(job.job_id, decision.attempt, job.run.run_id)
-    decisions.mark_finished(job.job_id, succeeded=job.state == "succeeded", error=job.run.error)
+    training_jobs.mark_submitted(job.job_id, decision.attempt, job.run.run_id)
+    training_jobs.mark_finished(job.job_id, succeeded=job.state == "succeeded", error=job.run.error)
     decision, is_new = place()
     return decision.stored_id, None if is_new else find_job(workspace, decision.stored_id)
 

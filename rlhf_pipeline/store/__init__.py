@@ -34,6 +34,7 @@ from rlhf_pipeline.store.replays import Replays
 from rlhf_pipeline.store.rules import Guidelines, Rules
 from rlhf_pipeline.store.taste_changes import TasteChangeLog
 from rlhf_pipeline.store.tokens import FailedLogins, Tokens
+from rlhf_pipeline.store.training_jobs import TrainingJobs
 from rlhf_pipeline.store.users import Users
 from rlhf_pipeline.store.vote_log import DayDigest, TouchedDay
 from rlhf_pipeline.store.votes import Votes
@@ -66,6 +67,7 @@ class Store:
         self.detectors = Detectors(database)
         self.events = Events(database)
         self.decisions = Decisions(database)
+        self.training_jobs = TrainingJobs(database)
         self.decision_history = DecisionHistory(database)
         self.taste_changes = TasteChangeLog(database)
         self.adjudications = Adjudications(database)

@@ -9,9 +9,9 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, and_, func, literal, or_, select, true, tuple_
+from sqlalchemy import ColumnElement, Connection, and_, func, literal, or_, select, true, tuple_
 
-from rlhf_pipeline.records import AnnotatorKind
+from rlhf_pipeline.records import AnnotatorKind, Choice
 from rlhf_pipeline.store.schema import adjudications, comparisons, votes
 
 LATEST = 2**62  # above any seq
@@ -109,3 +109,33 @@ def _is_later_turn(later: Any, vote: Any) -> ColumnElement[bool]:
         later.c.annotator_id == vote.c.annotator_id,
         comes_later,
     )
+
+
+def is_trainable(table: Any) -> ColumnElement[bool]:
+    """Votes of the reward model itself, and skips, are no reason to train it again."""
+    return and_(
+        table.c.annotator_kind != AnnotatorKind.MACHINE.value, table.c.choice != Choice.SKIP.value
+    )
+
+
+def count_trainable(connection: Connection, after: int, until: int) -> int:
+    """Votes with a seq above `after` and up to `until`: no machine's, no skips, no superseded
+    ones.
+    """
+    of_range = (votes.c.seq > after, votes.c.seq <= until)
+    replaced = votes.alias("replaced")
+    # Queried from the few that supersede: looking for a successor of each vote takes twice as long.
+    gone = (
+        select(func.count())
+        .select_from(votes)
+        .join(replaced, supersedes(votes, replaced))
+        .where(
+            *of_range,
+            votes.c.supersedes.is_not(None),
+            replaced.c.seq > after,
+            is_trainable(replaced),
+        )
+    )
+    cast = select(func.count()).select_from(votes).where(*of_range, is_trainable(votes))
+    n_cast, n_gone = (connection.execute(wanted).scalar_one() for wanted in (cast, gone))
+    return n_cast - n_gone

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import select
 
-from rlhf_pipeline.store.counting import supersedes
-from rlhf_pipeline.store.decisions import is_trainable
+from rlhf_pipeline.store.counting import is_trainable, supersedes
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import audit, votes
 from rlhf_pipeline.store.vote_log import ROWS_AT_ONCE

@@ -327,6 +327,9 @@ decisions = _table(
     _time("leased_until", nullable=True),
     _count("max_seq"),
     _time("decided_at"),
+    _id("actor", nullable=True),
+    _id("remedy", nullable=True),
+    _count("answers", nullable=True),
     _text("error", nullable=True),
     _text("record"),
     CheckConstraint(

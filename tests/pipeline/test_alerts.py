@@ -152,8 +152,8 @@ def test_a_confirmed_change_is_one_alert_until_a_policy_serves(world: World) -> 
     assert (alert.rule, alert.state, alert.severity) == ("drift", "open", "critical")
     assert "confirmed by 1 detector (rise_test). Decision 1: retrain" in alert.title
     assert alert.link == "/decisions/1"
-    world.store.decisions.mark_submitted(stored.stored_id, 1, "run-1")
-    world.store.decisions.mark_finished(stored.stored_id, succeeded=True)
+    world.store.training_jobs.mark_submitted(stored.stored_id, 1, "run-1")
+    world.store.training_jobs.mark_finished(stored.stored_id, succeeded=True)
     refused = GateDecision(
         candidate="demo.policy@2", champion="demo.policy@1", promoted=False, checks=()
     )

@@ -273,7 +273,7 @@ def test_run_of_a_decision_stays(home: Home) -> None:
     home.store.events.add([event])
     fire = home.store.decisions.decide(fire_on_everything, now=NOW, champion=None)
     assert fire is not None
-    home.store.decisions.mark_submitted(fire.decision_id or 0, 1, run_id)
+    home.store.training_jobs.mark_submitted(fire.decision_id or 0, 1, run_id)
     assert home.retention.delete() == {}
 
 

@@ -57,12 +57,12 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def place(store: Store) -> int:
     order = TrainingOrder(stages={"candidate_model": {"strategy": "dpo"}})
-    decision, _ = store.decisions.order(order, reason="try", actor="ada", now=utc_now())
+    decision, _ = store.training_jobs.order(order, reason="try", actor="ada", now=utc_now())
     return decision.stored_id
 
 
 def cancel(store: Store, job: int) -> None:
-    store.decisions.cancel(job, reason="enough", actor="bob", now=utc_now())
+    store.training_jobs.cancel(job, reason="enough", actor="bob", now=utc_now())
 
 
 def add_run(instance: dg.DagsterInstance, status: Status, **tags: str) -> dg.DagsterRun:
@@ -87,7 +87,7 @@ def test_job_that_was_cancelled_too_late_has_succeeded(
     add_run(instance, Status.SUCCESS, **key)
     _record_outcomes("demo", instance, store)
     assert store.decisions.get(job).state == "succeeded"
-    assert store.decisions.last_error(job) is None
+    assert store.decisions.get(job).error is None
 
 
 def test_process_of_a_background_job_is_interrupted_too(

@@ -30,7 +30,7 @@ CHANGES = [
 def place(project: Any, *changes: str) -> int:
     """Order a small training; the number of the job."""
     order = build_order(LoopSettings(), "dpo", [*CHANGES, *changes], None)
-    decision, _ = project.store.decisions.order(order, reason="try", actor="ada", now=utc_now())
+    decision, _ = project.store.training_jobs.order(order, reason="try", actor="ada", now=utc_now())
     number: int = decision.stored_id
     return number
 
@@ -44,7 +44,7 @@ def state_of(project: Any, job: int) -> JobState:
     return derive_state(
         project.store.decisions.get(job),
         run.status if run else None,
-        is_cancelled=project.store.decisions.find_cancellation(job) is not None,
+        is_cancelled=project.store.training_jobs.find_cancellation(job) is not None,
         is_silent=False,
     )
 
@@ -95,7 +95,7 @@ def test_cancelled_job_ends_soon_and_its_order_resumes(
 
     def cancel_in_step_3(done: int, total: int, note: str = "") -> None:
         if note.startswith("loss") and done >= 3 and not cancelled_at:
-            project.store.decisions.cancel(1, reason="enough", actor="bob", now=utc_now())
+            project.store.training_jobs.cancel(1, reason="enough", actor="bob", now=utc_now())
             cancelled_at.append(time.monotonic())
             time.sleep(30)  # a slow step
 

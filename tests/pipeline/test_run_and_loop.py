@@ -100,7 +100,7 @@ def test_retraining_by_hand_is_a_decision_with_its_reason(project: Any) -> None:
     (decision,) = project.store.decisions.all()
     assert decision.reasons == ("by hand: the new guideline",)
     assert (decision.actor, decision.state) == ("rlhf run", "failed")
-    assert project.store.decisions.pending_fires() == [], "its author decides about another try"
+    assert project.store.training_jobs.pending() == [], "its author decides about another try"
     run = project.instance.get_run_by_id(decision.run_id)
     assert run.tags["rlhf/decision_id"] == str(decision.decision_id)
     shown = project.instance.get_latest_materialization_event(dg.AssetKey("retraining_decision"))

@@ -107,7 +107,7 @@ def assert_replayed_once(project: Any, files: ImportFiles, *, killed: Sequence[s
     """
     store, days = project.store, list(files.days)
     assert (store.replays.pending_days(), store.replays.unrequested_days()) == ([], [])
-    assert [*store.decisions.pending_fires(), *store.decisions.submitted_fires()] == []
+    assert [*store.training_jobs.pending(), *store.training_jobs.submitted()] == []
     assert store.votes.count() == store.votes.max_seq() == len(days) * files.n_votes
     assert store.audit.verify() > store.votes.count()
     for stage in FEEDBACK:

@@ -76,7 +76,9 @@ def submitted(household: Household) -> dg.DagsterRun:
     decision = store.decisions.decide(decide, now=utc_now(), champion=project.judge)
     assert decision.action == "fire", decision.reasons
     # what the killed one leaves
-    assert store.decisions.lease(decision.decision_id, 1, now=utc_now(), lease=timedelta(seconds=5))
+    assert store.training_jobs.lease(
+        decision.decision_id, 1, now=utc_now(), lease=timedelta(seconds=5)
+    )
     # Dagster's own queue has no lock: two daemons that look at once launch a run twice, and the
     # second process fails it.
     household.launch(0)

@@ -133,13 +133,13 @@ def test_a_killed_step_of_a_training_is_started_again(start: Callable[..., Run])
 def test_a_cancelled_job_ends_soon_whatever_its_step_does(
     project: Any, start: Callable[..., Run], index: int, mishap: str
 ) -> None:
-    decisions = project.store.decisions
+    training_jobs = project.store.training_jobs
     order = TrainingOrder(stages={"candidate_model": {"strategy": "dpo"}}, key=mishap)
-    decision, _ = decisions.order(order, reason="try", actor="ada", now=utc_now())
+    decision, _ = training_jobs.order(order, reason="try", actor="ada", now=utc_now())
     tags = {DECISION_TAG: str(decision.decision_id)}
     started = start(index, "training", mishap=mishap, tags=tags)
     [pid] = eventually(lambda: started.attempts, seconds=120, what="the step", every=0.05)
-    decisions.cancel(decision.decision_id, reason="enough", actor="ada", now=utc_now())
+    training_jobs.cancel(decision.decision_id, reason="enough", actor="ada", now=utc_now())
     # five seconds on a machine with nothing else to do
     assert POLL_S + GRACE_S <= 3
     eventually(lambda: not lives(pid), seconds=60, what="the end of the step", every=0.1)

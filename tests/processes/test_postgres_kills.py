@@ -255,7 +255,7 @@ def test_four_simultaneous_ticks_make_one_decision_and_one_request(
     fired = [d for d in replayed.store.decisions.all() if d.action == "fire"]
     assert len(fired) == 1
     assert [r.run_key for r in answered.at_once] == [f"retraining:demo:{fired[0].decision_id}:1"]
-    assert replayed.store.decisions.pending_fires() == []
+    assert replayed.store.training_jobs.pending() == []
     assert fired[0].change_seq == CHANGE
 
 

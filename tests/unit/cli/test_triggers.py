@@ -60,7 +60,7 @@ def decided(voted: LearntHome, tmp_path_factory: pytest.TempPathFactory) -> Lear
             store.events.add([event(detector, 300 + i * 40)])
             now = FIRST + timedelta(hours=i)
             store.decisions.decide(rule, now=now, champion=MODEL, up_to_seq=350 + i)
-        store.decisions.mark_finished(2, succeeded=True)
+        store.training_jobs.mark_finished(2, succeeded=True)
         store.decisions.fire_by_hand("=1+1 new guidelines", actor="ada@example.org", now=SECOND)
     return home
 

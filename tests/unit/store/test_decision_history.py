@@ -84,7 +84,7 @@ def test_history_decided_again_gives_the_stored_decisions(
         end = datetime.combine(at.date(), datetime.max.time(), UTC)
         made = store.decisions.decide(lambda e: decide(e, params), now=end, champion=MODEL)
         if made is not None and made.action == "fire":
-            store.decisions.mark_finished(made.stored_id, succeeded=True)
+            store.training_jobs.mark_finished(made.stored_id, succeeded=True)
     stored = store.decisions.all()
     votes = store.decision_history.votes()
     history = History(

@@ -160,14 +160,14 @@ def test_a_fire_claims_the_events_and_waits_for_a_run(store, decide, make_event)
         10,
     )
     assert store.events.find_open() == []
-    assert store.decisions.pending_fires() == store.decisions.all() == [decision]
+    assert store.training_jobs.pending() == store.decisions.all() == [decision]
     assert decide(fire) is None
 
 
 def test_held_events_count_until_the_next_fire(store, decide, make_event):
     store.events.add([make_event(10)])
     assert decide(hold).state == "held"
-    assert store.decisions.pending_fires() == []
+    assert store.training_jobs.pending() == []
     assert decide(hold).decision_id is None  # nothing new to claim, so nothing stored
     assert len(store.decisions.all()) == 1
     store.events.add([make_event(12)])
@@ -218,13 +218,13 @@ def test_a_rule_that_fails_leaves_everything_open(store, decide, make_event):
 def test_a_decision_walks_to_its_end(store, decide, make_event):
     store.events.add([make_event()])
     decide(fire)
-    submitted = store.decisions.mark_submitted(1, 1, "run-1")
+    submitted = store.training_jobs.mark_submitted(1, 1, "run-1")
     assert (submitted.state, submitted.run_id) == ("submitted", "run-1")
-    assert store.decisions.mark_submitted(1, 1, "run-2") == submitted
-    assert store.decisions.pending_fires() == []
-    assert store.decisions.mark_finished(1, succeeded=True).state == "succeeded"
-    assert store.decisions.mark_finished(1, succeeded=False, error="late").state == "succeeded"
-    assert store.decisions.retry(1).state == "succeeded"
+    assert store.training_jobs.mark_submitted(1, 1, "run-2") == submitted
+    assert store.training_jobs.pending() == []
+    assert store.training_jobs.mark_finished(1, succeeded=True).state == "succeeded"
+    assert store.training_jobs.mark_finished(1, succeeded=False, error="late").state == "succeeded"
+    assert store.training_jobs.retry(1).state == "succeeded"
     assert store.decisions.get(1).reasons == ("1 events",)
     # the change of taste has a link beside the three of the decision
     assert store.audit.verify() == 4
@@ -234,31 +234,31 @@ def test_a_retry_is_a_new_attempt_until_there_were_enough(store, decide, make_ev
     store.events.add([make_event()])
     decide(fire)
     for attempt in (1, 2):
-        store.decisions.mark_submitted(1, attempt, f"run-{attempt}")
-        again = store.decisions.retry(1, max_attempts=3, attempt=attempt)
+        store.training_jobs.mark_submitted(1, attempt, f"run-{attempt}")
+        again = store.training_jobs.retry(1, max_attempts=3, attempt=attempt)
         assert (again.state, again.attempt, again.run_id) == ("pending", attempt + 1, None)
-        assert store.decisions.retry(1, max_attempts=3, attempt=attempt) == again
-        assert store.decisions.mark_submitted(1, attempt, "old run") == again
-        assert store.decisions.mark_finished(1, succeeded=False, attempt=attempt) == again
-    store.decisions.mark_submitted(1, 3, "run-3")
-    assert store.decisions.mark_finished(1, succeeded=False, error="killed").state == "failed"
-    assert store.decisions.retry(1, max_attempts=3).state == "failed"
-    assert store.decisions.last_error(1) == "killed"
+        assert store.training_jobs.retry(1, max_attempts=3, attempt=attempt) == again
+        assert store.training_jobs.mark_submitted(1, attempt, "old run") == again
+        assert store.training_jobs.mark_finished(1, succeeded=False, attempt=attempt) == again
+    store.training_jobs.mark_submitted(1, 3, "run-3")
+    assert store.training_jobs.mark_finished(1, succeeded=False, error="killed").state == "failed"
+    assert store.training_jobs.retry(1, max_attempts=3).state == "failed"
+    assert store.decisions.get(1).error == "killed"
 
 
 def test_one_of_two_daemons_gets_the_lease(store, decide, make_event):
     store.events.add([make_event()])
     decide(fire)
     minute = timedelta(minutes=1)
-    assert store.decisions.lease(1, 1, now=NOON, lease=minute)
-    assert not store.decisions.lease(1, 1, now=NOON + minute / 2, lease=minute)
-    assert store.decisions.lease(1, 1, now=NOON + minute, lease=minute)  # the first one died
-    store.decisions.mark_submitted(1, 1, "run-1")
-    assert [d.run_id for d in store.decisions.submitted_fires()] == ["run-1"]
-    assert not store.decisions.lease(1, 1, now=NOON + 3 * minute, lease=minute)
-    store.decisions.retry(1)
-    assert not store.decisions.lease(1, 1, now=NOON, lease=minute)
-    assert store.decisions.lease(1, 2, now=NOON, lease=minute)
+    assert store.training_jobs.lease(1, 1, now=NOON, lease=minute)
+    assert not store.training_jobs.lease(1, 1, now=NOON + minute / 2, lease=minute)
+    assert store.training_jobs.lease(1, 1, now=NOON + minute, lease=minute)  # the first one died
+    store.training_jobs.mark_submitted(1, 1, "run-1")
+    assert [d.run_id for d in store.training_jobs.submitted()] == ["run-1"]
+    assert not store.training_jobs.lease(1, 1, now=NOON + 3 * minute, lease=minute)
+    store.training_jobs.retry(1)
+    assert not store.training_jobs.lease(1, 1, now=NOON, lease=minute)
+    assert store.training_jobs.lease(1, 2, now=NOON, lease=minute)
 
 
 NAMED = {"quarantine": {"annotator_ids": ["bob"], "from_seq": 8}}
@@ -323,7 +323,7 @@ def test_a_decision_is_answered_once_and_by_whom_is_on_record(store, decide, mak
         store.decisions.answer(1, answer_by("nothing"))
     assert Quarantines.from_decisions(store.decisions.fires()) == Quarantines({"bob": 8})
     lifted = store.decisions.answer(2, answer_by("lift"))
-    assert store.decisions.pending_fires() == [begun, lifted]
+    assert store.training_jobs.pending() == [begun, lifted]
     assert not Quarantines.from_decisions(store.decisions.fires())
     with pytest.raises(StoreError, match="Decision 2 was answered already"):
         store.decisions.answer(2, answer_by("lift"))
@@ -346,6 +346,6 @@ def test_a_quarantine_by_hand_names_annotators_with_votes(store, make_comparison
     store.decisions.fire_by_hand(
         **BY_HAND, quarantine=Quarantine(annotator_ids=("ana",), from_seq=2)
     )
-    (begun,) = store.decisions.pending_fires()
+    (begun,) = store.training_jobs.pending()
     assert (begun.remedy, begun.reasons) == ("quarantine", ("by hand: spam",))
     assert Quarantines.from_decisions([begun]) == Quarantines({"ana": 2})

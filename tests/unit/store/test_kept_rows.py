@@ -135,9 +135,9 @@ def test_a_row_without_its_link_is_found(written, table, change):
 def decided(store) -> Store:
     """A decision of three links, a decision of the gate and a calibration."""
     store.decisions.fire_by_hand("new data", actor="ann", now=GIVEN)
-    store.decisions.lease(1, 1, now=GIVEN, lease=timedelta(minutes=1))
-    store.decisions.mark_submitted(1, 1, "run")
-    store.decisions.mark_finished(1, succeeded=False, error="out of memory")
+    store.training_jobs.lease(1, 1, now=GIVEN, lease=timedelta(minutes=1))
+    store.training_jobs.mark_submitted(1, 1, "run")
+    store.training_jobs.mark_finished(1, succeeded=False, error="out of memory")
     gate = GateDecision(
         candidate="demo.policy@2",
         champion="demo.policy@1",

@@ -13,7 +13,7 @@ from tests.unit.store.conftest import NOON
 def place(store: Store, beta: float = 0.1, key: str | None = None) -> tuple[int, bool]:
     """The number of the job, and whether the order made it."""
     order = TrainingOrder(stages={"candidate_model": {"strategy": "dpo", "beta": beta}}, key=key)
-    decision, is_new = store.decisions.order(order, reason="try", actor="ada", now=NOON)
+    decision, is_new = store.training_jobs.order(order, reason="try", actor="ada", now=NOON)
     return decision.stored_id, is_new
 
 
@@ -21,9 +21,9 @@ def test_same_order_is_one_job_while_it_is_open(store: Store) -> None:
     assert place(store) == (1, True)
     assert place(store) == (1, False)
     assert place(store, beta=0.3) == (2, True)
-    store.decisions.mark_submitted(1, 1, "r")
+    store.training_jobs.mark_submitted(1, 1, "r")
     assert place(store) == (1, False)
-    store.decisions.mark_finished(1, succeeded=True)
+    store.training_jobs.mark_finished(1, succeeded=True)
     assert place(store) == (3, True)
     order = store.decisions.get(1).order
     assert order is not None
@@ -33,7 +33,7 @@ def test_same_order_is_one_job_while_it_is_open(store: Store) -> None:
 def test_key_names_one_job_for_good(store: Store) -> None:
     assert place(store, key="sweep-1") == (1, True)
     assert place(store, key="sweep-2") == (2, True)
-    store.decisions.mark_finished(1, succeeded=False, error="no votes")
+    store.training_jobs.mark_finished(1, succeeded=False, error="no votes")
     assert place(store, key="sweep-1") == (1, False)
     with pytest.raises(IdempotencyConflict, match=r"'sweep-1' is that of job 1.*another key"):
         place(store, beta=0.3, key="sweep-1")
@@ -41,14 +41,14 @@ def test_key_names_one_job_for_good(store: Store) -> None:
 
 def test_cancelled_job_starts_no_run_and_names_who_ended_it(store: Store) -> None:
     place(store)
-    assert store.decisions.find_cancellation(1) is None
-    made = store.decisions.cancel(1, reason="wrong set", actor="bob", now=NOON)
+    assert store.training_jobs.find_cancellation(1) is None
+    made = store.training_jobs.cancel(1, reason="wrong set", actor="bob", now=NOON)
     assert (made.action, made.answers, made.actor) == ("hold", 1, "bob")
     assert made.reasons == ("by hand: cancels job 1: wrong set",)
-    assert store.decisions.find_cancellation(1) == made
-    assert store.decisions.cancel(1, reason="again", actor="bob", now=NOON) == made
-    assert store.decisions.pending_fires() == []
-    assert store.decisions.last_error(1) == "cancelled by bob: wrong set"
+    assert store.training_jobs.find_cancellation(1) == made
+    assert store.training_jobs.cancel(1, reason="again", actor="bob", now=NOON) == made
+    assert store.training_jobs.pending() == []
+    assert store.decisions.get(1).error == "cancelled by bob: wrong set"
     assert place(store) == (3, True), "the same order later is a new job"
     assert store.audit.verify() > 0
 
