@@ -1,4 +1,4 @@
-"""Dependencies of routes: the site, the authenticated user and the required permission."""
+"""Dependencies of routes: the site, the user, the required permission and known parameters."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,11 +14,12 @@ from starlette.routing import BaseRoute, Mount
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.problems import LOG_IN, Problem
+from rlhf_pipeline.web.problems import LOG_IN, QUERY, Problem
 from rlhf_pipeline.web.site import Site
 
 # user id of the page that sends the request; the browser may have logged in as another since
 ANNOTATOR = "x-annotator"
+OF_SCRIPTS = frozenset({"zoom"})  # charts keep it in the address of their page
 _PRINCIPAL_KEY = "rlhf.principal"  # cached in the scope of the request
 
 
@@ -59,13 +60,15 @@ def cached_principal(request: HTTPConnection) -> Principal | None:
 
 @dataclass(frozen=True)
 class RequiredPermission:
-    """Admits logged-in users with the permission. `X-Annotator`, if sent, must name the user."""
+    """Admits logged-in users with the permission, and only query parameters that the route takes.
+    `X-Annotator`, if sent, must name the user.
+    """
 
     permission: Permission | None
 
     async def __call__(self, request: Request) -> Principal:
         """Raises Problem 401 without a login, 403 for another user than `X-Annotator` names and
-        without the permission.
+        without the permission, 422 for an unknown query parameter.
         """
         principal = await find_principal(request)
         if principal is None:
@@ -84,16 +87,19 @@ class RequiredPermission:
                 "lack. Ask an admin for a role with it.",
                 kind="forbidden",
             )
+        _refuse_unknown_parameters(request)
         return principal
 
 
 @dataclass(frozen=True)
 class PublicRoute:
-    """Admits everyone, for a stated reason."""
+    """Admits everyone, for a stated reason, and only query parameters that the route takes."""
 
     why: str
 
-    async def __call__(self) -> None: ...
+    async def __call__(self, request: Request) -> None:
+        """Raises Problem 422 for an unknown query parameter."""
+        _refuse_unknown_parameters(request)
 
 
 def needs(permission: Permission | None = None) -> RequiredPermission:
@@ -128,6 +134,31 @@ def refuse_undeclared(app: FastAPI) -> None:
             f"Routes without a declared permission: {', '.join(bare)}. Add "
             "Depends(needs(Permission.…)) or Depends(public(reason)) to each."
         )
+
+
+def _refuse_unknown_parameters(request: Request) -> None:
+    """A misspelt filter would be ignored, and the answer would be of all rows."""
+    if not request.query_params:
+        return
+    known = _name_parameters(request.scope["route"].dependant)
+    unknown = sorted(set(request.query_params) - set(known) - OF_SCRIPTS)
+    if unknown:
+        words = f"this address takes {', '.join(known)}" if known else "this address takes none"
+        raise Problem(
+            422,
+            f"Unknown parameter {', '.join(unknown)}: {words}. Correct it or leave it out.",
+            kind="invalid",
+            errors=[(f"{QUERY}{name}", f"is not a parameter; {words}") for name in unknown],
+        )
+
+
+def _name_parameters(of: Dependant) -> list[str]:
+    own = [
+        name
+        for one in of.query_params
+        for name in getattr(one.field_info.annotation, "model_fields", [one.alias])
+    ]
+    return own + [name for inner in of.dependencies for name in _name_parameters(inner)]
 
 
 def _guards(dependant: Dependant) -> Iterator[RequiredPermission | PublicRoute]:

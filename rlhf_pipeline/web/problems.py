@@ -7,9 +7,7 @@ from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.dependencies.models import Dependant
 from fastapi.exceptions import RequestValidationError
-from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -81,13 +79,13 @@ class Problem(Exception):
         return Response(json.dumps(self.document()), self.status, self.headers, MEDIA_TYPE)
 
 
-def problem_of(error: Exception, known: Sequence[str] = ()) -> Problem:
-    """The problem document for an error; `known`: the parameters that the route takes."""
+def problem_of(error: Exception) -> Problem:
+    """The problem document for an error."""
     if isinstance(error, Problem):
         return error
     if isinstance(error, RequestValidationError):
         wrong = [
-            (".".join(str(part) for part in one["loc"]), _describe_invalid(one, known))
+            (".".join(str(part) for part in one["loc"]), _describe_invalid(one))
             for one in error.errors()[:50]
         ]
         said = "; ".join(
@@ -128,10 +126,8 @@ def problem_of(error: Exception, known: Sequence[str] = ()) -> Problem:
     )
 
 
-def _describe_invalid(error: Mapping[str, Any], known: Sequence[str]) -> str:
-    """Pydantic's message, or plain words for a text that cannot be read or an unknown filter."""
-    if error["type"] == "extra_forbidden" and error["loc"][0] == "query":
-        return f"is not a filter of this list; it has {', '.join(known)}"
+def _describe_invalid(error: Mapping[str, Any]) -> str:
+    """Pydantic's message, or plain words for a text that cannot be read."""
     wanted = UNREADABLE.get(error["type"])
     if wanted:
         return f"{str(error['input'])[:50]!r} is not {wanted}"
@@ -145,7 +141,7 @@ def install_problem_handlers(app: FastAPI, page: ProblemPage | None) -> None:
     """Answer every error with a problem: a document below /api/, a page elsewhere."""
 
     async def handle_error(request: Request, error: Exception) -> Response:
-        problem = problem_of(error, _list_parameters(request))
+        problem = problem_of(error)
         if problem.status == 503:  # the server logs the traceback of a 500
             log.error("%s", escape_controls(f"{request.method} {request.url.path}: {error}"))
         if page is None or request.url.path.startswith(API):
@@ -162,21 +158,6 @@ def install_problem_handlers(app: FastAPI, page: ProblemPage | None) -> None:
         Exception,
     ):
         app.add_exception_handler(kind, handler)
-
-
-def _list_parameters(request: Request) -> list[str]:
-    """The query parameters of the route that a request reached."""
-    route = request.scope.get("route")
-    return _name_parameters(route.dependant) if isinstance(route, APIRoute) else []
-
-
-def _name_parameters(of: Dependant) -> list[str]:
-    own = [
-        name
-        for one in of.query_params
-        for name in getattr(one.field_info.annotation, "model_fields", [one.alias])
-    ]
-    return own + [name for inner in of.dependencies for name in _name_parameters(inner)]
 
 
 def _snake_case(name: str) -> str:

@@ -55,13 +55,13 @@ def read_accuracy(site: AnySite, principal: Reader, days: Days) -> Response:
 
 
 @api.get("/charts/versions", response_model=Chart)
-def read_versions(site: AnySite, _: Reader, model: ChartFilter = None) -> Response:
+def read_versions(site: AnySite, _: Reader, chosen: Chosen) -> Response:
     """Accuracy beside its noise ceiling, and calibration error, of the last versions of the reward
     model on the same held-out votes, as the newest `calibration` measured them. With `model`, a
-    reward model as name@version, only that one.
+    reward model as name@version, only that one; the other filters choose nothing here.
     """
     points = site.store.metric_points.latest(VERSION_METRICS)
-    return answer_chart(chart_versions(points, model))
+    return answer_chart(chart_versions(points, chosen.model))
 
 
 @pages.get("/alignment")
