@@ -1,6 +1,7 @@
-"""The filters of lists: one record each, shared by store, pages, API, CSV files and client."""
+"""The filters of lists and charts: one record each for store, pages, API, CSV files and client."""
 
-from datetime import date
+from collections.abc import Collection
+from datetime import date, timedelta
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
@@ -24,20 +25,25 @@ Mark = Literal["too_fast", "same_as_before", "duplicate"]
 QualityOrder = Literal["doubt", "votes", "name"] | Mark
 ConsensusState = Literal["open", "disputed", "agreed", "decided", "all"]
 ConsensusMethod = Literal["majority", "strength_weighted", "joint_model"]
+PreferenceGrouping = Literal["day", "category", "source", "group"]
+ComparedOrder = Literal["disagreement", "a", "b"]
 FeedbackKind = Literal["thumbs", "rating", "correction", "detailed"]
 Value = Annotated[Text, Field(max_length=200)] | None
 Number = Annotated[int, Field(ge=1, le=LARGEST)] | None
+Confidence = Annotated[
+    float, Field(ge=0.5, le=1, description="Stated confidence that lies in the bin.")
+]
+VersionLabel = Annotated[
+    Text, Field(max_length=200, description="A version, such as demo.policy@3.")
+]
+Version = Annotated[int, Field(ge=1, lt=2**31, description="Version of a policy.")]
+SHOWN_DAYS = 90  # without `since`
 OTHER_PLACE = {"cursor", "limit"}
 _DAY: TypeAdapter[date | None] = TypeAdapter(date | None)
 
 
-class Filter(Record):
-    """Which rows of a list, and which page of them. A missing or empty filter takes all."""
-
-    cursor: Annotated[str, Field(max_length=500)] | None = Field(
-        default=None, description="`next` of the previous page."
-    )
-    limit: int = Field(default=50, ge=1, le=MOST_LISTED)
+class QueryFilter(Record):
+    """What a query chooses. A missing or empty parameter chooses all."""
 
     @model_validator(mode="before")
     @classmethod
@@ -54,18 +60,9 @@ class Filter(Record):
             name: "true" if value is True else str(value or "") for name, value in values.items()
         }
 
-    @property
-    def here(self) -> dict[str, str]:
-        """`chosen` and the page of the list, for an address that shows it again."""
-        return {**self.chosen, "cursor": self.cursor or ""}
 
-    def at(self, cursor: str | None, limit: int) -> Self:
-        """The same filter at another place."""
-        return self.model_copy(update={"cursor": cursor, "limit": limit})
-
-
-class DatedFilter(Filter):
-    """Filters with a first and a last day."""
+class DayFilter(QueryFilter):
+    """Which days, by the first and the last."""
 
     since: date | None = None
     until: date | None = None
@@ -77,6 +74,45 @@ class DatedFilter(Filter):
         if since and until and since > until:
             raise ValueError(f"From {since} is after To {until}: exchange them or leave one out")
         return until
+
+    def resolve(self, newest: date | None, n_days: int = SHOWN_DAYS) -> tuple[date, date]:
+        """First and last day: without `until` up to the newest day with data, without `since`
+        `n_days` days.
+        """
+        last = self.until or max(newest or date.min, self.since or date.min)
+        return self.since or last - timedelta(days=min(n_days, last.toordinal()) - 1), last
+
+    def find_left_out(self, known: Collection[date], n_days: int = SHOWN_DAYS) -> date | None:
+        """The first of the days with data, where `resolve` leaves it out without being asked to."""
+        if self.since is not None or not known:
+            return None
+        first = min(known)
+        return first if first < self.resolve(max(known), n_days)[0] else None
+
+    def includes(self, day: date) -> bool:
+        return (self.since or date.min) <= day <= (self.until or date.max)
+
+
+class Filter(QueryFilter):
+    """Which rows of a list, and which page of them."""
+
+    cursor: Annotated[str, Field(max_length=500)] | None = Field(
+        default=None, description="`next` of the previous page."
+    )
+    limit: int = Field(default=50, ge=1, le=MOST_LISTED)
+
+    @property
+    def here(self) -> dict[str, str]:
+        """`chosen` and the page of the list, for an address that shows it again."""
+        return {**self.chosen, "cursor": self.cursor or ""}
+
+    def at(self, cursor: str | None, limit: int) -> Self:
+        """The same filter at another place."""
+        return self.model_copy(update={"cursor": cursor, "limit": limit})
+
+
+class DatedFilter(DayFilter, Filter):
+    """Which rows of a list that has days."""
 
 
 class VoteFilter(DatedFilter):
@@ -190,6 +226,124 @@ class AuditFilter(Filter):
         default=None, description="Name of the action; `users.*` matches a prefix."
     )
     object_id: Value = None
+
+
+class ModelFilter(DayFilter):
+    """Which versions of models, by day."""
+
+    model: Value = Field(default=None, description="Name of a model, or a version as name@version.")
+
+    def takes(self, label: str, day: date) -> bool:
+        """Whether it chooses the version `label` of a day."""
+        return self.includes(day) and self.model in (None, label, label.rpartition("@")[0])
+
+
+class GroupFilter(DayFilter):
+    """Which votes or figures: of a model and of a group of comparisons or annotators, by day."""
+
+    model: Value = None
+    category: Value = None
+    source: Value = Field(default=None, description="Data set, or `this project`.")
+    group: Value = Field(default=None, description="Of annotators.")
+
+    @property
+    def comparison_groups(self) -> dict[str, str]:
+        """The chosen group of comparisons of each grouping."""
+        chosen = {"category": self.category, "source": self.source}
+        return {by: group for by, group in chosen.items() if group is not None}
+
+
+class PreferenceFilter(GroupFilter):
+    """Which votes, and what a chart of them compares."""
+
+    by: PreferenceGrouping = Field(default="day", description="What the chart compares.")
+
+
+class CalibrationFilter(GroupFilter):
+    """A reward model, one of its calibrators, later votes, and a dimension of the rubric."""
+
+    version: int | None = Field(default=None, ge=1, lt=2**31)
+    dimension: Value = None
+
+
+class CalibrationPageFilter(CalibrationFilter, Filter):
+    """The same, and a page of the log of calibrators."""
+
+
+class CalibrationBinFilter(CalibrationPageFilter):
+    """The same, and the votes of one bin."""
+
+    bin: Confidence
+
+
+class ProbeFilter(DayFilter):
+    """Which predictions are compared with which later votes."""
+
+    reward_model: Value = Field(
+        default=None,
+        description="Reward model as name@version; default the one that predicted last.",
+    )
+    calibrator: Value = Field(
+        default=None, description="Calibrator as method@version; default all of that model."
+    )
+    category: Value = None
+    source: Value = None
+    group: Value = Field(default=None, description="Of annotators.")
+
+
+class ProbedPairFilter(ProbeFilter, Filter):
+    """Which votes in a bin of the diagram."""
+
+    bin: Confidence
+
+
+class CompareFilter(Filter):
+    """Which two versions of a policy, which prompts, and in which order."""
+
+    a: Version | None = None
+    b: Version | None = None
+    category: Value = None
+    q: Value = Field(default=None, description="A part of the prompt or of a completion.")
+    order: ComparedOrder = Field(
+        default="disagreement",
+        description="`disagreement`: largest difference of scores first; `a`, `b`: where that "
+        "version is better.",
+    )
+
+
+class ComparedVersionsFilter(CompareFilter):
+    """The same, of two named versions."""
+
+    a: Version
+    b: Version
+
+
+class LearntPairFilter(Filter):
+    """Which version's retraining set."""
+
+    model: VersionLabel
+
+
+class AnnotatorFilter(DayFilter):
+    """Which annotator, and which days."""
+
+    annotator_id: Annotated[Text, Field(min_length=1, max_length=200)]
+
+
+class DriftFilter(DayFilter):
+    """Which drift reports, and which space of them."""
+
+    space: Value = None
+
+
+class ClusterFilter(QueryFilter):
+    """The clusters of which day."""
+
+    day: date | None = Field(default=None, description="By default the last day with any.")
+
+
+class ClusterPageFilter(ClusterFilter, Filter):
+    """The same, and a page of the comparisons of one."""
 
 
 class PointFilter(DatedFilter):

@@ -32,6 +32,7 @@ PLACES = (
     *("Home", "Annotate", "Data", "People", "Preferences", "Models"),
     *("Drift", "Production", "Alerts", "Runs", "Settings", "Audit"),
 )
+DAYS = ["since", "until"]  # parameters of charts, which are wrong together
 NOTICE, NOTICE_LASTS_S = "notice", 60  # the cookie that carries words to the next page
 MOST_NEXT = 500  # characters of an address that a login leads back to
 THEMES = ("dark", "light")
@@ -111,8 +112,10 @@ async def problem_page(request: Request, problem: Problem) -> Response:
     if request.method != "GET":
         back, words = _find_sender(request) or "/", "Back"
     elif any(name in request.query_params for name in wrong):
-        back = str(request.url.remove_query_params(wrong).replace(scheme="", netloc=""))
-        words = "Show all days" if set(wrong) <= {"since", "until"} else "Show it without this"
+        is_of_days = set(wrong) <= set(DAYS)
+        left_out = DAYS if is_of_days else wrong
+        back = str(request.url.remove_query_params(left_out).replace(scheme="", netloc=""))
+        words = "Show all days" if is_of_days else "Show it without this"
     page = render(
         "problem.html",
         request,

@@ -14,6 +14,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from rlhf_pipeline.api_types.filters import ProbeFilter
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.metric_catalogue import METRICS, let_silence_grow, reset_past_counts
 from rlhf_pipeline.records import AnnotationRules, AnnotatorKind
@@ -32,7 +33,7 @@ from rlhf_pipeline.web.streams import Streams
 if TYPE_CHECKING:
     from rlhf_pipeline.artefacts import Artefacts
     from rlhf_pipeline.web.annotate.known_answers import KnownAnswer
-    from rlhf_pipeline.web.calibration.probe_counter import ProbeQuery, ProbeResult
+    from rlhf_pipeline.web.calibration.probe_counter import ProbeResult
     from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFit
     from rlhf_pipeline.web.drift.reports import DriftReports
     from rlhf_pipeline.web.home.stages import StageFile
@@ -92,7 +93,7 @@ class Site:
         self.stage_files = CachedValue(self._find_stage_files, cache_times.stages_s)
         self.metrics_text = CachedValue(self._render_metrics, cache_times.scrape_s)
         self._cache_times = cache_times
-        self._probes: ExpiringCache[ProbeQuery, ProbeResult] = ExpiringCache(
+        self._probes: ExpiringCache[ProbeFilter, ProbeResult] = ExpiringCache(
             MAX_PROBES, cache_times.figures_s
         )
 
@@ -159,10 +160,11 @@ class Site:
 
         return DriftReports(self.files)
 
-    def probe(self, asked: ProbeQuery) -> ProbeResult:
+    def probe(self, asked: ProbeFilter) -> ProbeResult:
         """The charts of a page share one count."""
         from rlhf_pipeline.web.calibration.probe_counter import count_probe
 
+        asked = ProbeFilter.model_validate(asked.model_dump(include=set(ProbeFilter.model_fields)))
         found = self._probes.get(asked)
         if found is None:
             found = count_probe(self.store, asked)

@@ -431,7 +431,7 @@ def test_diagram_and_votes_are_those_of_the_chosen_annotators_and_days(web: Web)
         _, after = get_counted(reader, path, **asked)["panels"][0]["series"]
         assert (after["n"], after["y"]) == ([n], [share]), asked
         assert len(listed(reader, bin=0.925, **asked)) == n
-    assert after["links"] == [f"/calibration/pairs?group=experts&until={NOON.date()}&bin=0.925"]
+    assert after["links"] == [f"/calibration/pairs?until={NOON.date()}&group=experts&bin=0.925"]
     (panel, _) = get_counted(reader, "/charts/calibration/later_groups", **late)["panels"]
     assert panel["series"][1]["n"] == [12]
     assert panel["series"][1]["links"][0] == f"/calibration?since={late['since']}&category=factual"

@@ -57,7 +57,7 @@ def test_chart_of_alignment_shows_the_points_that_the_api_lists(web: Web):
 def test_charts_refuse_days_in_the_wrong_order(web: Web):
     wrong = {"since": "2026-01-03", "until": "2026-01-02"}
     answer = web.client("auditor").get(PATH, params=wrong)
-    assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "query.since")
+    assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "query.until")
 
 
 @on_sqlite

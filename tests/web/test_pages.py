@@ -174,7 +174,7 @@ def test_a_page_names_a_wrong_filter_and_leads_to_itself_without_it(paged: Web):
     for address, reason, back, words in (
         (
             "/preferences?since=2026-01-09&until=2026-01-01&category=coding",
-            "From 2026-01-09 is after To 2026-01-01.",
+            "From 2026-01-09 is after To 2026-01-01: exchange them",
             "/preferences?category=coding",
             "Show all days",
         ),

@@ -1,11 +1,11 @@
 """Reads the figures of alignment: of all votes, or of one group of them."""
 
-from dataclasses import dataclass, replace
 from datetime import date
 from functools import cache
 from typing import cast
 from urllib.parse import urlencode
 
+from rlhf_pipeline.api_types.filters import DayFilter, GroupFilter
 from rlhf_pipeline.calibration import OverTimeParams
 from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
 from rlhf_pipeline.calibration.window_groups import ANNOTATOR_GROUP, MAX_GROUPS
@@ -27,7 +27,6 @@ from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
 from rlhf_pipeline.web.changed_days import find_taste_changes
-from rlhf_pipeline.web.charts import DayFilter
 from rlhf_pipeline.web.pick_lists import list_sources
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
@@ -40,45 +39,27 @@ ONE_GROUP = (
 )
 
 
-@dataclass(frozen=True)
-class AlignmentFilters:
-    """Which figures a page's address asks for."""
+def groups_of(filters: GroupFilter) -> dict[str, str]:
+    """The chosen group of each grouping, by the name of the filter."""
+    return {name: value for name in GROUPINGS if (value := getattr(filters, name)) is not None}
 
-    days: DayFilter
-    model: str | None = None
-    category: str | None = None
-    source: str | None = None
-    group: str | None = None
 
-    @property
-    def chosen(self) -> dict[str, object]:
-        return {
-            "since": self.days.since,
-            "until": self.days.until,
-            "model": self.model,
-            **{name: getattr(self, name) for name in GROUPINGS},
-        }
+def _labels_of(filters: GroupFilter) -> dict[str, str]:
+    """Of the metric points."""
+    of_group = {
+        label: value
+        for name, group in groups_of(filters).items()
+        for label, value in (("by", GROUPINGS[name]), ("group", group))
+    }
+    return of_group | ({"reward_model": filters.model} if filters.model else {})
 
-    @property
-    def groups(self) -> dict[str, str]:
-        """The chosen group of each grouping, by the name of the filter."""
-        return {name: value for name in GROUPINGS if (value := getattr(self, name)) is not None}
 
-    @property
-    def labels(self) -> dict[str, str]:
-        """Of the metric points."""
-        of_group = {
-            label: value
-            for name, group in self.groups.items()
-            for label, value in (("by", GROUPINGS[name]), ("group", group))
-        }
-        return of_group | ({"reward_model": self.model} if self.model else {})
-
-    def require_one_group(self) -> None:
-        """Raises Problem 422 for more than one."""
-        if len(self.groups) > 1:
-            errors = [(f"query.{name}", "is one of several groups") for name in self.groups]
-            raise Problem(422, ONE_GROUP, kind="invalid", errors=errors)
+def _require_one_group(filters: GroupFilter) -> None:
+    """Raises Problem 422 for more than one."""
+    groups = groups_of(filters)
+    if len(groups) > 1:
+        errors = [(f"query.{name}", "is one of several groups") for name in groups]
+        raise Problem(422, ONE_GROUP, kind="invalid", errors=errors)
 
 
 def read_window_days(site: Site) -> int | None:
@@ -90,13 +71,13 @@ def read_window_days(site: Site) -> int | None:
     return cast(OverTimeParams, params).window_days
 
 
-def build_chart(site: Site, filters: AlignmentFilters, *, may_read_votes: bool) -> Chart:
+def build_chart(site: Site, filters: GroupFilter, *, may_read_votes: bool) -> Chart:
     """Raises Problem 422 for more than one group."""
-    filters.require_one_group()
-    first, last = filters.days.resolve(_find_newest_day(site, filters))
-    read = replace(filters, days=DayFilter(first, last))
+    _require_one_group(filters)
+    first, last = filters.resolve(_find_newest_day(site, filters))
+    read = filters.model_copy(update={"since": first, "until": last})
     points = _read_points(site, read)
-    if filters.days.since is None:
+    if filters.since is None:
         first = min((point.day for point in points), default=first)
 
     return chart_alignment(
@@ -107,13 +88,13 @@ def build_chart(site: Site, filters: AlignmentFilters, *, may_read_votes: bool) 
         _build_link(filters) if may_read_votes and filters.group is None else None,
         find_taste_changes(site.store),
         window_days=read_window_days(site),
-        group=next(iter(filters.groups.values()), None),
+        group=next(iter(groups_of(filters).values()), None),
         no_points=_explain_absence(site, filters),
     )
 
 
 def build_accuracy_and_ceiling(site: Site, days: DayFilter, *, may_read_votes: bool) -> Chart:
-    filters = AlignmentFilters(days)
+    filters = GroupFilter(since=days.since, until=days.until)
     first, last = days.resolve(_find_newest_day(site, filters), n_days=30)
     points = site.store.metric_points.read((ACCURACY, CEILING), since=first, until=last)
     if days.since is None:
@@ -128,14 +109,12 @@ def build_accuracy_and_ceiling(site: Site, days: DayFilter, *, may_read_votes: b
     )
 
 
-def read_newest(
-    site: Site, filters: AlignmentFilters
-) -> tuple[date | None, dict[str, MetricPoint]]:
+def read_newest(site: Site, filters: GroupFilter) -> tuple[date | None, dict[str, MetricPoint]]:
     """The newest day with figures, and these, by name as those of all votes."""
-    names = [*GROUP_METRICS] if filters.groups else OF_MODEL
-    days, labels = filters.days, filters.labels
+    names = [*GROUP_METRICS] if groups_of(filters) else OF_MODEL
+    labels = _labels_of(filters)
     newest, _ = site.store.metric_points.page(
-        names, since=days.since, until=days.until, labels=labels, limit=1
+        names, since=filters.since, until=filters.until, labels=labels, limit=1
     )
     if not newest:
         return None, {}
@@ -155,39 +134,39 @@ def choices_of_filters(site: Site) -> dict[str, list[str]]:
     }
 
 
-def _find_newest_day(site: Site, filters: AlignmentFilters) -> date | None:
+def _find_newest_day(site: Site, filters: GroupFilter) -> date | None:
     """The newest day with figures of the chosen model or group, whatever the chosen days."""
-    names = [*GROUP_METRICS] if filters.groups else ALIGNMENT_METRICS
-    newest, _ = site.store.metric_points.page(names, labels=filters.labels, limit=1)
+    names = [*GROUP_METRICS] if groups_of(filters) else ALIGNMENT_METRICS
+    newest, _ = site.store.metric_points.page(names, labels=_labels_of(filters), limit=1)
     return newest[0].day if newest else None
 
 
-def _build_link(filters: AlignmentFilters) -> Link:
+def _build_link(filters: GroupFilter) -> Link:
     """From days to their votes."""
 
     @cache  # every series has the same days
     def link(first: date, last: date) -> str:
         days = {"day": last} if first == last else {"since": first, "until": last}
-        return f"/votes?{urlencode(days | filters.groups)}"
+        return f"/votes?{urlencode(days | groups_of(filters))}"
 
     return link
 
 
-def _read_points(site: Site, filters: AlignmentFilters) -> list[MetricPoint]:
+def _read_points(site: Site, filters: GroupFilter) -> list[MetricPoint]:
     """Of a group its figures; else with a model, its figures and the verdicts of its days."""
-    names = [*GROUP_METRICS] if filters.groups else ALIGNMENT_METRICS
-    labels = filters.labels if filters.groups else None
-    since, until = filters.days.since, filters.days.until
+    names = [*GROUP_METRICS] if groups_of(filters) else ALIGNMENT_METRICS
+    labels = _labels_of(filters) if groups_of(filters) else None
+    since, until = filters.since, filters.until
     points = site.store.metric_points.read(names, since=since, until=until, labels=labels)
-    if filters.groups or filters.model is None:
+    if groups_of(filters) or filters.model is None:
         return points
     of_model = [point for point in points if point.labels.get("reward_model") == filters.model]
     its_days = {point.day for point in of_model}
     return of_model + [p for p in points if p.name == VERDICT and p.day in its_days]
 
 
-def _explain_absence(site: Site, filters: AlignmentFilters) -> str:
-    if not filters.groups:
+def _explain_absence(site: Site, filters: GroupFilter) -> str:
+    if not groups_of(filters):
         return NO_POINTS
     if filters.group is not None:
         n_people = site.group_sizes().get(filters.group, 0)
@@ -197,7 +176,7 @@ def _explain_absence(site: Site, filters: AlignmentFilters) -> str:
                 f"Withheld: the group {filters.group!r} has {counted}; at least {MIN_ANNOTATORS} "
                 "are needed."
             )
-    ((name, group),) = filters.groups.items()
+    ((name, group),) = groups_of(filters).items()
     people = f" and {MIN_ANNOTATORS} annotators" if name == "group" else ""
     return (
         f"No figures of {name} {group!r} in these days. Each day's drift report writes those of "

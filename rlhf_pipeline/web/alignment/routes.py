@@ -2,15 +2,15 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
+from rlhf_pipeline.api_types.filters import GroupFilter
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.versions import VERSION_METRICS, chart_versions
 from rlhf_pipeline.web.alignment import queries
-from rlhf_pipeline.web.alignment.queries import AlignmentFilters
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.charts import ChartFilter, Days, answer_chart
+from rlhf_pipeline.web.charts import Days, answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router
@@ -19,17 +19,7 @@ api, pages = api_router("charts"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 
 
-def read_filters(
-    days: Days,
-    model: ChartFilter = None,
-    category: ChartFilter = None,
-    source: ChartFilter = None,
-    group: ChartFilter = None,
-) -> AlignmentFilters:
-    return AlignmentFilters(days, model, category, source, group)
-
-
-Chosen = Annotated[AlignmentFilters, Depends(read_filters)]
+Chosen = Annotated[GroupFilter, Query()]
 
 
 @api.get("/charts/alignment", response_model=Chart)
@@ -67,7 +57,7 @@ def read_versions(site: AnySite, _: Reader, chosen: Chosen) -> Response:
 @pages.get("/alignment")
 def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen) -> Response:
     newest, figures = queries.read_newest(site, chosen)
-    problem = queries.ONE_GROUP if len(chosen.groups) > 1 else None
+    problem = queries.ONE_GROUP if len(queries.groups_of(chosen)) > 1 else None
     return render(
         "alignment/page.html",
         request,
@@ -77,8 +67,8 @@ def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen
         newest=newest,
         figures=figures,
         filters=chosen.chosen,
-        left_out=chosen.days.find_left_out(site.drift_reports.find_days()),
-        groups=chosen.groups,
+        left_out=chosen.find_left_out(site.drift_reports.find_days()),
+        groups=queries.groups_of(chosen),
         problem=problem,
         choices=queries.choices_of_filters(site),
     )

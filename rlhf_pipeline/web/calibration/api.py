@@ -5,6 +5,7 @@ from typing import Annotated
 from fastapi import Depends, Path, Query
 
 from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.filters import ProbedPairFilter, ProbeFilter
 from rlhf_pipeline.api_types.predictions import (
     CalibrationDetail,
     CalibrationOut,
@@ -15,45 +16,12 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Text
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.calibration import queries
-from rlhf_pipeline.web.calibration.probe_counter import ProbeQuery
-from rlhf_pipeline.web.charts import ChartFilter, Days
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.pagination import Cursor, Limit, Paged
+from rlhf_pipeline.web.pagination import Paged
 from rlhf_pipeline.web.routing import api_router, problem_responses
 
 router = api_router("calibration")
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
-
-
-def read_probe_query(
-    reward_model: Annotated[
-        Text | None,
-        Query(
-            max_length=200,
-            description="Reward model as name@version; default the one that predicted last.",
-        ),
-    ] = None,
-    calibrator: Annotated[
-        Text | None,
-        Query(
-            max_length=200,
-            description="Calibrator as method@version; default all of that model.",
-        ),
-    ] = None,
-    *,
-    days: Days,
-    category: ChartFilter = None,
-    source: ChartFilter = None,
-    group: ChartFilter = None,
-) -> ProbeQuery:
-    return ProbeQuery(reward_model, calibrator, category, source, group, days.since, days.until)
-
-
-Asked = Annotated[ProbeQuery, Depends(read_probe_query)]
-Bin = Annotated[
-    float,
-    Query(ge=0.5, le=1, alias="bin", description="Stated confidence that lies in the bin."),
-]
 
 
 @router.get("/calibrations")
@@ -63,7 +31,7 @@ def read_all(site: AnySite, _: Reader, asked: Paged) -> Page[CalibrationOut]:
 
 
 @router.get("/calibrations/probe")
-def probe(site: AnySite, _: Reader, asked: Asked) -> ProbeOut:
+def probe(site: AnySite, _: Reader, asked: Annotated[ProbeFilter, Query()]) -> ProbeOut:
     """A reliability diagram of predictions made before their votes: stated confidence against the
     share that was right, with counts and Wilson intervals. For a model with more than 2,500
     votes, the newest ones of the days are used; `category`, `source` and `group` (of annotators)
@@ -77,13 +45,10 @@ def probe(site: AnySite, _: Reader, asked: Asked) -> ProbeOut:
 def pairs(
     site: AnySite,
     principal: Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))],
-    value: Bin,
-    asked: Asked,
-    cursor: Cursor = None,
-    limit: Limit = 50,
+    asked: Annotated[ProbedPairFilter, Query()],
 ) -> Page[ProbedPair]:
     """The votes in a bin of the diagram, wrong predictions first."""
-    return queries.pairs(site, principal, asked, value, cursor=cursor, limit=limit)[1]
+    return queries.pairs(site, principal, asked)[1]
 
 
 @router.get("/calibrations/{reward_model}/{version}")

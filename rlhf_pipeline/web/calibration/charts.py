@@ -1,11 +1,11 @@
 """Routes of the charts of calibration: later votes, before and after, by group, by calibrator."""
 
-from dataclasses import replace
 from typing import Annotated, Literal
 from urllib.parse import urlencode
 
 from fastapi import Depends, Query, Response
 
+from rlhf_pipeline.api_types.filters import CalibrationFilter
 from rlhf_pipeline.api_types.predictions import ProbeOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import ReliabilityBin
@@ -22,8 +22,7 @@ from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.store.calibrations import LoggedCalibration
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.calibration import queries
-from rlhf_pipeline.web.calibration.queries import CalibrationSelection
-from rlhf_pipeline.web.charts import ChartFilter, Days, answer_chart
+from rlhf_pipeline.web.charts import answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
@@ -36,22 +35,9 @@ NO_CALIBRATOR = "No calibrator yet. Each reward model gets one from the learning
 FigureName = Literal[
     "later_votes", "later_groups", "before_after", "groups", "dimensions", "calibrators"
 ]
-Version = Annotated[int | None, Query(ge=1, lt=2**31)]
 
 
-def read_selection(
-    days: Days,
-    model: ChartFilter = None,
-    version: Version = None,
-    category: ChartFilter = None,
-    source: ChartFilter = None,
-    group: ChartFilter = None,
-    dimension: ChartFilter = None,
-) -> CalibrationSelection:
-    return CalibrationSelection(model, version, category, source, group, days, dimension)
-
-
-Selected = Annotated[CalibrationSelection, Depends(read_selection)]
+Selected = Annotated[CalibrationFilter, Query()]
 
 
 @api.get(
@@ -92,7 +78,7 @@ def read_chart(
         elif figure == "dimensions":
             chart = _chart_dimensions(shown)
         else:
-            chart = chart_before_after(shown.report, selection.parts)
+            chart = chart_before_after(shown.report, queries.parts_of(selection))
     return answer_chart(chart)
 
 
@@ -101,14 +87,14 @@ def format_middle(b: ReliabilityBin) -> str:
     return f"{(b.low + b.high) / 2:.4f}".rstrip("0")
 
 
-def _chart_later_votes(site: Site, principal: Principal, selection: CalibrationSelection) -> Chart:
+def _chart_later_votes(site: Site, principal: Principal, selection: CalibrationFilter) -> Chart:
     title = "Reliability before and after calibration, on later votes"
     probe = _read_probe(site, selection)
     if probe is None or not probe.bins:
         return _explain("reliability", title, _why_no_probe(probe, selection))
 
     def link(b: ReliabilityBin) -> str:
-        return f"/calibration/pairs?{selection.query(bin=format_middle(b))}"
+        return f"/calibration/pairs?{queries.query_of_selection(selection, bin=format_middle(b))}"
 
     return chart_reliability(
         {"before": probe.raw_bins, "after": probe.bins},
@@ -120,20 +106,20 @@ def _chart_later_votes(site: Site, principal: Principal, selection: CalibrationS
     )
 
 
-def _chart_later_groups(site: Site, selection: CalibrationSelection) -> Chart:
+def _chart_later_groups(site: Site, selection: CalibrationFilter) -> Chart:
     title = "Calibration error (ECE) by category and source, on later votes"
-    whole = replace(selection, category=None, source=None)
+    whole = selection.model_copy(update={"category": None, "source": None})
     probe = _read_probe(site, whole)
     if probe is None or not probe.by_group:
         return _explain("calibration-error-by-group", title, _why_no_probe(probe, whole))
 
     def link(by: str, group: str) -> str:
-        return f"/calibration?{whole.query(**{by: group})}"
+        return f"/calibration?{queries.query_of_selection(whole, **{by: group})}"
 
     return chart_group_errors(probe.by_group, title=f"{title}: {probe.reward_model}", link=link)
 
 
-def _read_probe(site: Site, selection: CalibrationSelection) -> ProbeOut | None:
+def _read_probe(site: Site, selection: CalibrationFilter) -> ProbeOut | None:
     """None for an imported calibrator, through which nothing here is predicted."""
     chosen = queries.find_chosen(site, selection)
     if chosen is not None and chosen.is_imported:
@@ -141,7 +127,7 @@ def _read_probe(site: Site, selection: CalibrationSelection) -> ProbeOut | None:
     return queries.probe_of(site, queries.build_probe_query(selection, chosen))
 
 
-def _why_no_probe(probe: ProbeOut | None, selection: CalibrationSelection) -> str:
+def _why_no_probe(probe: ProbeOut | None, selection: CalibrationFilter) -> str:
     if probe is None:
         return "This report was imported without its calibrator, so no predictions here use it."
     if probe.is_withheld:

@@ -4,15 +4,19 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from rlhf_pipeline.api_types.filters import (
+    CalibrationBinFilter,
+    CalibrationPageFilter,
+    ProbedPairFilter,
+)
 from rlhf_pipeline.api_types.predictions import CalibrationOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.calibration import describe_bin
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.calibration import queries
-from rlhf_pipeline.web.calibration.charts import Selected
+from rlhf_pipeline.web.calibration.queries import query_of_selection
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
-from rlhf_pipeline.web.pagination import Cursor
 from rlhf_pipeline.web.pick_lists import list_sources
 from rlhf_pipeline.web.rendering import names_for, render
 
@@ -21,17 +25,18 @@ Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 Asker = Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))]
 SHOWN = 20  # calibrators, and pairs
 
-Bin = Annotated[float, Query(ge=0.5, le=1, alias="bin")]
-
 
 @router.get("/calibration")
 def read(
-    site: AnySite, request: Request, principal: Reader, selection: Selected, cursor: Cursor = None
+    site: AnySite,
+    request: Request,
+    principal: Reader,
+    selection: Annotated[CalibrationPageFilter, Query()],
 ) -> Response:
     chosen = queries.find_chosen(site, selection)
     shown = queries.find_shown(site, selection)
     heads = () if shown is None else shown.report.by_dimension
-    page = queries.page(site, cursor=cursor, limit=SHOWN)
+    page = queries.page(site, cursor=selection.cursor, limit=SHOWN)
     is_imported = chosen is not None and chosen.is_imported
     asked = queries.build_probe_query(selection, chosen)
     return render(
@@ -40,8 +45,10 @@ def read(
         site,
         principal,
         page=page,
-        is_later=cursor is not None,
+        is_later=selection.cursor is not None,
         selection=selection,
+        query_of_selection=query_of_selection,
+        words=queries.describe_votes(selection),
         minimum=queries.describe_minimum(selection),
         choices={
             "model": {one: one for one in site.store.calibrations.models()},
@@ -70,12 +77,12 @@ def pairs(
     site: AnySite,
     request: Request,
     principal: Asker,
-    value: Bin,
-    selection: Selected,
-    cursor: Cursor = None,
+    selection: Annotated[CalibrationBinFilter, Query()],
 ) -> Response:
-    asked = queries.build_probe_query(selection, queries.find_chosen(site, selection))
-    wanted, page = queries.pairs(site, principal, asked, value, cursor=cursor, limit=SHOWN)
+    probe = queries.build_probe_query(selection, queries.find_chosen(site, selection))
+    place = {"bin": selection.bin, "cursor": selection.cursor, "limit": SHOWN}
+    asked = ProbedPairFilter.model_validate(probe.model_dump() | place)
+    wanted, page = queries.pairs(site, principal, asked)
     return render(
         "calibration/pairs.html",
         request,
@@ -83,9 +90,9 @@ def pairs(
         principal,
         page=page,
         bin=wanted,
-        chosen=selection.words,
+        chosen=queries.describe_votes(selection),
         words=describe_bin(wanted),
         names=names_for(site, principal),
-        query=f"{selection.query(bin=str(value))}&",
-        back=f"/calibration?{selection.query()}#served",
+        query=f"{query_of_selection(selection, bin=str(selection.bin))}&",
+        back=f"/calibration?{query_of_selection(selection)}#served",
     )

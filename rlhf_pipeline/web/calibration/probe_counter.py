@@ -1,10 +1,11 @@
 """Compares served predictions with later votes: of each model those with its NEWEST votes."""
 
 from dataclasses import dataclass, replace
-from datetime import date, datetime
+from datetime import datetime
 
 import pandas as pd
 
+from rlhf_pipeline.api_types.filters import ProbeFilter
 from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS, Groups
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.evaluation.probe import Probe, judged_rows, probe_groups, probe_model
@@ -23,31 +24,6 @@ NEWEST = 2_500  # votes for a side: enough to know a share within two percentage
 
 
 @dataclass(frozen=True)
-class ProbeQuery:
-    """Selects predictions by reward model and calibrator, and votes by group and by day. None means
-    the model that predicted last, any calibrator, and all votes.
-    """
-
-    reward_model: str | None = None
-    calibrator: str | None = None
-    category: str | None = None
-    source: str | None = None
-    group: str | None = None  # of annotators
-    since: date | None = None
-    until: date | None = None
-
-    @property
-    def groups(self) -> dict[str, str]:
-        """The chosen group of comparisons of each grouping."""
-        chosen = {"category": self.category, "source": self.source}
-        return {by: group for by, group in chosen.items() if group is not None}
-
-    @property
-    def has_all_votes(self) -> bool:
-        return not any((self.category, self.source, self.group, self.since, self.until))
-
-
-@dataclass(frozen=True)
 class ProbeResult:
     """The result of a count. `judged` is the frame that `pairs_of_bin` reads; `probe` is None
     without judged predictions.
@@ -63,7 +39,7 @@ class ProbeResult:
     by_group: tuple[GroupCalibration, ...] = ()  # without a chosen group of comparisons
 
 
-def count_probe(store: Store, asked: ProbeQuery) -> ProbeResult:
+def count_probe(store: Store, asked: ProbeFilter) -> ProbeResult:
     """Raises StoreError."""
     database, now = store.database, store.database.clock.now()
     label = asked.reward_model or find_newest_predictor(database)
@@ -76,7 +52,7 @@ def count_probe(store: Store, asked: ProbeQuery) -> ProbeResult:
     nothing = replace(nothing, has_predicted=True, is_cut=is_cut)
     groups = store.comparisons.groups_of(ids)
     # among the newest votes: to find earlier ones of a rare group would take a scan
-    for by, group in asked.groups.items():
+    for by, group in _groups_of(asked).items():
         ids = [i for i in ids if groups[by].get(i) == group]
     if not ids:
         return nothing
@@ -94,14 +70,24 @@ def count_probe(store: Store, asked: ProbeQuery) -> ProbeResult:
         return nothing
     judged = judged_rows(reflections)
     has_few_people = asked.group is not None and judged["annotator_id"].nunique() < MIN_ANNOTATORS
-    if not asked.has_all_votes and (found.n_comparisons < MIN_PAIRS or has_few_people):
+    if _selects(asked) and (found.n_comparisons < MIN_PAIRS or has_few_people):
         return replace(nothing, is_withheld=True)
     shown = groups if asked.group is None else _drop_few_people(groups, judged)
-    by_group = () if asked.groups else probe_groups(reflections, votes, shown)
+    by_group = () if _groups_of(asked) else probe_groups(reflections, votes, shown)
     return replace(nothing, judged=judged, probe=found, by_group=by_group)
 
 
-def _select_votes(store: Store, votes: pd.DataFrame, asked: ProbeQuery) -> pd.DataFrame:
+def _groups_of(asked: ProbeFilter) -> dict[str, str]:
+    """The chosen group of comparisons of each grouping."""
+    chosen = {"category": asked.category, "source": asked.source}
+    return {by: group for by, group in chosen.items() if group is not None}
+
+
+def _selects(asked: ProbeFilter) -> bool:
+    return any((asked.category, asked.source, asked.group, asked.since, asked.until))
+
+
+def _select_votes(store: Store, votes: pd.DataFrame, asked: ProbeFilter) -> pd.DataFrame:
     """Those of the chosen days and group of annotators."""
     if asked.since is not None:
         votes = votes[votes["day"] >= asked.since.isoformat()]

@@ -1,6 +1,5 @@
 """Reads calibrators and probes as each reader may see them."""
 
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
@@ -8,6 +7,7 @@ from urllib.parse import urlencode
 import pandas as pd
 
 from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.filters import CalibrationFilter, ProbedPairFilter, ProbeFilter
 from rlhf_pipeline.api_types.predictions import (
     CalibrationDetail,
     CalibrationOut,
@@ -24,71 +24,44 @@ from rlhf_pipeline.store.calibrations import LoggedCalibration
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.calibration.log import describe_entries, find_serving_version
-from rlhf_pipeline.web.calibration.probe_counter import ProbeQuery, ProbeResult
-from rlhf_pipeline.web.charts import DayFilter
+from rlhf_pipeline.web.calibration.probe_counter import ProbeResult
 from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
 
-@dataclass(frozen=True)
-class CalibrationSelection:
-    """What a page's address asks for: a reward model (name@version), one of its calibrators,
-    votes by group of comparisons, group of annotators and day, and a dimension of the rubric.
+def parts_of(selection: CalibrationFilter) -> dict[str, str]:
+    """The groups of comparisons, which the test split knows too, and the dimension: what a
+    calibrator is measured on apart from all.
     """
-
-    model: str | None = None
-    version: int | None = None
-    category: str | None = None
-    source: str | None = None
-    group: str | None = None
-    days: DayFilter = DayFilter()  # noqa: RUF009 (frozen)
-    dimension: str | None = None
-
-    @property
-    def groups(self) -> dict[str, str]:
-        """The chosen group of comparisons of each grouping, which the test split knows too."""
-        chosen = {"category": self.category, "source": self.source}
-        return {by: group for by, group in chosen.items() if group is not None}
-
-    @property
-    def parts(self) -> dict[str, str]:
-        """`groups` and the dimension, if any: what a calibrator is measured on apart from all."""
-        return self.groups | ({} if self.dimension is None else {DIMENSION: self.dimension})
-
-    @property
-    def words(self) -> list[str]:
-        """The chosen groups and days, for a sentence about votes."""
-        since, until = self.days.since, self.days.until
-        return [
-            *self.groups.values(),
-            *([f"group {self.group}"] if self.group is not None else []),
-            *([f"days since {since}"] if since else []),
-            *([f"days until {until}"] if until else []),
-        ]
-
-    def query(self, **more: str) -> str:
-        """As the query of an address, with `more` parameters at its end."""
-        chosen = {
-            "model": self.model,
-            "version": self.version,
-            **self.groups,
-            "group": self.group,
-            "since": self.days.since,
-            "until": self.days.until,
-            DIMENSION: self.dimension,
-            **more,
-        }
-        return urlencode({name: value for name, value in chosen.items() if value is not None})
+    dimension = {} if selection.dimension is None else {DIMENSION: selection.dimension}
+    return selection.comparison_groups | dimension
 
 
-def describe_minimum(selection: CalibrationSelection) -> str:
+def describe_votes(selection: CalibrationFilter) -> list[str]:
+    """The chosen groups and days, for a sentence about votes."""
+    since, until = selection.since, selection.until
+    return [
+        *selection.comparison_groups.values(),
+        *([f"group {selection.group}"] if selection.group is not None else []),
+        *([f"days since {since}"] if since else []),
+        *([f"days until {until}"] if until else []),
+    ]
+
+
+def query_of_selection(selection: CalibrationFilter, **more: str) -> str:
+    """As the query of an address, with `more` parameters at its end."""
+    chosen = {name: selection.chosen[name] for name in CalibrationFilter.model_fields}
+    return urlencode({name: value for name, value in (chosen | more).items() if value})
+
+
+def describe_minimum(selection: CalibrationFilter) -> str:
     """Why chosen votes are withheld."""
     people = "" if selection.group is None else f", or fewer than {MIN_ANNOTATORS} annotators"
     return f"fewer than {MIN_PAIRS} judged comparisons{people}"
 
 
-def find_chosen(site: Site, selection: CalibrationSelection) -> LoggedCalibration | None:
+def find_chosen(site: Site, selection: CalibrationFilter) -> LoggedCalibration | None:
     """The calibrator of the address, if it names one.
 
     Raises Problem 404 for one that is not in the log, 422 for a number without its model.
@@ -109,7 +82,7 @@ def find_chosen(site: Site, selection: CalibrationSelection) -> LoggedCalibratio
     return found
 
 
-def find_shown(site: Site, selection: CalibrationSelection) -> LoggedCalibration | None:
+def find_shown(site: Site, selection: CalibrationFilter) -> LoggedCalibration | None:
     """The chosen calibrator; else the one that the model predicts through, or its newest one. The
     model is by default the champion; before the first champion, the last fitted one is shown.
     """
@@ -127,15 +100,16 @@ def find_shown(site: Site, selection: CalibrationSelection) -> LoggedCalibration
 
 
 def build_probe_query(
-    selection: CalibrationSelection, chosen: LoggedCalibration | None
-) -> ProbeQuery:
-    return ProbeQuery(
-        selection.model,
-        None if chosen is None else f"{chosen.report.method}@{chosen.version}",
-        **selection.groups,
+    selection: CalibrationFilter, chosen: LoggedCalibration | None
+) -> ProbeFilter:
+    return ProbeFilter(
+        reward_model=selection.model,
+        calibrator=None if chosen is None else f"{chosen.report.method}@{chosen.version}",
+        category=selection.category,
+        source=selection.source,
         group=selection.group,
-        since=selection.days.since,
-        until=selection.days.until,
+        since=selection.since,
+        until=selection.until,
     )
 
 
@@ -185,27 +159,23 @@ def _champion_label(site: Site) -> str | None:
     return None if champion is None else f"{champion.model_name}@{champion.version}"
 
 
-def probe_of(site: Site, asked: ProbeQuery) -> ProbeOut:
+def probe_of(site: Site, asked: ProbeFilter) -> ProbeOut:
     return _build_probe(asked, site.probe(asked))
 
 
 def pairs(
     site: Site,
     principal: Principal,
-    asked: ProbeQuery,
-    value: float,
-    *,
-    cursor: str | None,
-    limit: int,
+    asked: ProbedPairFilter,
 ) -> tuple[ReliabilityBin, Page[ProbedPair]]:
     """The bin that contains a stated confidence, and its votes, wrong predictions first.
 
     Raises Problem 404 for an empty bin.
     """
-    place = parse_cursor(cursor, int, int)
+    place = parse_cursor(asked.cursor, int, int)
     probed = site.probe(asked)
     try:
-        wanted = find_bin(() if probed.probe is None else probed.probe.bins, value)
+        wanted = find_bin(() if probed.probe is None else probed.probe.bins, asked.bin)
     except NotEnoughData as none:
         raise Problem(404, str(none), kind="empty_bin") from none
     assert probed.judged is not None  # where there are bins
@@ -213,10 +183,10 @@ def pairs(
     if place is not None:
         rank = rank_pairs(rows["wrong"])
         rows = rows[(rank > place[0]) | ((rank == place[0]) & (rows["seq"] > place[1]))]
-    shown = rows.head(limit)
+    shown = rows.head(asked.limit)
     following = (
         make_cursor(int(rank_pairs(shown["wrong"]).iloc[-1]), int(shown["seq"].iloc[-1]))
-        if len(rows) > limit
+        if len(rows) > asked.limit
         else None
     )
     return wanted, Page(items=_build_pairs(site, principal, shown), next=following)
@@ -236,7 +206,7 @@ def _parse_log_cursor(cursor: str | None) -> tuple[datetime, str, int] | None:
     raise cursor_problem()
 
 
-def _build_probe(asked: ProbeQuery, probed: ProbeResult) -> ProbeOut:
+def _build_probe(asked: ProbeFilter, probed: ProbeResult) -> ProbeOut:
     found = probed.probe
     metrics: CalibrationMetrics | None = None if found is None else found.metrics
     return ProbeOut(

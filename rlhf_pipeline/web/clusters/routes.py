@@ -2,50 +2,52 @@
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.filters import ClusterFilter, ClusterPageFilter
 from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.cluster_days import chart_cluster_days
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.charts import Day, answer_chart
+from rlhf_pipeline.web.charts import answer_chart
 from rlhf_pipeline.web.comparisons import queries
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.pagination import Cursor, make_cursor, parse_cursor, plain_rows
+from rlhf_pipeline.web.pagination import make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.routing import api_router
 
 api, pages = api_router("charts"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
+Asked = Annotated[ClusterFilter, Query()]
 SHOWN = 50
 MOST_PEOPLE = 9  # that may judge one comparison
 
 
 @api.get("/charts/clusters", response_model=Chart)
-def read_chart(site: AnySite, _: Reader, day: Day = None) -> Response:
+def read_chart(site: AnySite, _: Reader, asked: Asked) -> Response:
     """Error rates of the clusters of a day, by default of the last day with any, over the days on
     which they were found.
     """
     days = site.files.cluster_days()
-    wanted = [one for one in days if day is None or one == day.isoformat()][-1:]
+    wanted = [one for one in days if asked.day is None or one == asked.day.isoformat()][-1:]
     found = [one for of in site.files.read_clusters(wanted).values() for one in of.clusters]
     return answer_chart(chart_cluster_days(found))
 
 
 @pages.get("/clusters")
-def show_list(site: AnySite, request: Request, principal: Reader, day: Day = None) -> Response:
+def show_list(site: AnySite, request: Request, principal: Reader, asked: Asked) -> Response:
     days = site.files.cluster_days()
     return render(
         "clusters/page.html",
         request,
         site,
         principal,
-        clusters=queries.clusters(site, day).items,
+        clusters=queries.clusters(site, asked.day).items,
         days=days[::-1],
-        day=str(day or (days[-1] if days else "")),
-        is_newest=day is None or day.isoformat() == max(days, default=""),
+        day=str(asked.day or (days[-1] if days else "")),
+        is_newest=asked.day is None or asked.day.isoformat() == max(days, default=""),
     )
 
 
@@ -55,12 +57,11 @@ def show_one(
     request: Request,
     principal: Reader,
     cluster_id: str,
-    day: Day = None,
-    cursor: Cursor = None,
+    asked: Annotated[ClusterPageFilter, Query()],
 ) -> Response:
-    found = site.files.find_cluster(cluster_id, day.isoformat() if day else None)
+    found = site.files.find_cluster(cluster_id, asked.day.isoformat() if asked.day else None)
     one = queries.build_cluster(*found)
-    (first,) = parse_cursor(cursor, int) or (0,)
+    (first,) = parse_cursor(asked.cursor, int) or (0,)
     first = max(0, first)
     end = first + SHOWN
     rows = site.store.comparisons.with_ids(list(one.comparison_ids[first:end]))

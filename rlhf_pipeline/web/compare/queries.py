@@ -1,28 +1,17 @@
 """Finds completions of two policy versions on the same prompts among the kept evaluations."""
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 from rlhf_pipeline.api_types.compare import ComparedPrompt, ComparedVersions
+from rlhf_pipeline.api_types.filters import ComparedOrder, ComparedVersionsFilter, CompareFilter
 from rlhf_pipeline.records import EvaluationSamples, JudgedSample
 from rlhf_pipeline.web.evolution.queries import list_versions, name_of
 from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
-Order = Literal["disagreement", "a", "b"]
 Pair = tuple[int, int]  # candidate and the version beside it in its evaluation
 MAX_NAMED = 10  # pairs in a message
-
-
-@dataclass(frozen=True)
-class CompareFilter:
-    """Which prompts are shown, and in which order."""
-
-    category: str | None = None
-    q: str | None = None
-    order: Order = "disagreement"
 
 
 def list_pairs(site: Site) -> list[Pair]:
@@ -48,24 +37,22 @@ def find_partner(version: int, pairs: Iterable[Pair], versions: Iterable[int]) -
     return next(iter([*sorted(partners, reverse=True), *others]), None)
 
 
-def compare(
-    site: Site, a: int, b: int, chosen: CompareFilter, *, cursor: str | None, limit: int
-) -> ComparedVersions:
+def compare(site: Site, asked: ComparedVersionsFilter) -> ComparedVersions:
     """Raises Problem 404 for versions without completions of the same prompts, 422 for one
     version twice.
     """
-    found, is_turned = _find_samples(site, a, b)
+    found, is_turned = _find_samples(site, asked.a, asked.b)
     every = [_build_row(row, is_turned) for row in found.rows]
-    rows = sorted((row for row in every if _matches(row, chosen)), key=_make_key(chosen.order))
-    start = _read_place(cursor)
-    shown = rows[start : start + limit]
+    rows = sorted((row for row in every if _matches(row, asked)), key=_make_key(asked.order))
+    start, end = _read_place(asked)
+    shown = rows[start:end]
     evaluation = found.evaluation
     rate, dimensions = evaluation.win_rate, evaluation.by_dimension
     return ComparedVersions(
         items=tuple(shown),
-        next=make_cursor(start + limit) if start + limit < len(rows) else None,
-        a=_label(site, a),
-        b=_label(site, b),
+        next=make_cursor(end) if end < len(rows) else None,
+        a=_label(site, asked.a),
+        b=_label(site, asked.b),
         reward_model=evaluation.reward_model,
         evaluation_set=evaluation.evaluation_set,
         win_rate=rate.complement() if is_turned else rate,
@@ -159,7 +146,7 @@ def _matches(row: ComparedPrompt, chosen: CompareFilter) -> bool:
     return chosen.q is None or any(chosen.q.casefold() in text.casefold() for text in texts)
 
 
-def _make_key(order: Order) -> Callable[[ComparedPrompt], tuple[bool, float, str, int]]:
+def _make_key(order: ComparedOrder) -> Callable[[ComparedPrompt], tuple[bool, float, str, int]]:
     """Largest difference first; equal texts last."""
 
     def key(row: ComparedPrompt) -> tuple[bool, float, str, int]:
@@ -170,11 +157,11 @@ def _make_key(order: Order) -> Callable[[ComparedPrompt], tuple[bool, float, str
     return key
 
 
-def _read_place(cursor: str | None) -> int:
-    place = parse_cursor(cursor, int)
-    if place is not None and place[0] < 0:
+def _read_place(asked: CompareFilter) -> tuple[int, int]:
+    (start,) = parse_cursor(asked.cursor, int) or (0,)
+    if start < 0:
         raise cursor_problem()
-    return 0 if place is None else int(place[0])
+    return start, start + asked.limit
 
 
 def _label(site: Site, version: int) -> str:

@@ -1,20 +1,17 @@
 """Routes of compare: two policy versions prompt by prompt, as a list, a page and a CSV file."""
 
-from dataclasses import asdict
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.compare import ComparedPrompt, ComparedVersions
+from rlhf_pipeline.api_types.filters import ComparedVersionsFilter, CompareFilter
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.charts import ChartFilter
 from rlhf_pipeline.web.compare import queries
-from rlhf_pipeline.web.compare.queries import CompareFilter, Order
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.evolution.queries import list_versions
-from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.routing import api_router, problem_responses
@@ -22,41 +19,17 @@ from rlhf_pipeline.web.routing import api_router, problem_responses
 api, pages = api_router("compare"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 SHOWN = 20
-Version = Annotated[int, Query(ge=1, lt=2**31, description="Version of a policy.")]
-Ordered = Annotated[
-    Order,
-    Query(
-        description="`disagreement`: largest difference of scores first; `a`, `b`: where that "
-        "version is better."
-    ),
-]
+Asked = Annotated[ComparedVersionsFilter, Query()]
 ORDERS = {"disagreement": "largest difference first", "a": "A better first", "b": "B better first"}
 
 
-def read_filter(
-    category: ChartFilter = None, q: ChartFilter = None, order: Ordered = "disagreement"
-) -> CompareFilter:
-    return CompareFilter(category, q, order)
-
-
-Chosen = Annotated[CompareFilter, Depends(read_filter)]
-
-
 @api.get("/compare", responses=problem_responses(404))
-def read(
-    site: AnySite,
-    _: Reader,
-    a: Version,
-    b: Version,
-    chosen: Chosen,
-    cursor: Cursor = None,
-    limit: Limit = 50,
-) -> ComparedVersions:
+def read(site: AnySite, _: Reader, asked: Asked) -> ComparedVersions:
     """Completions of versions `a` and `b` on the prompts of the evaluation set, with the reward
     model's scores where one evaluation judged both. `category` and `q`, a part of the prompt or of
     a completion, filter. 404 where no evaluation has completions of both.
     """
-    return queries.compare(site, a, b, chosen, cursor=cursor, limit=limit)
+    return queries.compare(site, asked)
 
 
 @pages.get("/compare")
@@ -64,13 +37,11 @@ def show_page(
     site: AnySite,
     request: Request,
     principal: Reader,
-    chosen: Chosen,
-    a: Annotated[int | None, Query(ge=1, lt=2**31)] = None,
-    b: Annotated[int | None, Query(ge=1, lt=2**31)] = None,
-    cursor: Cursor = None,
+    chosen: Annotated[CompareFilter, Query()],
 ) -> Response:
     """Without versions, the newest candidate beside its champion; with one, its newest partner."""
     pairs, versions = queries.list_pairs(site), list_versions(site)
+    a, b = chosen.a, chosen.b
     if a is None and b is None and pairs:
         b, a = pairs[0]
     elif a is None and b is not None:
@@ -80,12 +51,13 @@ def show_page(
     found, problem = None, None
     if a is not None and b is not None:
         try:
-            found = queries.compare(site, a, b, chosen, cursor=cursor, limit=SHOWN)
+            named = chosen.model_dump() | {"a": a, "b": b, "limit": SHOWN}
+            found = queries.compare(site, ComparedVersionsFilter.model_validate(named))
         except Problem as cause:
-            if cause.status not in (404, 422) or cursor is not None:
+            if cause.status not in (404, 422) or chosen.cursor is not None:
                 raise
             problem = cause
-    state = {"a": a, "b": b} | asdict(chosen)
+    state = chosen.chosen | {"a": str(a or ""), "b": str(b or "")}
     return render(
         "compare/page.html",
         request,
@@ -101,14 +73,12 @@ def show_page(
         state=state,
         orders=ORDERS,
         what_exists=queries.describe_pairs(pairs),
-        query=query_of({name: str(value or "") for name, value in state.items()}),
+        query=query_of(state),
     )
 
 
 @pages.get("/compare.csv")
-def download(site: AnySite, _: Reader, a: Version, b: Version, chosen: Chosen) -> Response:
-    rows = read_all_pages(
-        lambda cursor: queries.compare(site, a, b, chosen, cursor=cursor, limit=AT_ONCE)
-    )
-    name = f"policies_{a}_and_{b}"
+def download(site: AnySite, _: Reader, asked: Asked) -> Response:
+    rows = read_all_pages(lambda cursor: queries.compare(site, asked.at(cursor, AT_ONCE)))
+    name = f"policies_{asked.a}_and_{asked.b}"
     return csv_of(name, list(ComparedPrompt.model_fields), rows)

@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.drift import DriftTestOut
+from rlhf_pipeline.api_types.filters import DriftFilter
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Verdict
 from rlhf_pipeline.reports.chart import Chart
@@ -17,7 +18,7 @@ from rlhf_pipeline.reports.words import display_name, format_threshold, name_tes
 from rlhf_pipeline.retraining.messages import summarise_decision
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.changed_days import find_taste_changes, read_policies
-from rlhf_pipeline.web.charts import ChartFilter, Days, answer_chart
+from rlhf_pipeline.web.charts import answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router, problem_responses
@@ -25,22 +26,23 @@ from rlhf_pipeline.web.site import Site
 
 api, pages = api_router("charts", "drift-tests"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
+Chosen = Annotated[DriftFilter, Query()]
 WORST_FIRST = (Verdict.DRIFT, Verdict.WARNING, Verdict.STABLE, Verdict.INSUFFICIENT)
 
 
 @api.get("/charts/drift", response_model=Chart)
-def read_chart(site: AnySite, _: Reader, days: Days, space: ChartFilter = None) -> Response:
+def read_chart(site: AnySite, _: Reader, chosen: Chosen) -> Response:
     """The verdict of each space and detector by day with its evidence, the decisions, and the days
     on which the champion changed. Without `until`, up to the newest report; without `since`, 90
     days.
     """
     known = site.drift_reports.find_days()
-    first, last = days.resolve(max(known, default=None))
-    if days.since is None:
+    first, last = chosen.resolve(max(known, default=None))
+    if chosen.since is None:
         first = min((day for day in known if first <= day <= last), default=first)
     tests = site.drift_reports.read(first, last)
     chart = chart_drift_days(
-        [test for test in tests if space in (None, test.space)],
+        [test for test in tests if chosen.space in (None, test.space)],
         first,
         last,
         decisions=_list_decisions(site),
@@ -64,9 +66,7 @@ def read_day(
 
 
 @pages.get("/drift")
-def show_page(
-    site: AnySite, request: Request, principal: Reader, days: Days, space: ChartFilter = None
-) -> Response:
+def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen) -> Response:
     known = site.drift_reports.find_days()
     newest = max(known, default=None)
     tests = site.drift_reports.read(newest, newest) if newest else []
@@ -82,8 +82,8 @@ def show_page(
         name_test=name_test,
         overall=next((test.verdict for test in tests if test.space == "overall"), None),
         spaces=sorted({test.space for test in tests}),
-        filters={"since": days.since, "until": days.until, "space": space},
-        left_out=days.find_left_out(known),
+        filters=chosen.chosen,
+        left_out=chosen.find_left_out(known),
     )
 
 

@@ -4,6 +4,7 @@ import pandas as pd
 
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.evolution import LearntPair, PolicyVersionOut, RewardModelVersionOut
+from rlhf_pipeline.api_types.filters import LearntPairFilter
 from rlhf_pipeline.errors import MissingPartition
 from rlhf_pipeline.web.pagination import make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.site import Site
@@ -12,19 +13,17 @@ from rlhf_pipeline.web.site import Site
 def list_pairs(
     site: Site,
     version: PolicyVersionOut | RewardModelVersionOut,
-    *,
-    cursor: str | None,
-    limit: int,
+    asked: LearntPairFilter,
 ) -> Page[LearntPair]:
     """In the order of the set. None for a reward model, and for a set that is unknown or whose file
     retention deleted. Raises Problem 422 for an invalid cursor.
     """
-    (first,) = parse_cursor(cursor, int) or (0,)
+    (first,) = parse_cursor(asked.cursor, int) or (0,)
     first = max(0, first)
     pairs = _read_set(site, version)
     if pairs is None:
         return Page(items=(), next=None)
-    page = pairs.iloc[first : first + limit]
+    page = pairs.iloc[first : first + asked.limit]
     known = site.store.comparisons.with_ids(list(page["comparison_id"]))
     categories = dict(zip(known["comparison_id"], known["category"], strict=True))
     return Page(
@@ -38,7 +37,7 @@ def list_pairs(
             )
             for row in plain_rows(page[["comparison_id", "prompt", "origin", "reason"]])
         ),
-        next=make_cursor(first + limit) if first + limit < len(pairs) else None,
+        next=make_cursor(first + asked.limit) if first + asked.limit < len(pairs) else None,
     )
 
 

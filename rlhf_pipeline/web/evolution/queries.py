@@ -10,6 +10,7 @@ from rlhf_pipeline.api_types.evolution import (
     PolicyVersionOut,
     RewardModelVersionOut,
 )
+from rlhf_pipeline.api_types.filters import ModelFilter
 from rlhf_pipeline.api_types.home import LastDecision, PromotionOut
 from rlhf_pipeline.api_types.predictions import CalibrationOut
 from rlhf_pipeline.errors import MissingPartition
@@ -22,7 +23,6 @@ from rlhf_pipeline.records import (
 )
 from rlhf_pipeline.web.calibration.log import describe_entries
 from rlhf_pipeline.web.decisions.queries import describe_briefly, find_changes
-from rlhf_pipeline.web.evolution.filters import VersionFilter
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.vote_days import (
     NewestVote,
@@ -68,7 +68,7 @@ def _read_policies(site: Site, started: Mapping[str, LastDecision]) -> list[Poli
     ]
 
 
-def read_evaluations(site: Site, chosen: VersionFilter) -> tuple[dict[int, Evaluation], int | None]:
+def read_evaluations(site: Site, chosen: ModelFilter) -> tuple[dict[int, Evaluation], int | None]:
     """The last evaluation of each chosen version that the gate decided on, and the champion's
     version.
     """

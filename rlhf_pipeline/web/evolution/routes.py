@@ -9,6 +9,7 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.evolution import EvolutionOut, LearntPair, TrainingOut
+from rlhf_pipeline.api_types.filters import LearntPairFilter, ModelFilter, VersionLabel
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.evaluation_page import judge_win_rate
@@ -17,10 +18,9 @@ from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.charts import answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.evolution import queries
-from rlhf_pipeline.web.evolution.filters import VersionFilter, list_models, read_version_filter
+from rlhf_pipeline.web.evolution.filters import list_models, select_versions
 from rlhf_pipeline.web.evolution.pairs import list_pairs
 from rlhf_pipeline.web.evolution.training import describe_training, find_version
-from rlhf_pipeline.web.pagination import Cursor, Limit
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.routing import api_router, problem_responses
@@ -28,8 +28,6 @@ from rlhf_pipeline.web.routing import api_router, problem_responses
 api, pages = api_router("evolution"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 ClusterReader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
-Label = Annotated[str, Query(max_length=200, description="A version, such as demo.policy@3.")]
-SHOWN = 50
 NONE_CHOSEN = "No evaluated policy version matches the filters."
 STYLE = re.compile(rb"<style>(.*?)</style>", re.DOTALL)
 ORIGINS = {
@@ -39,7 +37,8 @@ ORIGINS = {
 }
 
 
-Chosen = Annotated[VersionFilter, Depends(read_version_filter)]
+Chosen = Annotated[ModelFilter, Query()]
+Asked = Annotated[LearntPairFilter, Query()]
 
 
 @api.get("/evolution")
@@ -50,7 +49,7 @@ def read(site: AnySite, _: Reader, chosen: Chosen) -> EvolutionOut:
     demo.policy, or one version, such as demo.policy@3; `since` and `until` compare the day of each
     version.
     """
-    return chosen.select(queries.read_evolution(site))
+    return select_versions(queries.read_evolution(site), chosen)
 
 
 @api.get("/charts/evolution", response_model=Chart)
@@ -59,7 +58,7 @@ def read_chart(site: AnySite, _: Reader, chosen: Chosen) -> Response:
     `since`, `until` and `model` choose versions as in `GET evolution`.
     """
     evaluations, champion = queries.read_evaluations(site, chosen)
-    query = query_of({name: str(value or "") for name, value in chosen.chosen.items()})
+    query = query_of(chosen.chosen)
 
     def link(version: int) -> str:
         return f"/evolution{'?' if query else ''}{query.rstrip('&')}#policy-{version}"
@@ -77,7 +76,7 @@ def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen
         request,
         site,
         principal,
-        evolution=chosen.select(whole),
+        evolution=select_versions(whole, chosen),
         filters=chosen.chosen,
         models=list_models(whole),
         origins=ORIGINS,
@@ -86,7 +85,9 @@ def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen
 
 
 @api.get("/evolution/training", responses=problem_responses(404))
-def read_learnt(site: AnySite, _: ClusterReader, model: Label) -> TrainingOut:
+def read_learnt(
+    site: AnySite, _: ClusterReader, model: Annotated[VersionLabel, Query()]
+) -> TrainingOut:
     """The clusters of errors that a version learnt from, and the share of their prompts that was
     predicted right before and since.
     """
@@ -94,28 +95,26 @@ def read_learnt(site: AnySite, _: ClusterReader, model: Label) -> TrainingOut:
 
 
 @api.get("/evolution/pairs", responses=problem_responses(404))
-def read_pairs(
-    site: AnySite, _: ClusterReader, model: Label, cursor: Cursor = None, limit: Limit = 50
-) -> Page[LearntPair]:
+def read_pairs(site: AnySite, _: ClusterReader, asked: Asked) -> Page[LearntPair]:
     """The pairs of the retraining set that a policy was trained on, in its order. Empty for a
     reward model, and if the set is unknown or not kept any more.
     """
-    return list_pairs(site, find_version(site, model), cursor=cursor, limit=limit)
+    return list_pairs(site, find_version(site, asked.model), asked)
 
 
 @pages.get("/evolution/training")
 def show_learnt(
-    site: AnySite, request: Request, principal: ClusterReader, model: Label, cursor: Cursor = None
+    site: AnySite, request: Request, principal: ClusterReader, asked: Asked
 ) -> Response:
-    version = find_version(site, model)
+    version = find_version(site, asked.model)
     return render(
         "evolution/training.html",
         request,
         site,
         principal,
         learnt=describe_training(site, version),
-        page=list_pairs(site, version, cursor=cursor, limit=SHOWN),
-        query=query_of({"model": model}),
+        page=list_pairs(site, version, asked),
+        query=query_of(asked.chosen),
         origins=ORIGINS,
     )
 

@@ -1,11 +1,10 @@
 """Reads what people prefer as charts, and which filters have votes."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import date
-from typing import Literal
 from urllib.parse import urlencode
 
+from rlhf_pipeline.api_types.filters import DayFilter, PreferenceFilter, PreferenceGrouping
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.reports.chart import Chart
@@ -15,13 +14,11 @@ from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.changed_days import find_taste_changes, read_policies
-from rlhf_pipeline.web.charts import DayFilter
 from rlhf_pipeline.web.pick_lists import list_sources
 from rlhf_pipeline.web.preferences.sums_reader import COUNTED, VoteChoice
 from rlhf_pipeline.web.site import Site
 
-By = Literal["day", "category", "source", "group"]
-COLUMNS: dict[By, str] = {
+COLUMNS: dict[PreferenceGrouping, str] = {
     "day": "day",
     "category": "category",
     "source": "source",
@@ -36,36 +33,12 @@ WITHHELD_PEOPLE = (
 )
 
 
-@dataclass(frozen=True)
-class Filters:
-    """Which votes a page's address asks for."""
-
-    days: DayFilter
-    category: str | None = None
-    source: str | None = None
-    group: str | None = None
-    model: str | None = None
-
-    @property
-    def chosen(self) -> dict[str, object]:
-        return {
-            "since": self.days.since,
-            "until": self.days.until,
-            "category": self.category,
-            "source": self.source,
-            "group": self.group,
-            "model": self.model,
-        }
-
-    def choose(self, first: date, last: date) -> VoteChoice:
-        return VoteChoice(first, last, self.category, self.source, self.group, self.model)
-
-
-def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Filters) -> Chart:
+def build_chart(site: Site, principal: Principal, name: str, filters: PreferenceFilter) -> Chart:
+    by = filters.by
     known = figures(site.terms().dimensions)
     figure = known[name]
-    first, last = filters.days.resolve(_find_newest_day(site))
-    chosen, reader = filters.choose(first, last), site.preferences
+    first, last = filters.resolve(_find_newest_day(site))
+    chosen, reader = _choose(filters, first, last), site.preferences
     notes: list[str] = []
     if filters.group is not None and by not in ("category", "source"):
         n_people = sum(reader.count_voters("annotator_group", chosen).values())
@@ -75,7 +48,7 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
                 f"voted in this selection; at least {MIN_ANNOTATORS} are needed."
             )
             return chart_by_group(figure, by, {}, {}, [note])
-    link = _build_link(by, filters, first, last) if principal.may(Permission.VOTES_READ) else None
+    link = _build_link(filters, first, last) if principal.may(Permission.VOTES_READ) else None
     found = reader.sums(_read_together(known, name), COLUMNS[by], chosen)
     sums = {measure: found[measure] for measure in (COUNTED, *figure.measures) if measure in found}
     large = {
@@ -98,7 +71,7 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
             measure: {day: one for day, one in found.items() if day not in of_few}
             for measure, found in large.items()
         }
-        if filters.days.since is None:
+        if filters.since is None:
             days = [date.fromisoformat(day) for day in sums.get(COUNTED, {})]
             first = min(days, default=first)
         marks = (
@@ -116,9 +89,13 @@ def build_chart(site: Site, principal: Principal, name: str, by: By, filters: Fi
     return chart_by_group(figure, by, large, small, notes, link)
 
 
-def choices_of_filters(site: Site, filters: Filters) -> dict[str, list[str]]:
+def _choose(filters: PreferenceFilter, first: date, last: date) -> VoteChoice:
+    return VoteChoice(first, last, filters.category, filters.source, filters.group, filters.model)
+
+
+def choices_of_filters(site: Site, filters: PreferenceFilter) -> dict[str, list[str]]:
     """The values that each filter offers; models of the shown days."""
-    shown = VoteChoice(*filters.days.resolve(_find_newest_day(site)))
+    shown = VoteChoice(*filters.resolve(_find_newest_day(site)))
     measures = _read_together(figures(site.terms().dimensions), "choices")
     models = site.preferences.sums(measures, "model_version", shown)
     return {
@@ -145,12 +122,12 @@ def _read_together(known: Mapping[str, Figure], name: str) -> list[str]:
     return list(dict.fromkeys([COUNTED, *(m for chart in charts for m in chart.measures)]))
 
 
-def _build_link(by: By, filters: Filters, first: date, last: date) -> Link | None:
+def _build_link(filters: PreferenceFilter, first: date, last: date) -> Link | None:
     """From a day or group to its votes, which cannot be listed by group of annotators or model."""
+    by = filters.by
     if by == "group" or filters.group is not None or filters.model is not None:
         return None
-    chosen = {"category": filters.category, "source": filters.source}
-    more = {name: value for name, value in chosen.items() if value is not None}
+    more = filters.comparison_groups
     days = {} if by == "day" else {"since": first, "until": last}
     return lambda name: f"/votes?{urlencode({by: name} | more | days)}"
 

@@ -5,20 +5,20 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from rlhf_pipeline.api_types.filters import PreferenceFilter, PreferenceGrouping
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.charts import ChartFilter, Days, answer_chart
+from rlhf_pipeline.web.charts import answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.preferences import queries
-from rlhf_pipeline.web.preferences.queries import By, Filters
 from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.routing import api_router
 
 api, pages = api_router("charts"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 FigureName = Literal["choices", "ties", "strength", "agreement", "preferred"]
-WORDS: dict[By, str] = {
+WORDS: dict[PreferenceGrouping, str] = {
     "day": "over time",
     "category": "by category",
     "source": "by source",
@@ -26,18 +26,7 @@ WORDS: dict[By, str] = {
 }
 
 
-def read_filters(
-    days: Days,
-    category: ChartFilter = None,
-    source: ChartFilter = None,
-    group: ChartFilter = None,
-    model: ChartFilter = None,
-) -> Filters:
-    return Filters(days, category, source, group, model)
-
-
-Chosen = Annotated[Filters, Depends(read_filters)]
-Across = Annotated[By, Query(description="What the chart compares.")]
+Chosen = Annotated[PreferenceFilter, Query()]
 
 
 @api.get("/charts/preferences/{figure}", response_model=Chart)
@@ -46,7 +35,6 @@ def read_chart(
     principal: Reader,
     figure: FigureName,
     chosen: Chosen,
-    by: Across = "day",
 ) -> Response:
     """What people choose, how often they are undecided, how strongly they prefer a side, how far
     they agree, and what is preferred: length, style, dimensions. Counts people's votes that count
@@ -55,13 +43,11 @@ def read_chart(
     fewer than 3 of its annotators voted on. Without `until`, up to the newest day with votes;
     without `since`, 90 days. `model` is the model of both completions.
     """
-    return answer_chart(queries.build_chart(site, principal, figure, by, chosen))
+    return answer_chart(queries.build_chart(site, principal, figure, chosen))
 
 
 @pages.get("/preferences")
-def show_page(
-    site: AnySite, request: Request, principal: Reader, chosen: Chosen, by: Across = "day"
-) -> Response:
+def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen) -> Response:
     choices = queries.choices_of_filters(site, chosen)
     return render(
         "preferences/page.html",
@@ -70,11 +56,9 @@ def show_page(
         principal,
         has_votes=site.store.votes.max_seq() > 0,
         filters=chosen.chosen,
-        left_out=chosen.days.find_left_out(
-            [date.fromisoformat(day) for day in site.day_figures.days()]
-        ),
+        left_out=chosen.find_left_out([date.fromisoformat(day) for day in site.day_figures.days()]),
         choices=choices,
-        by=by,
+        by=chosen.by,
         views=WORDS,
-        query=query_of({name: str(value or "") for name, value in chosen.chosen.items()}),
+        query=query_of({**chosen.chosen, "by": ""}),
     )

@@ -3,8 +3,9 @@
 from datetime import date, timedelta
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
+from rlhf_pipeline.api_types.filters import ModelFilter
 from rlhf_pipeline.api_types.production import (
     NewProductionFigures,
     ProductionFigure,
@@ -18,7 +19,7 @@ from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.production import chart_production
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.charts import ChartFilter, Days, answer_chart
+from rlhf_pipeline.web.charts import answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render
@@ -28,6 +29,7 @@ from rlhf_pipeline.web.site import Site
 api, pages = api_router("metrics"), APIRouter()
 Writer = Annotated[Principal, Depends(needs(Permission.METRICS_WRITE))]
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
+Chosen = Annotated[ModelFilter, Query()]
 
 
 @api.post("/metrics/production")
@@ -42,23 +44,21 @@ def send(site: AnySite, _: Writer, body: NewProductionFigures) -> StoredFigures:
 
 
 @api.get("/charts/production", response_model=Chart, tags=["charts"])
-def read_chart(site: AnySite, _: Reader, days: Days, model: ChartFilter = None) -> Response:
+def read_chart(site: AnySite, _: Reader, chosen: Chosen) -> Response:
     """Quality, satisfaction, latency, errors, deflected interactions, time to resolve, adoption and
     cost of models in production, by day. Without `until`, up to the newest day with figures;
     without `since`, 90 days.
     """
-    labels = {"model": model} if model else None
-    first, last = days.resolve(_find_newest_day(site, labels))
+    labels = {"model": chosen.model} if chosen.model else None
+    first, last = chosen.resolve(_find_newest_day(site, labels))
     points = site.store.metric_points.read(PRODUCTION, since=first, until=last, labels=labels)
-    if days.since is None:
+    if chosen.since is None:
         first = min((point.day for point in points), default=first)
     return answer_chart(chart_production(points, first, last))
 
 
 @pages.get("/production")
-def show_page(
-    site: AnySite, request: Request, principal: Reader, days: Days, model: ChartFilter = None
-) -> Response:
+def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen) -> Response:
     latest = site.store.metric_points.latest(PRODUCTION)
     return render(
         "production/page.html",
@@ -66,8 +66,8 @@ def show_page(
         site,
         principal,
         models=sorted({point.labels["model"] for point in latest}),
-        filters={"since": days.since, "until": days.until, "model": model},
-        left_out=days.find_left_out(site.store.metric_points.find_days(PRODUCTION)),
+        filters=chosen.chosen,
+        left_out=chosen.find_left_out(site.store.metric_points.find_days(PRODUCTION)),
     )
 
 

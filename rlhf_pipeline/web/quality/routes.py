@@ -4,12 +4,12 @@ from typing import Annotated, Literal, get_args
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rlhf_pipeline.api_types.filters import Mark, QualityFilter, QualityOrder
+from rlhf_pipeline.api_types.filters import AnnotatorFilter, Mark, QualityFilter, QualityOrder
 from rlhf_pipeline.api_types.project import AnnotatorQuality, QualityOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.charts import Days, answer_chart
+from rlhf_pipeline.web.charts import answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import csv_of
 from rlhf_pipeline.web.problems import Problem
@@ -23,7 +23,7 @@ pages = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 AllVotesReader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 FigureName = Literal["speed", "sides", "gold", "agreement"]
-AnnotatorId = Annotated[str, Query(min_length=1, max_length=200)]
+Chosen = Annotated[AnnotatorFilter, Query()]
 Asked = Annotated[QualityFilter, Query()]
 SHOWN = 50
 ALL = 1 << 30
@@ -52,14 +52,13 @@ def read_chart(
     site: AnySite,
     _: AllVotesReader,
     figure: FigureName,
-    annotator_id: AnnotatorId,
-    days: Days,
+    chosen: Chosen,
 ) -> Response:
     """One annotator by week: speed, sides, known answers, or agreement with others and with
     themselves, as in `annotators_over_time.csv`. Weeks with fewer than 5 such votes are
     withheld. Without `until`, up to the annotator's newest vote; without `since`, 90 days.
     """
-    return answer_chart(draw_weeks(site.store, annotator_id, figure, days))
+    return answer_chart(draw_weeks(site.store, figure, chosen))
 
 
 @pages.get("/quality")
@@ -85,9 +84,9 @@ def show_annotator(
     site: AnySite,
     request: Request,
     principal: AllVotesReader,
-    annotator_id: AnnotatorId,
-    days: Days,
+    chosen: Chosen,
 ) -> Response:
+    annotator_id = chosen.annotator_id
     newest = site.store.votes.newest_day_of(annotator_id)
     oldest = site.store.votes.oldest_day_of(annotator_id)
     name = names_for(site, principal).get(annotator_id)
@@ -105,8 +104,8 @@ def show_annotator(
         newest=newest,
         one=queries.annotator_quality(site, principal, annotator_id),
         marks=WORDS,
-        filters={"since": days.since, "until": days.until},
-        left_out=days.find_left_out([day for day in (oldest, newest) if day]),
+        filters=chosen.chosen,
+        left_out=chosen.find_left_out([day for day in (oldest, newest) if day]),
         figures=get_args(FigureName),
     )
 

@@ -4,11 +4,11 @@ from dataclasses import dataclass
 from datetime import date, timedelta
 from typing import Any
 
+from rlhf_pipeline.api_types.filters import AnnotatorFilter
 from rlhf_pipeline.reports.annotator_weeks import FIGURES, chart_annotator_weeks
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes.annotators_over_time import annotators_over_time
-from rlhf_pipeline.web.charts import DayFilter
 from rlhf_pipeline.web.pagination import plain_rows
 
 WEEK = timedelta(days=7)
@@ -28,19 +28,20 @@ class AnnotatorWeeks:
     notes: tuple[str, ...] = ()
 
 
-def draw_weeks(store: Store, annotator_id: str, figure: str, days: DayFilter) -> Chart:
+def draw_weeks(store: Store, figure: str, chosen: AnnotatorFilter) -> Chart:
     """The chart of that name in FIGURES."""
-    weeks = read_weeks(store, annotator_id, days)
+    weeks = read_weeks(store, chosen)
     return chart_annotator_weeks(
         FIGURES[figure], weeks.rows, weeks.first, weeks.last, least=MIN_VOTES, notes=weeks.notes
     )
 
 
-def read_weeks(store: Store, annotator_id: str, days: DayFilter) -> AnnotatorWeeks:
+def read_weeks(store: Store, chosen: AnnotatorFilter) -> AnnotatorWeeks:
     """The weeks that these days touch; without `since`, 90 days up to the annotator's newest
     vote.
     """
-    first, last = days.resolve(store.votes.newest_day_of(annotator_id))
+    annotator_id = chosen.annotator_id
+    first, last = chosen.resolve(store.votes.newest_day_of(annotator_id))
     first = _find_monday(first)
     last = min(_find_monday(last), date.max - WEEK) + WEEK - timedelta(days=1)
     judged = store.votes.find_judged(annotator_id, first, last, limit=MAX_VOTES + 1)
@@ -70,7 +71,7 @@ def read_weeks(store: Store, annotator_id: str, days: DayFilter) -> AnnotatorWee
         & figures["first_day"].between(first.isoformat(), last.isoformat())
     ]
     rows = plain_rows(own)
-    if days.since is None and rows:
+    if chosen.since is None and rows:
         first = date.fromisoformat(rows[0]["first_day"])
     return AnnotatorWeeks(rows, first, last, tuple(notes))
 
