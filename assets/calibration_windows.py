@@ -72,6 +72,14 @@ def load_series(
     return WindowSeries(kept | {window.day: window for window in new}, shown, new, groups)
 
 
+def measure_single_days(
+    days: Sequence[str], reflections: pd.DataFrame, votes: pd.DataFrame
+) -> Sequence[CalibrationWindow]:
+    """A window of one day for each of `days`, from their REFLECTION_LOG and VOTES."""
+    judged = _served_by_day(reflections)
+    return calibration_over_time(judged, votes, days, OverTimeParams(window_days=1))
+
+
 def _input_hashes(
     days: Sequence[str], files: Artefacts, params: OverTimeParams, quarantines: Quarantines
 ) -> dict[str, str]:

@@ -9,7 +9,7 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.calibration_windows import WindowSeries, load_series
+from assets.calibration_windows import WindowSeries, load_series, measure_single_days
 from assets.day_clusters import ClusterSeries, cluster_window, find_embedding
 from assets.delivery import (
     StageReport,
@@ -48,6 +48,7 @@ from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, concat
 from rlhf_pipeline.loop_settings import DriftReportParams
 from rlhf_pipeline.metrics.stages import (
+    day_points,
     group_points,
     policy_points,
     verdict_points,
@@ -189,7 +190,12 @@ def drift_report(
             | {files.clusters_path(c.day): c.model_dump_json() for c in clusters.new}
             | {files.policy_path(one.day): one.model_dump_json() for one in policy.new}
             | pages,
-            points=_measure_days(days, frame, series, policy, store),
+            points=_measure_days(days, frame, series, policy, store)
+            + [
+                point
+                for window in measure_single_days(days, reflection_log, votes)
+                for point in day_points(window, store.database.clock.now())
+            ],
         ),
         checks=[
             make_rule(

@@ -247,6 +247,23 @@ class LoopSettings:
             yield from _flatten(part, self.params(part).model_dump(mode="json"), kind)
 
 
+def warn_of_toy_policy(settings: Settings) -> str:
+    """That own prompts are completed by the embedded policy; empty where they are not. Without it
+    people are asked to judge nonsense, and nobody says why.
+    """
+    prompts = cast(PromptsParams, LoopSettings.read(settings, only="prompts").params("prompts"))
+    source = prompts.source or settings.prompt_source
+    is_own = source != "templates" or settings.prompts_file is not None
+    is_local = settings.completion_backend == "local"
+    if settings.policy is not None or not is_own or not is_local:
+        return ""
+    return (
+        "the completions are texts of a toy policy: the embedded one answers only the shipped "
+        "prompt templates, and writes nonsense on your own prompts. Name a causal LM by "
+        "RLHF_POLICY, or a provider by RLHF_COMPLETION_BACKEND"
+    )
+
+
 def describe_changes(
     before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]
 ) -> list[str]:

@@ -79,6 +79,21 @@ METRICS: dict[str, Metric] = {
             stage="drift_report",
         ),
         Metric(
+            "model.day_accuracy",
+            "share",
+            "Share of the day's own votes that were predicted right, by the model that predicted "
+            "most of them.",
+            ("reward_model",),
+            stage="drift_report",
+        ),
+        Metric(
+            "model.day_accuracy_ceiling",
+            "share",
+            "Noise ceiling of the day's votes on the same comparisons.",
+            ("reward_model",),
+            stage="drift_report",
+        ),
+        Metric(
             "model.accuracy_gap",
             "share",
             "Noise ceiling minus accuracy.",

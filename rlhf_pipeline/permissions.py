@@ -33,6 +33,7 @@ class Permission(StrEnum):
     ALERTS_READ = "alerts.read"
     ALERTS_WRITE = "alerts.write"
     DECISIONS_ANSWER = "decisions.answer"
+    MODELS_PROMOTE = "models.promote"
     TOKENS_OWN = "tokens.own"
 
 
@@ -73,7 +74,8 @@ ROLE_PERMISSIONS: dict[Role, frozenset[Permission]] = {
         P.TOKENS_OWN,
     },
     Role.AUDITOR: READER | {P.AUDIT_READ, P.AUDIT_VERIFY, P.VOTES_READ, P.ALERTS_READ},
-    Role.APPROVER: READER | {P.CONSENSUS_READ, P.ALERTS_READ, P.DECISIONS_ANSWER, P.TOKENS_OWN},
+    Role.APPROVER: READER
+    | {P.CONSENSUS_READ, P.ALERTS_READ, P.DECISIONS_ANSWER, P.MODELS_PROMOTE, P.TOKENS_OWN},
     Role.ADMIN: frozenset(Permission),
 }
 

@@ -108,7 +108,8 @@ def _find_end(
     """
     answers = [each for each in decisions if each.answers == decision.stored_id]
     if any(each.action == "hold" for each in answers):
-        return "a person dismissed it"
+        kept = decision.action == "fire"
+        return "a person kept the present policy" if kept else "a person dismissed it"
     if any(each.state == "succeeded" for each in answers):
         return "the run of a person's answer finished"
     if decision.remedy == "dismiss":
@@ -149,7 +150,10 @@ def _describe_progress(
         if gate is not None and gate.decided_at > decision.decided_at and not gate.promoted:
             reasons = "; ".join(check.reason for check in gate.checks if not check.passed)
             why = f"The gate refused {gate.candidate}: {reasons}."
-        step = "Promote a policy with `rlhf models promote`, or train another one."
+        step = (
+            "Serve a candidate by `rlhf models promote` or on the page Models, train another one, "
+            "or keep the present policy by answering the decision."
+        )
         return NOT_SERVED, f"It retrained the reward model, by {name}. {why}", step
     if decision.state == "failed":
         step = "Read the run's error on the page Runs, and repair its cause."

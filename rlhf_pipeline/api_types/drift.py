@@ -73,7 +73,7 @@ class DecisionOut(Answer):
     actor: str | None = Field(description="Who decided by hand; null for the trigger.")
     answers: int | None = Field(description="The decision that this one answers.")
     answered_by: int | None = Field(description="The decision that answers this one.")
-    actions: tuple[Literal["answer", "lift"], ...] = Field(
+    actions: tuple[Literal["answer", "lift", "keep"], ...] = Field(
         description="What a person may do about it now."
     )
 

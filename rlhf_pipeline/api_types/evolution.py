@@ -5,15 +5,16 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Answer
+from rlhf_pipeline.api_types.base import Answer, Request
+from rlhf_pipeline.api_types.drift import Reason
 from rlhf_pipeline.api_types.home import VOTES_UNTIL, LastDecision, PromotionOut
 from rlhf_pipeline.api_types.predictions import CalibrationOut
-from rlhf_pipeline.records import Evaluation, GateCheck, Interval
+from rlhf_pipeline.records import Evaluation, GateCheck, Interval, Text
 
 DAY = (
     "Day of the gate's last decision on it; without one, of its last promotion, else of the fit of "
     "its calibrator. Where it is more than a day after the votes that the champion reward model "
-    "knew, as in a replay, the day of the newest of these. `since` and `until` compare it."
+    "knew, as in a replay, the day of the newest of these."
 )
 
 
@@ -140,6 +141,17 @@ class RewardModelVersionOut(VersionOut):
         "unknown.",
     )
     served_until: date | None = Field(default=None, description="Last day of that window.")
+
+
+class NewPromotion(Request):
+    """A version that a person makes the champion; an earlier one rolls back."""
+
+    model: Text = Field(max_length=200, description="A version, as name@version.")
+    reason: Reason
+    overrides: bool = Field(
+        default=False,
+        description="Promote a version that was refused; the refusal is kept with the reason.",
+    )
 
 
 class EvolutionOut(Answer):

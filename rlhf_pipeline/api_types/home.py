@@ -9,7 +9,7 @@ from rlhf_pipeline.api_types.base import Answer
 from rlhf_pipeline.api_types.project import DaemonStatus
 from rlhf_pipeline.api_types.runs import AutomationOut
 from rlhf_pipeline.monitoring import Alert, MetricPoint
-from rlhf_pipeline.records import DriftEvent, Interval
+from rlhf_pipeline.records import Interval
 
 VOTES_UNTIL = "Day of the newest vote behind it; null before the first reward model."
 CHANGED_AT = "`voted_at` of the vote at which the change is dated."
@@ -25,7 +25,7 @@ class StageState(Answer):
     )
     made_at: datetime | None = Field(description="When its newest file was written.")
     day: date | None = Field(description="Newest day that was made; null for stages without days.")
-    n_rows: int | None = Field(description="Rows of that file; null for a model or a report.")
+    note: str = Field(description="Rows of that file, or what an evaluation or a gate found.")
     n_failed_runs: int = Field(description="Failed runs of its jobs today.")
 
 
@@ -64,6 +64,7 @@ class LastGate(Answer):
     verdict: str
     win_rate: Interval | None = Field(description="Of the candidate against the champion.")
     failed_checks: tuple[str, ...]
+    refused_for: tuple[str, ...] = Field(description="The failed rules, each in a word or two.")
     votes_until: date | None = Field(description=VOTES_UNTIL)
     decided_at: datetime
 
@@ -79,7 +80,7 @@ class WorkNow(Answer):
 
 
 class SpendingNow(Answer):
-    """Money spent on generation, in the currency of the prices."""
+    """Cost of generation, as the prices in rlhf.yaml state it."""
 
     today: float
     days_30: float
@@ -90,6 +91,21 @@ class Attention(Answer):
 
     text: str
     link: str
+
+
+class Act(Answer):
+    """What a person can do about the headline."""
+
+    label: str
+    link: str
+
+
+class Headline(Answer):
+    """What happened, what the loop did, and what it waits for."""
+
+    text: str
+    tone: Literal["problem", "warning", "good", "info"]
+    acts: tuple[Act, ...] = Field(description="What this user can do now, the best first.")
 
 
 class NextStep(Answer):
@@ -111,7 +127,8 @@ class NextRun(Answer):
 
 class HomeOut(Answer):
     measured_at: datetime
-    attention: tuple[Attention, ...]
+    headline: Headline
+    attention: tuple[Attention, ...] = Field(description="What needs a person beside the headline.")
     next_steps: tuple[NextStep, ...] = Field(description="Empty once there are votes.")
     stages: tuple[StageState, ...]
     next_run: NextRun
@@ -125,9 +142,5 @@ class HomeOut(Answer):
         description="At most 20: the newest open ones, then the newest acknowledged ones; null "
         "without `alerts.read`."
     )
-    drift_events: tuple[DriftEvent, ...] = Field(description="The newest 20.")
-    decision: LastDecision | None
-    fire: LastDecision | None = Field(
-        description="The newest decision that acted, where `decision` is a later one."
-    )
+    decision: LastDecision | None = Field(description="The newest.")
     gate: LastGate | None

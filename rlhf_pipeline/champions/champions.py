@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import get_args
 
 import pandas as pd
 from filelock import FileLock
@@ -25,6 +26,7 @@ from rlhf_pipeline.errors import (
     InvalidScores,
     ModelError,
     ModelNotFound,
+    ModelRefused,
     PipelineError,
 )
 from rlhf_pipeline.parameters import Device, Dtype
@@ -45,6 +47,7 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
 
 logger = logging.getLogger(__name__)
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 
 @dataclass(frozen=True)
@@ -255,6 +258,59 @@ class Champions:
         """
         reports = self.store.calibrations.log()
         return reports[-1].noise_ceiling if reports else None
+
+    def find(self, label: str) -> tuple[Kind, ModelVersion]:
+        """Kind and version behind `name@version` or `name@alias`. Raises ModelNotFound naming what
+        there is.
+        """
+        name, _, wanted = label.partition("@")
+        kinds: dict[str, Kind] = {self.registry.model_name(kind): kind for kind in KINDS}
+        if name not in kinds:
+            raise ModelNotFound(f"No model is called {name!r}. There are: {', '.join(kinds)}.")
+        kind = kinds[name]
+        known = self.registry.list_versions(kind)
+        version = next((model for model in known if str(model.version) == wanted), None)
+        if version is None and wanted and not wanted.isdecimal():
+            self.champion(kind)  # aliases follow the store
+            version = self.registry.get(kind, wanted)
+        if version is None:
+            raise ModelNotFound(
+                f"The registry holds no {label!r}. There are: "
+                f"{', '.join(model.label for model in known) or 'none'}."
+            )
+        return kind, version
+
+    def promote_by_hand(
+        self, label: str, *, reason: str, actor: str, is_forced: bool = False
+    ) -> tuple[ModelVersion, Promotion | None]:
+        """Make a version the champion because a person says so, and return it with the promotion
+        before; an earlier version rolls back. Raises ModelNotFound; ModelRefused for a version
+        that the gate or the acceptance of reward models refused, unless `is_forced`: then the
+        refusal is kept with the reason.
+        """
+        kind, version = self.find(label)
+        cause = self._find_cause_of_refusal(kind, version.label)
+        if cause is not None and not is_forced:
+            raise ModelRefused(
+                f"{version.label} was refused: {cause.rstrip('.')}. Train another one, or promote "
+                "it anyway by overriding the refusal (--force)."
+            )
+        if cause is not None:
+            reason = f"{reason} (forced, although {cause.rstrip('.')})"
+        before = self.store.promotions.champion(version.name)
+        self.promote(kind, version, reason=reason, actor=actor)
+        return version, before
+
+    def _find_cause_of_refusal(self, kind: Kind, label: str) -> str | None:
+        """None for a version that may serve, or has served."""
+        if kind == "reward_model":
+            refusal = self.refusal(label)
+            return None if refusal is None else refusal.cause
+        promoted = {each.label for each in self.store.promotions.history(label.rpartition("@")[0])}
+        gate = next((g for g in reversed(self.store.gates.all()) if g.candidate == label), None)
+        if gate is None or gate.promoted or label in promoted:
+            return None
+        return " ".join(check.reason for check in gate.checks if not check.passed)
 
     def promote(self, kind: Kind, version: ModelVersion, *, reason: str, actor: str) -> None:
         """Record the promotion, then move the aliases; repeating it changes nothing.

@@ -49,6 +49,10 @@ def init(
         LoopSettings.read(workspace.settings)  # refuse an invalid file before anything is made
     initialise(workspace, join=join)
     HomeFacts.change(workspace.settings.home, config=workspace.settings.config)
+    from rlhf_pipeline.loop_settings import warn_of_toy_policy
+
+    if warning := warn_of_toy_policy(workspace.settings):
+        echo(f"{warning[:1].upper()}{warning[1:]}.", fg=typer.colors.YELLOW)
 
 
 def initialise(workspace: Workspace, *, join: bool = False) -> None:

@@ -11,7 +11,7 @@ from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import require_text
 from rlhf_pipeline.cli.tables import echo, show
-from rlhf_pipeline.errors import ConfigurationError, ModelNotFound, ModelRefused
+from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import ModelVersion
 from rlhf_pipeline.registry import Kind, Registry, ceiling_metric, is_accuracy
 
@@ -83,7 +83,8 @@ def promote(
         bool,
         typer.Option(
             "--force",
-            help="Promote even a refused reward model; the refusal is kept with the reason.",
+            help="Promote even a version that was refused, by the gate or as a reward model; the "
+            "refusal is kept with the reason.",
         ),
     ] = False,
 ) -> None:
@@ -91,18 +92,10 @@ def promote(
     version rolls back.
     """
     workspace = Workspace.open()
-    kind, version = find_version(workspace.champions, model)
-    refusal = workspace.champions.refusal(version.label)
-    if refusal is not None and not force:
-        raise ModelRefused(
-            f"{version.label} was refused: {refusal.cause}. Fit another one, or promote it anyway "
-            "with --force."
-        )
-    if refusal is not None:
-        reason = f"{reason} (forced, although {refusal.cause})"
-    before = workspace.store.promotions.champion(version.name)
-    workspace.champions.promote(kind, version, reason=reason, actor="rlhf models promote")
-    was = f"{version.name}@{before.version}" if before else "none"
+    version, before = workspace.champions.promote_by_hand(
+        model, reason=reason, actor="rlhf models promote", is_forced=force
+    )
+    was = before.label if before else "none"
     echo(
         f"{version.label} is champion already"
         if was == version.label
@@ -120,7 +113,7 @@ def export(
 ) -> None:
     """Copy a version's files into a folder; that of a policy is one that transformers loads."""
     workspace = Workspace.open()
-    kind, version = find_version(workspace.champions, model)
+    kind, version = workspace.champions.find(model)
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise ConfigurationError(f"{folder} is not empty. Name a new folder.")
     source = workspace.registry.fetch_folder(version, workspace.settings.cache / "models")
@@ -180,29 +173,9 @@ def _format_metric(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"  # no powers of ten for counts
 
 
-def find_version(champions: Champions, label: str) -> tuple[Kind, ModelVersion]:
-    """Kind and version behind `name@version` or `name@alias`. Raises ModelNotFound naming what
-    there is.
-    """
-    name, _, wanted = label.partition("@")
-    registry = champions.registry
-    kind = _find_kind(registry, name)
-    known = registry.list_versions(kind)
-    version = next((model for model in known if str(model.version) == wanted), None)
-    if version is None and wanted and not wanted.isdecimal():
-        champions.champion(kind)  # aliases follow the store
-        version = registry.get(kind, wanted)
-    if version is None:
-        raise ModelNotFound(
-            f"The registry holds no {label!r}. There are: "
-            f"{', '.join(model.label for model in known) or 'none'}."
-        )
-    return kind, version
-
-
 def find_reward_model(champions: Champions, label: str) -> ModelVersion:
-    """`find_version` that refuses a policy."""
-    kind, version = find_version(champions, label)
+    """`Champions.find` that refuses a policy."""
+    kind, version = champions.find(label)
     if kind != "reward_model":
         raise ConfigurationError(
             f"{label} is a {kind}; name a reward model. `rlhf models list` shows them."
@@ -211,10 +184,4 @@ def find_reward_model(champions: Champions, label: str) -> ModelVersion:
 
 
 def _find_kind(registry: Registry, name: str) -> Kind:
-    for kind in SHOWN:
-        if registry.model_name(kind) == name:
-            return kind
-    raise ModelNotFound(
-        f"No model is called {name!r}. There are: "
-        f"{', '.join(registry.model_name(kind) for kind in SHOWN)}."
-    )
+    return "policy" if name == registry.model_name("policy") else "reward_model"

@@ -42,6 +42,19 @@ def window_points(window: CalibrationWindow, now: datetime) -> list[MetricPoint]
     ]
 
 
+def day_points(window: CalibrationWindow, now: datetime) -> list[MetricPoint]:
+    """Of a window of one day: a change shows on its first day, not averaged over a week."""
+    figures = {
+        "model.day_accuracy": window.accuracy,
+        "model.day_accuracy_ceiling": window.noise_ceiling,
+    }
+    return [
+        point
+        for model in window.reward_models[-1:]
+        for point in _estimates(window.day, now, figures, reward_model=model)
+    ]
+
+
 def _subtract(ceiling: Interval, accuracy: Interval) -> Interval:
     """How far the accuracy is below the ceiling, with the widest bounds that both intervals
     allow.

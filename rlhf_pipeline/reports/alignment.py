@@ -21,6 +21,7 @@ from rlhf_pipeline.reports.chart import (
     day_value,
     estimate_of,
     percent_ticks,
+    point_series,
     round_ticks,
     to_day,
 )
@@ -35,6 +36,12 @@ ACCURACY, CEILING, ECE, SLOPE, VERDICT = ALIGNMENT_METRICS = (
     "drift.verdict",
 )
 TITLE = "Accuracy beside its noise ceiling, calibration and drift by day"
+ACCURACY_METRICS = DAY_ACCURACY, DAY_CEILING, _ = (
+    "model.day_accuracy",
+    "model.day_accuracy_ceiling",
+    ACCURACY,
+)
+TITLE_OF_DAYS = "Accuracy of each day beside its noise ceiling"
 TITLE_OF_GROUP = "Accuracy beside its noise ceiling, and calibration by day"
 # metrics of a group, and the figure of the chart that each is
 GROUP_METRICS = {
@@ -123,26 +130,61 @@ def chart_accuracy(
     points: Sequence[MetricPoint],
     first: date,
     last: date,
-    taste_changes: Mapping[date, str] | None = None,
+    marks: Sequence[Mark] = (),
     window_days: int | None = None,
     link: Link | None = None,
 ) -> Chart:
-    """The accuracy of `chart_alignment` beside its noise ceiling, alone and small. `window_days` is
-    the length of the window of each point, None where it is unknown; `link` as there.
+    """The accuracy of each day beside the noise ceiling of its votes, with the mean of the last
+    `window_days` days behind it, on which a change of one day hardly shows. `marks` are lines of
+    changes; `link` leads from a day to its votes.
     """
-    shown = [p for p in points if p.name in (ACCURACY, CEILING)]
-    whole = chart_alignment(shown, first, last, link, taste_changes, window_days=window_days)
-    title = "Accuracy beside its noise ceiling by day"
-    days = "days" if window_days is None else format_count(window_days, "day")
-    note = f"each point: votes of the {days} up to it that its model predicted"
-    panels = tuple(
-        panel.model_copy(update={"title": "", "notes": (note,), "height": 130})
-        for panel in whole.panels
-        if panel is not None
+    known = [point for point in points if point.value is not None]
+    by_name = {name: [p for p in known if p.name == name] for name in ACCURACY_METRICS}
+    if not known:
+        return Chart(
+            kind="accuracy", title=TITLE_OF_DAYS, alt=TITLE_OF_DAYS, panels=(), notes=(NO_POINTS,)
+        )
+    x = day_axis(first, last)
+    days = by_name[DAY_ACCURACY]
+    ordered = sorted(days, key=lambda point: point.day)
+    mean = [
+        series.model_copy(update={"low": (), "high": ()})
+        for series in _curves(
+            by_name[ACCURACY],
+            "ref",
+            "mean of several days"
+            if window_days is None
+            else f"mean of {format_count(window_days, 'day')}",
+        )
+    ]
+    panel = _accuracy_panel(x, days or by_name[ACCURACY], by_name[DAY_CEILING])
+    drawn = panel.model_copy(
+        update={
+            "title": "",
+            "height": 150,
+            "series": (
+                *_curves(by_name[DAY_CEILING], "ceiling", "noise ceiling of the day's votes"),
+                *mean,
+                point_series(
+                    [day_value(point.day) for point in ordered],
+                    [_interval(point) for point in ordered],
+                    role="now",
+                    name="accuracy of the day",
+                ),
+            ),
+        }
     )
-    alt = f"{title}, from {first} to {last}"
-    return whole.model_copy(
-        update={"kind": "accuracy", "title": title, "alt": alt, "panels": panels}
+    if link is not None:
+        drawn = _link_days(drawn, link, 1)
+    (marked,) = add_marks(
+        [drawn], [*keep_within(x, marks), *_mark_changes(days or by_name[ACCURACY])]
+    )
+    return Chart(
+        kind="accuracy",
+        title=TITLE_OF_DAYS,
+        alt=f"{TITLE_OF_DAYS}, from {first} to {last}",
+        panels=(marked,),
+        notes=("bars and band: 95% intervals",),
     )
 
 

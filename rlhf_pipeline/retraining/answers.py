@@ -22,6 +22,14 @@ def waits(decision: TriggerDecision) -> bool:
     return is_left and decision.actor is None
 
 
+def has_ended(decision: TriggerDecision) -> bool:
+    """Whether its retraining is over, so that a person may leave it at that: the gate refused the
+    policy, and the present one is to stay.
+    """
+    is_over = decision.action == "fire" and decision.state == "succeeded"
+    return is_over and decision.remedy not in ("quarantine", "lift_quarantine")
+
+
 def answer(
     held: TriggerDecision, chosen: Answer, *, reason: str, actor: str, now: datetime, max_seq: int
 ) -> TriggerDecision:
@@ -29,10 +37,13 @@ def answer(
 
     `quarantine` leaves out the votes that `held` names: those of careless annotators, or of
     newcomers with another taste. `retrain` counts them: careless annotators were none, so that the
-    change is one of taste; of two tastes both count alike. Raises ConfigurationError if `held`
-    waits for nobody, or names nobody for a quarantine.
+    change is one of taste; of two tastes both count alike. `nothing` also ends a change whose
+    retraining is over and whose policy does not serve. Raises ConfigurationError if `held` waits
+    for nobody, or names nobody for a quarantine.
     """
     number = held.decision_id
+    if chosen == "nothing" and has_ended(held):
+        return _decide_by_hand("hold", reason, actor, now, answers=number)
     if not waits(held):
         raise ConfigurationError(
             f"Decision {number} waits for no answer: the trigger or a person decided it. "

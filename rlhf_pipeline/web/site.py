@@ -32,6 +32,7 @@ from rlhf_pipeline.web.streams import Streams
 
 if TYPE_CHECKING:
     from rlhf_pipeline.artefacts import Artefacts
+    from rlhf_pipeline.champions import Champions
     from rlhf_pipeline.web.annotate.known_answers import KnownAnswer
     from rlhf_pipeline.web.calibration.probe_counter import ProbeResult
     from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFit
@@ -121,10 +122,24 @@ class Site:
         return CachedValue(lambda: count_quality(self.store), self._cache_times.figures_s)
 
     @cached_property
+    def champions(self) -> Champions:
+        from rlhf_pipeline.champions import Champions
+        from rlhf_pipeline.registry import Registry
+
+        settings = self.settings
+        registry = Registry(
+            settings.tracking_uri,
+            settings.home / "mlflow" / "artifacts",
+            settings.project,
+            ui=settings.mlflow_ui,
+        )
+        return Champions(self.store, registry, settings.cache, settings.encoder)
+
+    @cached_property
     def predictor(self) -> Predictor:
         from rlhf_pipeline.web.predictions.predictor import Predictor
 
-        return Predictor(self.settings, self.store, self._cache_times.champion_s)
+        return Predictor(self.champions, self._cache_times.champion_s)
 
     @cached_property
     def completer(self) -> Completer:

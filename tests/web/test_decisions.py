@@ -78,7 +78,9 @@ def test_a_decision_is_told_in_words_and_leads_to_its_events(web: Web):
     assert reader.get("/decisions/9").status_code == 404
     home = reader.get("/home").json()
     assert home["decision"]["summary"] == listed["summary"]
-    assert {"text": "decision 1 waits for a person", "link": "/decisions/1"} in home["attention"]
+    headline = home["headline"]
+    assert headline["text"].endswith("The loop waits for your answer.")
+    assert headline["acts"][0] == {"label": "Answer decision 1", "link": "/decisions/1#act"}
 
 
 def test_a_person_answers_once_and_ends_the_quarantine(web: Web):

@@ -10,7 +10,10 @@ from rlhf_pipeline.frames import PROMPTS, check_frame
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import (
     AnnotatorKind,
+    Cause,
+    ChangeCauses,
     DriftEvent,
+    Interval,
     NewVote,
     Promotion,
     Role,
@@ -111,8 +114,8 @@ def test_an_empty_project_shows_three_steps_until_somebody_votes(paged: Web):
     work = reader.get("/home").json()["work"]
     assert (work["n_votes_today"], work["n_simulated"]) == (2, 1), "a vote is seen at once"
     page = browser.get(f"{paged.url}/").text
-    assert "The loop today" in page
-    assert "of 2, 1 simulated; newest day" in page
+    assert "Votes are being collected" in page
+    assert "2 votes, 1 simulated; newest day" in " ".join(page.split())
     silent = "No alert is open. Until a daemon runs, only its silence is watched."
     assert silent in " ".join(page.split())
     assert 'href="/comparisons?status=waiting"' in page
@@ -163,13 +166,14 @@ def test_what_is_wrong_needs_attention_and_leads_somewhere(paged: Web):
     ]
     assert home["spending"] == {"today": 1.5, "days_30": 1.5}
     assert [one["label"] for one in home["champions"]] == ["demo.reward_model@1"]
+    assert home["headline"]["text"] == "No change of taste so far."
     assert {p["name"]: p["value"] for p in home["figures"]} == {
         "model.accuracy": 0.6,
         "model.accuracy_ceiling": 0.8,
     }
     page = paged.browser(paged.add(Role.AUDITOR)).get(f"{paged.url}/").text
     assert "because runs failed: prompts, completions" in page
-    assert "promoted 3 days ago" in page
+    assert "since 3 days ago" in page.replace("\n", " ")
     scoped = paged.client("engineer", scopes=["metrics.read"])
     assert scoped.get("/home").json()["alerts"] is None
 
@@ -204,9 +208,60 @@ def test_home_dates_the_change_by_its_vote_and_replayed_runs_by_their_votes(page
     assert home["gate"]["win_rate"] == gate.evaluation.win_rate.model_dump(mode="json")
     assert home["gate"]["votes_until"] == earlier.date().isoformat()
     page = " ".join(paged.browser(paged.add(Role.AUDITOR)).get(f"{paged.url}/").text.split())
-    assert f'the change began <time datetime="{earlier:%Y-%m-%dT%H:%M:%SZ}"' in page
-    assert f"with votes up to {earlier.date()} (run" in page
-    assert 'href="/evolution"' in page
+    assert f"since votes up to {earlier.date()}" in page
+
+
+def confirm_change(web: Web, state: str = "succeeded") -> int:
+    """A change of everybody's taste at vote 1, and its retraining."""
+    put_event(web)
+    causes = ChangeCauses(
+        change_seq=1,
+        until_seq=2,
+        n_before=500,
+        n_after=100,
+        rise=Interval(value=0.2, low=0.1, high=0.3, n=600),
+        causes=(Cause(name="taste", share=0.9),),
+        summary="Annotators' taste changed.",
+    )
+    fired = web.store.decisions.decide(
+        lambda evidence: TriggerDecision(
+            action="fire",
+            reasons=("confirmed",),
+            event_ids=(),
+            remedy="retrain",
+            change_seq=1,
+            evidence={"causes": causes.model_dump(mode="json"), "confirmed": ["adwin"]},
+        ),
+        now=web.clock.now(),
+        champion="demo.reward_model@1",
+    )
+    web.store.training_jobs.mark_finished(fired.stored_id, succeeded=state == "succeeded")
+    return fired.stored_id
+
+
+@on_sqlite
+def test_a_refused_candidate_keeps_the_change_first_until_a_person_decides(paged: Web):
+    vote(paged, paged.publish(1)[0])
+    put_versions(paged.store, paged.settings.frames)
+    number = confirm_change(paged)  # after the last promotion
+    gate = paged.store.gates.latest()
+    paged.store.gates.record(gate.model_copy(update={"decided_at": paged.clock.now()}))
+    approver = paged.client("approver")
+    headline = approver.get("/home").json()["headline"]
+    today = f"{paged.clock.now():%-d %b}"
+    assert headline["tone"] == "problem"
+    assert headline["text"].startswith(f"Taste changed on {today}. The policy does not: policy 3 ")
+    assert [act["label"] for act in headline["acts"]] == [
+        "Serve policy 3 anyway",
+        "Compare them",
+        "Keep the present policy",
+        "Evidence",
+    ]
+    assert approver.get(f"/decisions/{number}").json()["actions"] == ["keep"]
+    kept = {"answer": "nothing", "reason": "the old style is asked for"}
+    assert approver.post(f"/decisions/{number}:answer", json=kept).status_code == 201
+    headline = approver.get("/home").json()["headline"]
+    assert headline["text"] == f"Taste changed on {today}. A person kept the present policy."
 
 
 @on_sqlite
@@ -231,7 +286,8 @@ def test_a_stage_has_the_time_day_and_rows_of_its_newest_file(web: Web):
         files.write_frame("prompts", frame.assign(day=day), day)
     stages = {s["stage"]: s for s in web.client("engineer").get("/home").json()["stages"]}
     made = stages["prompts"]
-    assert (made["state"], made["day"], made["n_rows"]) == ("today", "2026-01-02", 2)
+    assert (made["state"], made["day"], made["note"]) == ("today", "2026-01-02", "2 rows")
+    assert (stages["evaluation"]["state"], stages["gate"]["state"]) == ("never", "never")
     assert stages["votes"]["state"] == "never"
 
 

@@ -13,9 +13,8 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.reports.alignment import (
-    ACCURACY,
+    ACCURACY_METRICS,
     ALIGNMENT_METRICS,
-    CEILING,
     GROUP_METRICS,
     NO_POINTS,
     VERDICT,
@@ -24,9 +23,10 @@ from rlhf_pipeline.reports.alignment import (
     chart_alignment,
 )
 from rlhf_pipeline.reports.chart import Chart
+from rlhf_pipeline.reports.day_marks import mark_deployments, mark_taste_changes
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
-from rlhf_pipeline.web.changed_days import find_taste_changes
+from rlhf_pipeline.web.changed_days import find_taste_changes, read_policies
 from rlhf_pipeline.web.pick_lists import list_sources
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
@@ -93,17 +93,21 @@ def build_chart(site: Site, filters: GroupFilter, *, may_read_votes: bool) -> Ch
     )
 
 
-def build_accuracy_and_ceiling(site: Site, days: DayFilter, *, may_read_votes: bool) -> Chart:
+def build_accuracy(site: Site, days: DayFilter, *, may_read_votes: bool) -> Chart:
     filters = GroupFilter(since=days.since, until=days.until)
-    first, last = days.resolve(_find_newest_day(site, filters), n_days=30)
-    points = site.store.metric_points.read((ACCURACY, CEILING), since=first, until=last)
+    newest, _ = site.store.metric_points.page(ACCURACY_METRICS, limit=1)
+    first, last = days.resolve(newest[0].day if newest else None, n_days=30)
+    points = site.store.metric_points.read(ACCURACY_METRICS, since=first, until=last)
     if days.since is None:
         first = min((point.day for point in points), default=first)
+    policies = mark_deployments(
+        {"policy": read_policies(site.store, first, last)}, "policy changed"
+    )
     return chart_accuracy(
         points,
         first,
         last,
-        find_taste_changes(site.store),
+        [*mark_taste_changes(find_taste_changes(site.store)), *policies],
         read_window_days(site),
         _build_link(filters) if may_read_votes else None,
     )

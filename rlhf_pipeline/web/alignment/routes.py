@@ -36,11 +36,11 @@ def read_chart(site: AnySite, principal: Reader, chosen: Chosen) -> Response:
 
 @api.get("/charts/accuracy", response_model=Chart)
 def read_accuracy(site: AnySite, principal: Reader, days: Days) -> Response:
-    """Accuracy beside its noise ceiling by day. Without `until`, up to the newest day with figures;
-    without `since`, 30 days.
+    """Accuracy of each day beside the noise ceiling of its votes, with the mean of several days.
+    Without `until`, up to the newest day with figures; without `since`, 30 days.
     """
     may_read_votes = principal.may(Permission.VOTES_READ)
-    chart = queries.build_accuracy_and_ceiling(site, days, may_read_votes=may_read_votes)
+    chart = queries.build_accuracy(site, days, may_read_votes=may_read_votes)
     return answer_chart(chart)
 
 

@@ -17,7 +17,7 @@ from rlhf_pipeline.api_types.drift import (
 from rlhf_pipeline.api_types.home import LastDecision, LastGate
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import GateDecision, TriggerDecision
-from rlhf_pipeline.retraining.answers import waits
+from rlhf_pipeline.retraining.answers import has_ended, waits
 from rlhf_pipeline.retraining.explanation import (
     Inputs,
     check_conditions,
@@ -37,6 +37,15 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.vote_days import find_vote_days, find_votes_until
+
+# what a candidate was refused for, by rule of the gate
+REFUSALS = {
+    "win_rate": "its win rate",
+    "categories": "a category that got worse",
+    "checkable_answers": "facts that got worse",
+    "mean_length": "length",
+    "blocking_checks": "a failed check",
+}
 
 
 def page(site: Site, *, cursor: str | None, limit: int) -> Page[DecisionOut]:
@@ -86,10 +95,13 @@ def detail(site: Site, decision_id: int) -> DecisionDetail:
     decision = site.store.decisions.get(decision_id)
     inputs, not_explained = _read_inputs(decision)
     causes = read_causes(decision)
+    described = _describe(
+        decision, site.store.decisions.find_answers(), find_changes(site.store, [decision])
+    )
+    if described["answered_by"] is None and _is_unserved(site, decision):
+        described["actions"] = ("keep",)
     return DecisionDetail(
-        **_describe(
-            decision, site.store.decisions.find_answers(), find_changes(site.store, [decision])
-        ),
+        **described,
         causes=tuple(
             CauseOut(name=each.name, share=each.share, probability=each.probability)
             for each in (causes.causes if causes else ())
@@ -138,13 +150,21 @@ def _describe(
 
 def _list_actions(
     decision: TriggerDecision, answered_by: int | None
-) -> tuple[Literal["answer", "lift"], ...]:
+) -> tuple[Literal["answer", "lift", "keep"], ...]:
     if answered_by is not None:
         return ()
     if waits(decision):
         return ("answer",)
     began = decision.action == "fire" and decision.remedy == "quarantine"
     return ("lift",) if began and decision.quarantine is not None else ()
+
+
+def _is_unserved(site: Site, decision: TriggerDecision) -> bool:
+    """It retrained, and no policy was promoted since."""
+    policy = site.store.promotions.champion(f"{site.settings.project}.policy")
+    is_newer = policy is not None and policy.promoted_at > decision.decided_at
+    is_of_trigger = decision.actor is None and decision.remedy in RETRAINING_REMEDIES
+    return has_ended(decision) and is_of_trigger and not is_newer
 
 
 def _read_inputs(decision: TriggerDecision) -> tuple[Inputs | None, str | None]:
@@ -195,6 +215,9 @@ def describe_gate(site: Site, gate: GateDecision) -> LastGate:
         win_rate=gate.evaluation.win_rate if gate.evaluation else None,
         votes_until=find_votes_until(days, gate.decided_at),
         failed_checks=tuple(check.reason for check in gate.checks if not check.passed),
+        refused_for=tuple(
+            REFUSALS.get(check.name, check.name) for check in gate.checks if not check.passed
+        ),
     )
 
 

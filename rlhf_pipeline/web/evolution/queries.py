@@ -10,7 +10,6 @@ from rlhf_pipeline.api_types.evolution import (
     PolicyVersionOut,
     RewardModelVersionOut,
 )
-from rlhf_pipeline.api_types.filters import ModelFilter
 from rlhf_pipeline.api_types.home import LastDecision, PromotionOut
 from rlhf_pipeline.api_types.predictions import CalibrationOut
 from rlhf_pipeline.errors import MissingPartition
@@ -68,22 +67,14 @@ def _read_policies(site: Site, started: Mapping[str, LastDecision]) -> list[Poli
     ]
 
 
-def read_evaluations(site: Site, chosen: ModelFilter) -> tuple[dict[int, Evaluation], int | None]:
-    """The last evaluation of each chosen version that the gate decided on, and the champion's
-    version.
-    """
+def read_evaluations(site: Site) -> tuple[dict[int, Evaluation], int | None]:
+    """The last evaluation of each version that the gate decided on, and the champion's version."""
     history, gates = _read_history(site)
-    last = {version: decisions[-1] for version, decisions in gates.items()}
-    moments = [decision.decided_at for decision in last.values()]
-    days = find_vote_days(site.store, site.settings.project, moments)
     return (
         {
-            version: decision.evaluation
-            for version, decision in last.items()
-            if decision.evaluation is not None
-            and chosen.takes(
-                decision.candidate, find_day(decision.decided_at, days.get(decision.decided_at))
-            )
+            version: decisions[-1].evaluation
+            for version, decisions in gates.items()
+            if decisions[-1].evaluation is not None
         },
         history[-1].version if history else None,
     )

@@ -8,27 +8,34 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.evolution import EvolutionOut, LearntPair, TrainingOut
-from rlhf_pipeline.api_types.filters import LearntPairFilter, ModelFilter, VersionLabel
+from rlhf_pipeline.api_types.evolution import (
+    EvolutionOut,
+    LearntPair,
+    NewPromotion,
+    TrainingOut,
+)
+from rlhf_pipeline.api_types.filters import LearntPairFilter, VersionLabel
+from rlhf_pipeline.errors import ModelHashMismatch, ModelNotFound, ModelRefused
 from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.records import Promotion
 from rlhf_pipeline.reports.chart import Chart
-from rlhf_pipeline.reports.evaluation_page import judge_win_rate
 from rlhf_pipeline.reports.evolution import chart_evolution
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.charts import answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.evolution import queries
-from rlhf_pipeline.web.evolution.filters import list_models, select_versions
 from rlhf_pipeline.web.evolution.pairs import list_pairs
 from rlhf_pipeline.web.evolution.training import describe_training, find_version
+from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import query_of, render
+from rlhf_pipeline.web.rendering import names_for, query_of, render, see_other
 from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.site import Site
 
 api, pages = api_router("evolution"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
+Approver = Annotated[Principal, Depends(needs(Permission.MODELS_PROMOTE))]
 ClusterReader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
-NONE_CHOSEN = "No evaluated policy version matches the filters."
 STYLE = re.compile(rb"<style>(.*?)</style>", re.DOTALL)
 ORIGINS = {
     "vote": "labelled by votes",
@@ -37,50 +44,82 @@ ORIGINS = {
 }
 
 
-Chosen = Annotated[ModelFilter, Query()]
 Asked = Annotated[LearntPairFilter, Query()]
+MANY = 2  # evaluated versions from which a chart says more than their rows
 
 
 @api.get("/evolution")
-def read(site: AnySite, _: Reader, chosen: Chosen) -> EvolutionOut:
+def read(site: AnySite, _: Reader) -> EvolutionOut:
     """Policy versions with the gate's decision, its reasons and the evaluation, what they were
     trained on and which decision started them; reward models with accuracy, noise ceiling and the
-    reason of their promotion or refusal. The newest first. `model` is a model by name, such as
-    demo.policy, or one version, such as demo.policy@3; `since` and `until` compare the day of each
-    version.
+    reason of their promotion or refusal. The newest first.
     """
-    return select_versions(queries.read_evolution(site), chosen)
+    return queries.read_evolution(site)
 
 
 @api.get("/charts/evolution", response_model=Chart)
-def read_chart(site: AnySite, _: Reader, chosen: Chosen) -> Response:
-    """Win rate, correct answers, KL and length of each evaluated policy version, with intervals;
-    `since`, `until` and `model` choose versions as in `GET evolution`.
+def read_chart(site: AnySite, _: Reader) -> Response:
+    """Win rate, correct answers, KL and length of each evaluated policy version, with intervals."""
+    evaluations, champion = queries.read_evaluations(site)
+    return answer_chart(chart_evolution(evaluations, champion, "/evolution#policy-{}".format))
+
+
+@api.post("/evolution:promote", responses=problem_responses(404, 409))
+def promote(site: AnySite, principal: Approver, body: NewPromotion) -> Promotion:
+    """Make a version the champion, which serves from then on; an earlier one rolls back. A refused
+    one requires `overrides`. The promotion, its user and the reason are in the audit chain.
     """
-    evaluations, champion = queries.read_evaluations(site, chosen)
-    query = query_of(chosen.chosen)
-
-    def link(version: int) -> str:
-        return f"/evolution{'?' if query else ''}{query.rstrip('&')}#policy-{version}"
-
-    is_filtered = any(chosen.chosen.values())
-    reason = {"no_versions": NONE_CHOSEN} if is_filtered else {}
-    return answer_chart(chart_evolution(evaluations, champion, link, **reason))
+    try:
+        version, _ = site.champions.promote_by_hand(
+            body.model, reason=body.reason, actor=principal.user_id, is_forced=body.overrides
+        )
+    except ModelNotFound as cause:
+        raise Problem(404, str(cause), kind="not_found") from None
+    except (ModelRefused, ModelHashMismatch) as cause:
+        raise Problem(409, str(cause), kind="not_promoted") from None
+    champion = site.store.promotions.champion(version.name)
+    assert champion is not None  # the one just promoted
+    return champion
 
 
 @pages.get("/evolution")
-def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen) -> Response:
-    whole = queries.read_evolution(site)
+def show_page(site: AnySite, request: Request, principal: Reader) -> Response:
+    return _render_page(site, request, principal)
+
+
+@pages.post("/evolution/promote")
+def submit_promotion(site: AnySite, request: Request, principal: Approver, form: Form) -> Response:
+    def act() -> Promotion:
+        values: dict[str, object] = {name: form.text(name).strip() for name in ("model", "reason")}
+        body = validate(NewPromotion, values | {"overrides": form.has("overrides")})
+        return promote(site, principal, body)
+
+    made, problem = attempt(act)
+    if made is None:
+        return _render_page(site, request, principal, problem)
+    return see_other("/evolution", notice=f"{made.label} serves now.")
+
+
+def _render_page(
+    site: Site, request: Request, principal: Principal, problem: Problem | None = None
+) -> Response:
+    evolution = queries.read_evolution(site)
+    policies, reward_models = evolution.policies, evolution.reward_models
     return render(
         "evolution/page.html",
         request,
         site,
         principal,
-        evolution=select_versions(whole, chosen),
-        filters=chosen.chosen,
-        models=list_models(whole),
+        status=problem.status if problem else 200,
+        problem=problem.detail if problem else None,
+        evolution=evolution,
+        serving={
+            "policy": next((one for one in policies if one.state == "champion"), None),
+            "reward_model": next((one for one in reward_models if one.state == "champion"), None),
+        },
+        is_charted=sum(bool(one.gate and one.gate.evaluation) for one in policies) >= MANY,
         origins=ORIGINS,
-        judge=judge_win_rate,
+        names=names_for(site, principal),
     )
 
 

@@ -3,14 +3,12 @@
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
 
-from rlhf_pipeline.alerts.changes import NOT_SERVED
 from rlhf_pipeline.api_types.filters import AlertFilter
 from rlhf_pipeline.api_types.home import (
     Attention,
     ChampionState,
     HomeOut,
     LastDecision,
-    LastGate,
     NextRun,
     NextStep,
     SpendingNow,
@@ -18,6 +16,8 @@ from rlhf_pipeline.api_types.home import (
     WorkNow,
 )
 from rlhf_pipeline.api_types.runs import AutomationsOut
+from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.loop_settings import warn_of_toy_policy
 from rlhf_pipeline.metric_catalogue import SILENCE, let_silence_grow
 from rlhf_pipeline.monitoring import Alert, MetricPoint
 from rlhf_pipeline.permissions import Permission, is_blind
@@ -28,22 +28,28 @@ from rlhf_pipeline.web.decisions.queries import (
     describe_briefly,
     describe_gate,
     find_changes,
-    find_waiting,
 )
-from rlhf_pipeline.web.home.stages import STAGE_JOBS, count_failed_runs, describe_stages
+from rlhf_pipeline.web.home.headline import write_headline
+from rlhf_pipeline.web.home.stages import (
+    STAGE_JOBS,
+    count_failed_runs,
+    describe_gate_stages,
+    describe_stages,
+)
 from rlhf_pipeline.web.runs.queries import read_automations, read_spending
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.vote_days import find_vote_days, find_votes_until
 
+WINDOW_FIGURES = ("model.accuracy", "model.accuracy_ceiling")
 MODEL_FIGURES = (
-    "model.accuracy",
-    "model.accuracy_ceiling",
+    "model.day_accuracy",
+    "model.day_accuracy_ceiling",
+    *WINDOW_FIGURES,
     "model.ece",
-    "model.calibration_slope",
 )
 NOW_FIGURES = ("runs.failed", SILENCE)
 VERDICT, OVERALL, WARNING = "drift.verdict", {"space": "overall"}, 1.0
-MOST_SHOWN = 20  # alerts, and drift events
+MOST_SHOWN = 20  # alerts
 VOTING_NOW = timedelta(minutes=10)
 SILENT_S = 900  # of the daemon: a busy one ticks at least every few minutes
 
@@ -53,36 +59,34 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
     points = let_silence_grow(site.store.metric_points.latest(NOW_FIGURES), now)
     running = site.store.heartbeats.find_recent(site.settings.dead_after_seconds)
     stages = describe_stages(site.stage_files(), [each.job for each in running], points, now.date())
+    gate = site.store.gates.latest()
     champions = _read_champions(site)
     served = next((one.label for one in champions if one.kind == "reward_model"), None)
     figures = _read_figures(site, served)
     work = _read_work(site, now)
     alerts = _read_alerts(site, principal)
     n_alerts = 0 if alerts is None else site.store.alerts.count_open()
-    open_events = site.store.events.find_open()
-    steps = () if work.n_votes else tuple(_list_next_steps(site, principal))
     automations = read_automations(site)
-    decision, fire = _read_decisions(site)
+    last_gate = None if gate is None else describe_gate(site, gate)
     return HomeOut(
         measured_at=now,
+        headline=write_headline(site, principal, champions, last_gate),
         attention=(
-            *_find_unserved_changes(alerts or ()),
             *_find_stopped_work(stages, n_alerts, points, automations, now.date()),
-            *_find_drift(site, len(open_events)),
+            *_find_drift(site),
             *_find_low_accuracy(figures, served),
+            *_find_toy_policy(site),
         ),
-        next_steps=steps,
-        stages=stages,
+        next_steps=() if work.n_votes else tuple(_list_next_steps(site, principal)),
+        stages=(*stages, *describe_gate_stages(gate, now.date())),
         next_run=_find_next_run(automations),
         champions=champions,
         figures=figures,
         work=work,
         spending=_read_spending(site),
         alerts=alerts,
-        drift_events=tuple(open_events[-MOST_SHOWN:][::-1]),
-        decision=decision,
-        fire=fire,
-        gate=_read_gate(site),
+        decision=_read_decision(site),
+        gate=last_gate,
     )
 
 
@@ -95,13 +99,6 @@ def labels_alone(site: Site, principal: Principal) -> bool:
         )
         and site.store.votes.newest_day_of(principal.user_id) is not None
     )
-
-
-def _find_unserved_changes(alerts: Sequence[Alert]) -> Iterator[Attention]:
-    for alert in alerts:
-        if alert.progress == NOT_SERVED:
-            text = f"{NOT_SERVED}: {alert.subject}. {alert.loop_action}"
-            yield Attention(text=text, link=alert.link or "/alerts")
 
 
 def _find_stopped_work(
@@ -145,15 +142,11 @@ def _describe_silence(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
 
 
-def _find_drift(site: Site, n_events: int) -> Iterator[Attention]:
-    if n_events:
+def _find_drift(site: Site) -> Iterator[Attention]:
+    if n_events := len(site.store.events.find_open()):
         yield Attention(
-            text=f"{format_count(n_events, 'drift event')} without a decision", link="#drift"
-        )
-    for decision in find_waiting(site.store):
-        yield Attention(
-            text=f"decision {decision.decision_id} waits for a person",
-            link=f"/decisions/{decision.decision_id}",
+            text=f"{format_count(n_events, 'drift event')} without a decision",
+            link="/drift-events?is_open=true",
         )
     verdict = next(
         (p for p in site.store.metric_points.latest([VERDICT]) if p.labels == OVERALL), None
@@ -165,9 +158,22 @@ def _find_drift(site: Site, n_events: int) -> Iterator[Attention]:
         )
 
 
+def _find_toy_policy(site: Site) -> Iterator[Attention]:
+    """Unless a policy serves that a person registered: no trained one, and not the first."""
+    try:
+        warning = warn_of_toy_policy(site.settings)
+    except ConfigurationError:  # the page of settings says so
+        return
+    history = site.store.promotions.history(f"{site.settings.project}.policy")
+    if warning and history:
+        embedded = {history[0].label, *(gate.candidate for gate in site.store.gates.all())}
+        if history[-1].label in embedded:
+            yield Attention(text=warning, link="/settings")
+
+
 def _find_low_accuracy(figures: Sequence[MetricPoint], served: str | None) -> Iterator[Attention]:
     by_name = {point.name: point for point in figures if point.labels.get("reward_model") == served}
-    accuracy, ceiling = (by_name.get(name) for name in MODEL_FIGURES[:2])
+    accuracy, ceiling = (by_name.get(name) for name in WINDOW_FIGURES)
     if (
         accuracy is None
         or ceiling is None
@@ -285,20 +291,9 @@ def _read_alerts(site: Site, principal: Principal) -> tuple[Alert, ...] | None:
     return tuple(found[:MOST_SHOWN])
 
 
-def _read_decisions(site: Site) -> tuple[LastDecision | None, LastDecision | None]:
-    """The newest decision, and the newest that acted where that is an earlier one."""
+def _read_decision(site: Site) -> LastDecision | None:
     newest = site.store.decisions.latest()
     if newest is None:
-        return None, None
-    fire = site.store.decisions.latest("fire") if newest.action == "hold" else None
-    times = find_changes(site.store, [newest] if fire is None else [newest, fire])
-    answers = site.store.decisions.find_answers()
-    return (
-        describe_briefly(newest, answers, times),
-        None if fire is None else describe_briefly(fire, answers, times),
-    )
-
-
-def _read_gate(site: Site) -> LastGate | None:
-    gate = site.store.gates.latest()
-    return None if gate is None else describe_gate(site, gate)
+        return None
+    times = find_changes(site.store, [newest])
+    return describe_briefly(newest, site.store.decisions.find_answers(), times)

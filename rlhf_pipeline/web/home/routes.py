@@ -7,7 +7,6 @@ from starlette.responses import RedirectResponse
 
 from rlhf_pipeline.api_types.home import HomeOut
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.reports.words import display_name, name_stream
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, SignedIn, needs
 from rlhf_pipeline.web.home import queries
@@ -28,13 +27,16 @@ STAGE_PAGES = {
     "drift_report": ("/drift", Permission.METRICS_READ),
     "retraining_set": ("/evolution#policies", Permission.METRICS_READ),
     "candidate_model": ("/evolution#policies", Permission.METRICS_READ),
+    "evaluation": ("/compare", Permission.METRICS_READ),
+    "gate": ("/evolution#policies", Permission.METRICS_READ),
 }
 
 
 @api.get("/home")
 def read(site: AnySite, principal: Reader) -> HomeOut:
-    """Whether the loop is healthy: its stages today, champions, accuracy beside its noise ceiling,
-    work, open alerts and drift events, the last decision and gate, and what needs attention.
+    """What happened to taste, what the loop did and what it waits for; then its stages, champions,
+    the accuracy of the newest day beside its noise ceiling, work, alerts, the last decision and the
+    last gate.
     """
     return queries.read_home(site, principal)
 
@@ -58,6 +60,4 @@ def start(site: AnySite, request: Request, principal: SignedIn) -> Response:
             for stage, (path, permission) in STAGE_PAGES.items()
             if principal.may(permission)
         },
-        display=display_name,
-        name_stream=name_stream,
     )

@@ -10,6 +10,8 @@ from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.errors import ArtefactError
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.object_stores import list_written
+from rlhf_pipeline.records import GateDecision
+from rlhf_pipeline.reports.words import format_count
 
 # The stages that people ask for, in the order of the loop, and the jobs that make them.
 STAGE_JOBS: dict[str, tuple[str, ...]] = {
@@ -93,9 +95,34 @@ def _describe_stage(
         else "never",
         made_at=file.made_at if file else None,
         day=file.day if file else None,
-        n_rows=file.n_rows if file else None,
+        note="" if file is None or file.n_rows is None else format_count(file.n_rows, "row"),
         n_failed_runs=n_failed,
     )
+
+
+def describe_gate_stages(gate: GateDecision | None, today: date) -> tuple[StageState, StageState]:
+    """The last evaluation and what the gate decided on it, which no file of a stage tells."""
+    evaluation = gate.evaluation if gate else None
+    rate = evaluation.win_rate if evaluation else None
+    found = {
+        "evaluation": (
+            evaluation.evaluated_at if evaluation else None,
+            f"wins {rate.value:.0%} [{rate.low:.0%}, {rate.high:.0%}]" if rate else "",
+        ),
+        "gate": (gate.decided_at if gate else None, gate.verdict if gate else ""),
+    }
+    first, second = (
+        StageState(
+            stage=stage,
+            state="never" if at is None else "today" if at.date() == today else "earlier",
+            made_at=at,
+            day=None,
+            note=note,
+            n_failed_runs=0,
+        )
+        for stage, (at, note) in found.items()
+    )
+    return first, second
 
 
 def _parse_day(name: str) -> date | None:

@@ -4,10 +4,7 @@ import threading
 from collections.abc import Sequence
 
 from rlhf_pipeline.champions import Champions, Judge, PairPrediction, Question
-from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, InvalidScores, ModelError
-from rlhf_pipeline.registry import Registry
-from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.memory_cache import CachedValue
 from rlhf_pipeline.web.problems import RETRY_SOON, Problem
 
@@ -21,14 +18,8 @@ class Predictor:
     others are refused.
     """
 
-    def __init__(self, settings: Settings, store: Store, champion_s: float):
-        registry = Registry(
-            settings.tracking_uri,
-            settings.home / "mlflow" / "artifacts",
-            settings.project,
-            ui=settings.mlflow_ui,
-        )
-        self._champions = Champions(store, registry, settings.cache, settings.encoder)
+    def __init__(self, champions: Champions, champion_s: float):
+        self._champions = champions
         self._serving = CachedValue(self._find_champion_key, champion_s)
         self._places = threading.BoundedSemaphore(AT_MOST)
         self._lock = threading.Lock()

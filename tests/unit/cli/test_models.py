@@ -13,7 +13,7 @@ from rlhf_pipeline.errors import (
     ModelNotFound,
     ModelRefused,
 )
-from rlhf_pipeline.records import CalibrationReport, Refusal
+from rlhf_pipeline.records import CalibrationReport, GateCheck, GateDecision, Refusal
 
 
 @pytest.fixture
@@ -162,3 +162,23 @@ def test_registered_policy_waits_for_its_promotion(rlhf, home, tiny_policy, tmp_
     output = rlhf("models", "register", "policy", str(changed), "--reason", why, home=home).output
     assert "demo.policy@3 is registered" in output
     assert world(home).champions.policy().label == "demo.policy@2"
+
+
+def test_a_policy_that_the_gate_refused_is_promoted_by_force_only(rlhf, home, tiny_policy):
+    champions = world(home).champions
+    with champions.registry.run("third") as run:
+        third = champions.registry.register("policy", tiny_policy, run=run, parent="demo.policy@2")
+    check = GateCheck(name="mean_length", passed=False, reason="A change of +28%.")
+    champions.store.gates.record(
+        GateDecision(
+            candidate=third.label, champion="demo.policy@2", promoted=False, checks=(check,)
+        )
+    )
+    asked = ("models", "promote", third.label, "--reason", "steps are wanted")
+    with pytest.raises(ModelRefused, match=r"was refused: A change of \+28%\. .*--force"):
+        rlhf(*asked, home=home)
+    rlhf(*asked, "--force", home=home)
+    reasons = [reason for _, _, reason in history(home)]
+    assert reasons[-1] == "steps are wanted (forced, although A change of +28%)"
+    rlhf("models", "promote", "demo.policy@2", "--reason", "back", home=home)
+    rlhf("models", "promote", third.label, "--reason", "it has served before", home=home)

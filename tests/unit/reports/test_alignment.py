@@ -96,6 +96,16 @@ def test_a_figure_leads_to_the_votes_of_its_window_and_a_verdict_to_those_of_its
     window = f"{before} to {second}"
     earlier = f"{before - timedelta(days=1)} to {FIRST}"
     assert links == [(earlier, window), (window,), (f"{second} to {second}",)]
-    (panel,) = chart_accuracy(points, FIRST, second, window_days=7, link="{} to {}".format).panels
+
+
+def test_each_day_has_a_point_and_the_mean_of_several_is_a_line_behind_it():
+    days = [point(day, "model.day_accuracy", value) for day, value in enumerate((0.8, 0.38))]
+    mean = [point(day, "model.accuracy", 0.7) for day in (0, 1)]
+    second = FIRST + timedelta(days=1)
+    (panel,) = chart_accuracy(
+        [*days, *mean], FIRST, second, window_days=7, link="{} to {}".format
+    ).panels
     assert panel is not None
-    assert panel.series[0].links == links[0]
+    line, dots = panel.series
+    assert (line.name, line.low, dots.style, dots.y) == ("mean of 7 days", (), "dots", (0.8, 0.38))
+    assert dots.links[1] == f"{second} to {second}"
