@@ -38,7 +38,7 @@ VersionLabel = Annotated[
 ]
 Version = Annotated[int, Field(ge=1, lt=2**31, description="Version of a policy.")]
 SHOWN_DAYS = 90  # without `since`
-OTHER_PLACE = {"cursor", "limit"}
+OTHER_PLACE = {"cursor", "limit", "format"}
 _DAY: TypeAdapter[date | None] = TypeAdapter(date | None)
 
 

@@ -1,8 +1,7 @@
 """The values that filters of lists offer: categories, sources, flags and annotators."""
 
 import heapq
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 
 from rlhf_pipeline.records import OWN_SOURCE, Category
 from rlhf_pipeline.web.site import Site
@@ -10,7 +9,7 @@ from rlhf_pipeline.web.site import Site
 MAX_ANNOTATORS = 500
 PEOPLE_FLAG_WORDS = {
     "pii": "personal data",
-    "identity": "names its maker",
+    "identity": "mentions its model",
     "broken": "unreadable",
 }
 VOTE_FLAG_WORDS = PEOPLE_FLAG_WORDS | {"undone": "undone"}
@@ -32,19 +31,17 @@ def list_sources(site: Site) -> list[str]:
     return own + site.store.comparisons.values_of("source")
 
 
-@dataclass(frozen=True)
-class Annotators:
-    """Names by id of those with the most of the newest votes, by name; people without one have only
-    an id. `n`: how many have such votes.
+def list_annotators(site: Site, names: Mapping[str, str]) -> dict[str, str]:
+    """Names by id of those with the most of the newest votes, by name, at most MAX_ANNOTATORS;
+    people without a name have only an id.
     """
-
-    names: Mapping[str, str]
-    n: int
-
-
-def list_annotators(site: Site, names: Mapping[str, str]) -> Annotators:
-    """At most MAX_ANNOTATORS."""
     known = site.quality().by_annotator
     most = heapq.nsmallest(MAX_ANNOTATORS, known, key=lambda who: (-known[who].n_votes, who))
-    listed = sorted(((who, names.get(who, who)) for who in most), key=lambda one: one[1].casefold())
-    return Annotators(dict(listed), len(known))
+    return dict(
+        sorted(((who, names.get(who, who)) for who in most), key=lambda one: one[1].casefold())
+    )
+
+
+def as_choices(values: Iterable[str]) -> dict[str, str]:
+    """Values that are their own words."""
+    return {one: one for one in values}

@@ -142,19 +142,64 @@ def test_work_is_offered_to_one_person_by_keyboard(site: People, page: Any, admi
 def test_back_leads_to_the_list_as_it_was_left(site: People, page: Any, admin: Any) -> None:
     site.furnish(130, offered=False)
     page.goto(site.url + "/comparisons?q=why")
-    rows = page.locator(".row")
+    rows = page.locator(".list details")
     for shown in (100, 130):
         page.get_by_role("link", name="More").click()
         until(lambda shown=shown: rows.count() == shown, "more of the list")
-    row = rows.nth(120).get_by_role("link").first
-    address = row.get_attribute("href")
-    row.click()
+    row = rows.nth(120)
+    row.locator("summary").click()
+    link = row.locator(".aside a.button")
+    address = link.get_attribute("href")
+    link.click()
     page.wait_for_url(f"**{address}")
     page.go_back()
     until(lambda: rows.count() == 130, "the list as it was left")
     until(lambda: page.evaluate("scrollY") > 1000, "its place")
     assert row.bounding_box()["y"] < 800
-    assert (row.get_attribute("href"), page.url) == (address, site.url + "/comparisons?q=why")
+    assert (link.get_attribute("href"), page.url) == (address, site.url + "/comparisons?q=why")
+
+
+def test_a_filter_applies_at_once_and_stands_in_the_address(
+    site: People, page: Any, admin: Any
+) -> None:
+    site.furnish(3)
+    site.publish([("Name a bird", "crow", "cow")], offered=False, prefix="d")
+    page.goto(site.url + "/comparisons")
+    rows, status = page.locator(".list details"), page.get_by_label("Judgements")
+    status.focus()
+    status.select_option("not_offered")
+    until(lambda: rows.count() == 1, "the comparison that is not offered")
+    assert page.url == site.url + "/comparisons?status=not_offered"
+    assert page.locator("#count").inner_text() == "1 row"
+    assert page.evaluate("document.activeElement.name") == "status", "the focus stays"
+    page.go_back()
+    until(lambda: rows.count() == 4, "all comparisons")
+    page.get_by_role("searchbox").fill("bird")
+    page.get_by_role("searchbox").press("Enter")
+    page.wait_for_url("**/comparisons?q=bird")
+    until(lambda: rows.count() == 1, "the comparison with the word")
+
+
+def test_keys_go_through_the_rows_and_open_one_at_the_side(
+    site: People, page: Any, admin: Any
+) -> None:
+    site.furnish(3)
+    page.goto(site.url + "/comparisons")
+    page.keyboard.press("j")
+    page.keyboard.press("Enter")
+    aside = page.locator(".list details[open] .aside")
+    first = aside.inner_text()
+    assert "Sunlight looks white" in first
+    page.keyboard.press("j")
+    until(lambda: aside.inner_text() != first, "the next row")
+    assert page.locator(".list details[open]").count() == 1
+    page.keyboard.press("Escape")
+    assert aside.count() == 0
+    page.locator(".list tbody td.n").nth(1).click()
+    assert aside.inner_text() == first
+    page.keyboard.press("/")
+    page.keyboard.type("j")
+    assert page.get_by_role("searchbox").input_value() == "j"
 
 
 def test_one_box_ticks_all_rows_also_those_loaded_later(
@@ -162,7 +207,7 @@ def test_one_box_ticks_all_rows_also_those_loaded_later(
 ) -> None:
     site.furnish(60, offered=False)
     page.goto(site.url + "/comparisons?q=a")
-    page.get_by_label("all shown").check()
+    page.get_by_label("Tick all shown").check()
     page.get_by_role("link", name="More").click()
     until(lambda: page.locator("input[name=id]:checked").count() == 60, "all rows ticked")
     page.get_by_role("button", name="Flag ticked").click()
@@ -174,7 +219,7 @@ def test_lists_follow_what_is_new_and_keep_what_a_person_did(
     site: People, page: Any, admin: Any
 ) -> None:
     ids = site.furnish(3, offered=False)
-    rows, tick = page.locator(".row"), page.locator("input[name=id]").first
+    rows, tick = page.locator(".list details"), page.locator("input[name=id]").first
     asked: list[str] = []
     page.on("request", lambda request: asked.append(request.url))
 
@@ -214,7 +259,7 @@ def test_a_download_starts_no_formula_and_is_read_as_it_was(
     reasons = ["=1+1", "+cmd|' /C calc'!A0", "-2", "@SUM(A1)", 'two\nlines, "quoted"', "'tis"]
     for c, reason in zip(ids, reasons, strict=True):
         cast(site, ann, c, Choice.B, reason)
-    text = page.request.get(site.url + "/votes.csv").text()
+    text = page.request.get(site.url + "/votes?format=csv").text()
     rows = list(csv.DictReader(io.StringIO(text, newline="")))
     assert [unprotect_cell(row["reason"]) for row in reversed(rows)] == reasons
     assert not any(cell.startswith(tuple("=+-@")) for row in rows for cell in row.values())
@@ -275,7 +320,7 @@ def test_data_quality_leads_from_a_figure_to_its_votes_by_keyboard(
     link.focus()
     page.keyboard.press("Enter")
     page.wait_for_url("**/votes?*mark=same_as_before")
-    assert page.locator("article.row").count() == 11
+    assert page.locator(".list details").count() == 11
     assert page.get_by_label("Mark").input_value() == "same_as_before"
     page.set_viewport_size({"width": 360, "height": 700})
     page.goto(site.url + "/quality")

@@ -203,3 +203,17 @@ def test_a_form_after_a_session_says_what_was_lost_and_leads_back(paged: Web):
         asked = browser.post(f"{paged.url}/comparisons/flag", headers={"Referer": foreign})
         assert asked.headers["location"] == "/login"
     assert browser.post(f"{paged.url}/logout").headers.get("set-cookie") is None
+
+
+@on_sqlite
+def test_the_file_of_a_list_has_its_address_and_its_filters(paged: Web):
+    ids = paged.publish(3)
+    browser = paged.browser(paged.add("admin"))
+    file = browser.get(f"{paged.url}/comparisons?status=waiting&format=csv")
+    assert file.headers["content-disposition"] == 'attachment; filename="comparisons.csv"'
+    assert [ids[0] in file.text, len(file.text.splitlines())] == [True, 4]
+    moved = browser.get(f"{paged.url}/comparisons.csv?status=waiting")
+    assert moved.status_code == 308
+    assert moved.headers["location"] == "/comparisons?status=waiting&format=csv"
+    assert browser.get(f"{paged.url}/comparisons?format=xml").status_code == 422
+    assert browser.get(f"{paged.url}/api/v1/comparisons?format=csv").status_code == 422

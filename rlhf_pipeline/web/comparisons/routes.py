@@ -17,19 +17,29 @@ from rlhf_pipeline.api_types.comparisons import (
     Withdrawal,
     Withdrawn,
 )
-from rlhf_pipeline.api_types.filters import ComparisonFilter, ComparisonStatus, VoteFilter
+from rlhf_pipeline.api_types.filters import ComparisonFilter, VoteFilter
 from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.comparisons import offers, queries
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
+from rlhf_pipeline.web.downloads import AT_ONCE
 from rlhf_pipeline.web.forms import EMPTY_FORM, Fields, Form, attempt, validate
+from rlhf_pipeline.web.lists import (
+    FilterField,
+    ListPage,
+    RowList,
+    keep_csv_address,
+    page_filter,
+    render_list,
+    send_csv,
+    wants_csv,
+)
 from rlhf_pipeline.web.pick_lists import (
     COMPARISON_FLAG_WORDS,
     PEOPLE_FLAG_WORDS,
-    Annotators,
+    as_choices,
     list_annotators,
     list_categories,
     list_sources,
@@ -46,14 +56,16 @@ Reader = Annotated[Principal, Depends(needs(Permission.COMPARISONS_READ))]
 ClusterReader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 Offerer = Annotated[Principal, Depends(needs(Permission.COMPARISONS_OFFER))]
 NONE_TICKED = "Tick at least one comparison."
-STATUSES: dict[ComparisonStatus, str] = {
+STATUSES = {
     "not_offered": "not offered",
-    "waiting": "waits for judgements",
+    "waiting": "open",
     "done": "judged as requested",
 }
-
-
 Asked = Annotated[ComparisonFilter, Query()]
+Shown = Annotated[ComparisonFilter, page_filter(ComparisonFilter)]
+COMPARISONS = RowList(
+    "Comparisons", "/comparisons", "comparisons/page.html", ComparisonOut, key="comparison_id"
+)
 
 
 @api.get("/comparisons")
@@ -102,14 +114,13 @@ def flag(site: AnySite, principal: Offerer, body: Flagging) -> Flagged:
 
 
 @pages.get("/comparisons")
-def show_list(site: AnySite, request: Request, principal: Reader, asked: Asked) -> Response:
+def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
+    if wants_csv(request):
+        return send_csv(COMPARISONS, asked, lambda part: queries.comparisons(site, part))
     return _render_list(site, request, principal, asked)
 
 
-@pages.get("/comparisons.csv")
-def download(site: AnySite, _: Reader, asked: Asked) -> Response:
-    rows = read_all_pages(lambda cursor: queries.comparisons(site, asked.at(cursor, AT_ONCE)))
-    return csv_of("comparisons", list(ComparisonOut.model_fields), rows)
+keep_csv_address(pages, COMPARISONS.path, ComparisonFilter)
 
 
 @pages.get("/comparisons/{comparison_id}")
@@ -190,32 +201,31 @@ def _render_list(
 ) -> Response:
     """`draft`: the refused form, of the panel or of the ticked rows, which is shown again."""
     users = site.store.users.all()
-    picks = {
-        "status": STATUSES,
-        "source": {one: one for one in list_sources(site)},
-        "flag": COMPARISON_FLAG_WORDS,
-    }
-    return render(
-        "comparisons/page.html",
+    people = (
+        list_annotators(site, names_of(users, principal))
+        if principal.may(Permission.VOTES_READ)
+        else {}
+    )
+    fields = [
+        FilterField("q", "Words in the prompt", "search"),
+        FilterField("status", "Judgements", choices=STATUSES),
+        FilterField("category", "Category", choices=as_choices(list_categories(site))),
+        FilterField("source", "Source", choices=as_choices(list_sources(site))),
+        FilterField("flag", "Flag", choices=COMPARISON_FLAG_WORDS),
+        FilterField("annotator_id", "Voted on by", choices=people),
+    ]
+    n_rows = site.store.comparisons.count()
+    return render_list(
+        COMPARISONS,
         request,
         site,
         principal,
-        status=problem.status if problem else 200,
-        page=queries.comparisons(site, asked),
-        filters=asked.chosen,
-        picks=picks,
-        categories=list_categories(site),
-        annotators=list_annotators(site, names_of(users, principal))
-        if principal.may(Permission.VOTES_READ)
-        else Annotators({}, 0),
+        ListPage(asked, queries.comparisons(site, asked), fields, n_rows, problem),
         flags=PEOPLE_FLAG_WORDS,
-        query=query_of(asked.chosen),
-        query_here=query_of(asked.here),
+        all_flags=COMPARISON_FLAG_WORDS,
         overlap=site.terms().rules.overlap,
         people=offers.list_people(users, principal),
-        problem=problem.detail if problem else None,
         draft=draft,
-        is_later=asked.cursor is not None,
     )
 
 

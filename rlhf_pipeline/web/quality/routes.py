@@ -4,7 +4,7 @@ from typing import Annotated, Literal, get_args
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rlhf_pipeline.api_types.filters import AnnotatorFilter, Mark, QualityFilter, QualityOrder
+from rlhf_pipeline.api_types.filters import AnnotatorFilter, QualityFilter
 from rlhf_pipeline.api_types.project import AnnotatorQuality, QualityOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.chart import Chart
@@ -27,12 +27,12 @@ Chosen = Annotated[AnnotatorFilter, Query()]
 Asked = Annotated[QualityFilter, Query()]
 SHOWN = 50
 ALL = 1 << 30
-WORDS: dict[Mark, str] = {
+WORDS: dict[str, str] = {
     "too_fast": "too fast to read",
     "same_as_before": "same side as before",
     "duplicate": "duplicate pair",
 }
-SORTS: dict[QualityOrder, str] = {
+SORTS: dict[str, str] = {
     "doubt": "most doubtful",
     "votes": "most judgements",
     "name": "name",

@@ -69,7 +69,7 @@ for (const button of document.querySelectorAll("[data-copy]")) {
 
 // one box ticks all rows of a list, those loaded later too
 const tickRows = (all) => {
-  const boxes = all.closest("[data-ticks]").querySelectorAll("input[name=id]");
+  const boxes = document.querySelectorAll("input[name=id]");
   for (const box of boxes) box.checked = all.control.checked;
 };
 const setUpTicks = () => {
@@ -83,6 +83,68 @@ document.addEventListener("htmx:after:swap", setUpTicks);
 document.addEventListener("change", ({ target }) => {
   const all = target.closest("[data-tick-all]");
   if (all) tickRows(all);
+});
+
+// a change of a filter applies at once, and stands in the address; charts read theirs there
+document.addEventListener("change", ({ target }) => {
+  const form = target.closest("form[data-filters]");
+  if (form) applyFilters(form);
+});
+document.addEventListener("submit", (event) => {
+  if (!event.target.matches("form[data-filters]")) return;
+  event.preventDefault();
+  applyFilters(event.target);
+});
+async function applyFilters(form) {
+  if (!form.reportValidity()) return;
+  const chosen = [...new FormData(form)].filter(([, value]) => value !== "");
+  for (const chip of form.querySelectorAll(".chip")) {
+    const controls = [...chip.querySelectorAll("input, select")];
+    chip.classList.toggle("on", controls.some(({ value }) => !["", "all"].includes(value)));
+  }
+  const address = chosen.length ? `${form.action}?${new URLSearchParams(chosen)}` : form.action;
+  const list = document.querySelector("#list");
+  if (!list || !globalThis.htmx) return location.assign(address);
+  history.pushState({}, "", address);
+  await globalThis.htmx.ajax("GET", address, {
+    target: "#list", select: "#list", selectOOB: "#list-head", swap: "outerHTML",
+  });
+}
+addEventListener("popstate", () => {
+  if (document.querySelector("form[data-filters]")) location.reload();
+});
+
+// rows: a click opens the details of a row, j and k go through the rows, / goes to the search
+document.addEventListener("click", ({ target }) => {
+  const row = target.closest(".list tbody tr");
+  if (!row || target.closest("a, button, input, select, label, summary, .aside")) return;
+  row.querySelector("summary")?.click();
+});
+const summaries = () => [...document.querySelectorAll(".list summary")];
+function moveTo(step) {
+  const rows = summaries();
+  const here = document.activeElement.closest(".list tr")?.querySelector("summary");
+  const next = rows[rows.indexOf(here) + step] ?? (here ? null : rows[0]);
+  if (!next) return;
+  next.focus();
+  if (document.querySelector(".list details[open]")) next.parentElement.open = true;
+}
+const KEYS = {
+  j: () => moveTo(1),
+  k: () => moveTo(-1),
+  "/": () => document.querySelector("form[data-filters] [type=search]")?.focus(),
+  Escape: () => {
+    const open = document.querySelector(".list details[open]");
+    open?.removeAttribute("open");
+    open?.querySelector("summary").focus();
+  },
+};
+document.addEventListener("keydown", (event) => {
+  const isTyping = event.target.closest("input:not([type=checkbox]), select, textarea, dialog");
+  if (isTyping || event.ctrlKey || event.metaKey || event.altKey || !summaries().length) return;
+  if (!Object.hasOwn(KEYS, event.key)) return;
+  event.preventDefault();
+  KEYS[event.key]();
 });
 
 // 0.7 MB that only pages with charts load

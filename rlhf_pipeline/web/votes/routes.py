@@ -1,11 +1,12 @@
-"""Routes of votes: cast one or many, list them, download them."""
+"""Routes of votes: cast one or many, list them."""
 
+from collections.abc import Mapping
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import VoteFilter, VoteStatus
+from rlhf_pipeline.api_types.filters import VoteFilter
 from rlhf_pipeline.api_types.votes import (
     Batch,
     BatchResults,
@@ -16,18 +17,29 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import ListedVote
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.forms import attempt
 from rlhf_pipeline.web.idempotency import RequiredKey
+from rlhf_pipeline.web.lists import (
+    FilterField,
+    ListPage,
+    RowList,
+    keep_csv_address,
+    page_filter,
+    render_list,
+    send_csv,
+    wants_csv,
+)
 from rlhf_pipeline.web.pick_lists import (
     VOTE_FLAG_WORDS,
+    as_choices,
     list_annotators,
     list_categories,
     list_sources,
 )
 from rlhf_pipeline.web.quality.routes import WORDS
-from rlhf_pipeline.web.rendering import names_for, query_of, render
+from rlhf_pipeline.web.rendering import names_for
 from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.votes import casting, queries
 
 api = api_router("votes")
@@ -35,7 +47,9 @@ pages = APIRouter()
 Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
 Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 Asked = Annotated[VoteFilter, Query()]
-STATUSES: dict[VoteStatus, str] = {
+Shown = Annotated[VoteFilter, page_filter(VoteFilter)]
+VOTES = RowList("Votes", "/votes", "votes/page.html", ListedVote, key="vote_id")
+STATUSES: dict[str, str] = {
     "counting": "counts",
     "replaced": "replaced by a later vote",
     "not_counting": "followed by a later judgement",
@@ -64,7 +78,9 @@ def read(site: AnySite, _: Reader, asked: Asked) -> Page[ListedVote]:
 
 
 @pages.get("/votes")
-def show_page(site: AnySite, request: Request, principal: Reader, asked: Asked) -> Response:
+def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
+    if wants_csv(request):
+        return send_csv(VOTES, asked, lambda part: queries.votes(site, part))
     page, problem = attempt(lambda: queries.votes(site, asked))
     page = page or Page[ListedVote](items=[], next=None)
     names = names_for(site, principal)
@@ -73,32 +89,37 @@ def show_page(site: AnySite, request: Request, principal: Reader, asked: Asked) 
         if principal.may(Permission.COMPARISONS_READ)
         else {}
     )
-    return render(
-        "votes/page.html",
+    return render_list(
+        VOTES,
         request,
         site,
         principal,
-        status=problem.status if problem else 200,
-        page=page,
+        ListPage(
+            asked,
+            page,
+            fields=_list_fields(site, names),
+            n_rows=site.store.votes.max_seq(),
+            problem=problem,
+        ),
         prompts={one: known.prompt for one, known in texts.items()},
-        filters=asked.chosen,
-        query=query_of(asked.chosen),
-        problem=problem.detail if problem else None,
-        is_later=asked.cursor is not None,
         names=names,
-        annotators=list_annotators(site, names),
-        picks={
-            "status": STATUSES,
-            "flag": VOTE_FLAG_WORDS,
-            "category": {one: one for one in list_categories(site)},
-            "source": {one: one for one in list_sources(site)},
-            "mark": WORDS,
-        },
+        flags=VOTE_FLAG_WORDS,
     )
 
 
-@pages.get("/votes.csv")
-def download(site: AnySite, _: Reader, asked: Asked) -> Response:
-    queries.votes(site, asked)  # validated before the file begins
-    rows = read_all_pages(lambda cursor: queries.votes(site, asked.at(cursor, AT_ONCE)))
-    return csv_of("votes", list(ListedVote.model_fields), rows)
+keep_csv_address(pages, VOTES.path, VoteFilter)
+
+
+def _list_fields(site: Site, names: Mapping[str, str]) -> list[FilterField]:
+    return [
+        FilterField("q", "Words in reason or prompt", "search"),
+        FilterField("annotator_id", "Annotator", choices=list_annotators(site, names)),
+        FilterField("status", "Status", choices=STATUSES),
+        FilterField("flag", "Flag", choices=VOTE_FLAG_WORDS),
+        FilterField("category", "Category", choices=as_choices(list_categories(site))),
+        FilterField("source", "Source", choices=as_choices(list_sources(site))),
+        FilterField("mark", "Mark", choices=WORDS),
+        FilterField("since", "Days", "days"),
+        FilterField("up_to", "up to vote", "given"),
+        FilterField("comparison_id", "comparison", "given"),
+    ]
