@@ -386,7 +386,7 @@ def counting(
 # What the server counts off to the side: where it is asked for, and whether an answer holds all of
 # it.
 COUNTED: tuple[tuple[str, str, Callable[[dict[str, Any]], bool]], ...] = (
-    ("data quality", "/api/v1/quality", lambda told: told["up_to_seq"] > 0),
+    ("data quality", "/api/v1/quality", lambda told: bool(told["annotators"])),
     (
         "predictions beside their votes",
         "/api/v1/calibrations/probe",

@@ -469,7 +469,6 @@ SHAPES_OF_A_VOTE: dict[str, set[str]] = {
         *("VoteFields", "VoteInBatch", "VoteOptions", "VoteBody"),
         *("VoteReceipt", "OwnVote", "ProbedPair"),
     },
-    "quality counters": {"VoteSignals"},  # kept in memory as rows of `quality.VOTES`
 }
 
 

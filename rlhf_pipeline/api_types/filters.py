@@ -38,6 +38,7 @@ VersionLabel = Annotated[
 ]
 Version = Annotated[int, Field(ge=1, lt=2**31, description="Version of a policy.")]
 SHOWN_DAYS = 90  # without `since`
+OF_SCRIPTS = frozenset({"zoom"})  # charts keep it in the address of their page
 OTHER_PLACE = {"cursor", "limit", "format"}
 _DAY: TypeAdapter[date | None] = TypeAdapter(date | None)
 
@@ -49,7 +50,7 @@ class QueryFilter(Record):
     @classmethod
     def _drop_empty(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Forms send every field, with the blanks that somebody pasted."""
-        stripped = {name: _strip(value) for name, value in values.items()}
+        stripped = {n: _strip(value) for n, value in values.items() if n not in OF_SCRIPTS}
         return {name: value for name, value in stripped.items() if value not in ("", [""])}
 
     @property

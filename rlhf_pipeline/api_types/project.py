@@ -105,7 +105,6 @@ class QualityOut(Answer):
     bound of the shares, `same_as_before` above one half.
     """
 
-    up_to_seq: int = Field(description="Sequence number of the last vote counted.")
     n_annotators: int = Field(description="All that match `q`, on this page and on others.")
     annotators: tuple[AnnotatorQuality, ...]
     next: str | None = Field(None, description="Cursor of the next page; null on the last one.")

@@ -37,6 +37,7 @@ from rlhf_pipeline.store.tokens import FailedLogins, Tokens
 from rlhf_pipeline.store.training_jobs import TrainingJobs
 from rlhf_pipeline.store.users import Users
 from rlhf_pipeline.store.vote_log import DayDigest, TouchedDay
+from rlhf_pipeline.store.vote_marks import VoteMarks
 from rlhf_pipeline.store.votes import Votes
 
 __all__ = [
@@ -62,6 +63,7 @@ class Store:
         self.comparisons = Comparisons(database)
         self.predictions = PredictionLog(database)
         self.votes = Votes(database)
+        self.vote_marks = VoteMarks(database)
         self.replays = Replays(database)
         self.imports = Imports(database)
         self.detectors = Detectors(database)

@@ -170,17 +170,16 @@ comparisons = _table(
     _id("written_by", nullable=True),
     Index("ix_comparisons_day", "day", "position", "comparison_id"),
     Index("ix_comparisons_category", "category", "day", "position", "comparison_id"),
-    *(
-        Index(
-            f"ix_comparisons_{column}",
-            column,
-            "day",
-            "position",
-            "comparison_id",
-            sqlite_where=text(f"{column} IS NOT NULL"),
-            postgresql_where=text(f"{column} IS NOT NULL"),
-        )
-        for column in ("source", "flag")
+    # of the project's own comparisons too, which have none: pages ask whether there are any
+    Index("ix_comparisons_source", "source", "day", "position", "comparison_id"),
+    Index(
+        "ix_comparisons_flag",
+        "flag",
+        "day",
+        "position",
+        "comparison_id",
+        sqlite_where=text("flag IS NOT NULL"),
+        postgresql_where=text("flag IS NOT NULL"),
     ),
     Index("ix_comparisons_pair_key", "pair_key"),
     Index("ix_comparisons_prompt", "comparison_id", "prompt_id", "repeat_of"),

@@ -43,24 +43,6 @@ class DayTotals(NamedTuple):
     seconds_squared: float
 
 
-class VoteSignals(NamedTuple):
-    """The columns that quality figures need: `n_characters` of both completions, `pair_key` of
-    both under their prompt.
-    """
-
-    seq: int
-    annotator_id: str
-    comparison_id: str
-    repeat_of: str | None
-    pair_key: str | None
-    choice: str
-    is_swapped: bool | None
-    duration_s: float | None
-    n_characters: int
-    pass_no: int
-    revision_no: int
-
-
 class VoteDay(NamedTuple):
     """The day of a vote, and the day (UTC) on which the store received it."""
 
@@ -233,32 +215,6 @@ class VoteLists:
         """The newest seq; 0 if there is none."""
         newest = select(heads.c.vote_seq)
         return self._database.fetch_scalar(newest) or 0
-
-    def signals(self, after_seq: int = 0, *, up_to_seq: int) -> list[VoteSignals]:
-        """Signals of the votes between two seqs in order, including superseded ones and skips,
-        without those of machines.
-        """
-        computed = {
-            "n_characters": func.length(comparisons.c.completion_a)
-            + func.length(comparisons.c.completion_b),
-            "repeat_of": comparisons.c.repeat_of,
-            "pair_key": comparisons.c.pair_key,
-        }
-        columns = [
-            computed[name].label(name) if name in computed else votes.c[name]
-            for name in VoteSignals._fields
-        ]
-        wanted = (
-            select(*columns)
-            .join(comparisons, is_on_comparison())
-            .where(
-                votes.c.seq > after_seq,
-                votes.c.seq <= up_to_seq,
-                votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
-            )
-            .order_by(votes.c.seq)
-        )
-        return [VoteSignals(*row) for row in self._database.fetch_all(wanted)]
 
     def paces(self) -> dict[str, list[float]]:
         """Seconds of the newest PACE_WITHIN votes by annotator, without skips."""

@@ -13,10 +13,8 @@ MAX_KINDS = 24  # of figures; each holds the days that were asked for
 
 
 class DayFigures:
-    """One per process. Without it each page would count a million votes again.
-
-    A day that changed is counted anew once its figures are `seconds` old, or as many times what
-    counting took in seconds: votes without times are all on the day of their import.
+    """One per process. Without it each page would count a million votes again. A day that changed
+    is counted anew once its figures are `seconds` old.
     """
 
     def __init__(
@@ -54,11 +52,8 @@ class DayFigures:
         with figures.lock:
             changed = [day for day in wanted if self._is_old(figures.days.get(day), now[day])]
             if changed:
-                began = self._monotonic()
+                kept_until = self._monotonic() + self._seconds
                 counted = count(changed)
-                ended = self._monotonic()
-                # of several days each took its part; one that takes longer is soon counted alone
-                kept_until = ended + self._seconds * max(1.0, (ended - began) / len(changed))
                 for day in changed:
                     figures.days[day] = _Day(now[day], kept_until, counted.get(day, ()))
             return {day: figures.days[day].figure for day in wanted}

@@ -11,6 +11,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute, Mount
 
+from rlhf_pipeline.api_types.filters import OF_SCRIPTS
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
@@ -19,7 +20,6 @@ from rlhf_pipeline.web.site import Site
 
 # user id of the page that sends the request; the browser may have logged in as another since
 ANNOTATOR = "x-annotator"
-OF_SCRIPTS = frozenset({"zoom"})  # charts keep it in the address of their page
 _PRINCIPAL_KEY = "rlhf.principal"  # cached in the scope of the request
 
 

@@ -35,7 +35,7 @@ def list_annotators(site: Site, names: Mapping[str, str]) -> dict[str, str]:
     """Names by id of those with the most of the newest votes, by name, at most MAX_ANNOTATORS;
     people without a name have only an id.
     """
-    known = site.quality().by_annotator
+    known = site.quality()
     most = heapq.nsmallest(MAX_ANNOTATORS, known, key=lambda who: (-known[who].n_votes, who))
     return dict(
         sorted(((who, names.get(who, who)) for who in most), key=lambda one: one[1].casefold())

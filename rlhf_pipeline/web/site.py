@@ -33,6 +33,7 @@ from rlhf_pipeline.web.streams import Streams
 if TYPE_CHECKING:
     from rlhf_pipeline.artefacts import Artefacts
     from rlhf_pipeline.champions import Champions
+    from rlhf_pipeline.store.vote_marks import MarkedVotes
     from rlhf_pipeline.web.annotate.known_answers import KnownAnswer
     from rlhf_pipeline.web.calibration.probe_counter import ProbeResult
     from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFit
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
     from rlhf_pipeline.web.predictions.completer import Completer
     from rlhf_pipeline.web.predictions.predictor import Predictor
     from rlhf_pipeline.web.preferences.sums_reader import PreferenceReader
-    from rlhf_pipeline.web.quality.counters import QualityCounts
 
 # a lease costs three times as much as a vote; SQLite has a single writer, so more would only
 # keep votes waiting
@@ -116,10 +116,17 @@ class Site:
         return find_stage_files(self.files)
 
     @cached_property
-    def quality(self) -> CachedValue[QualityCounts]:
-        from rlhf_pipeline.web.quality.counters import count_quality
+    def quality(self) -> CachedValue[dict[str, MarkedVotes]]:
+        return CachedValue(
+            lambda: self.store.vote_marks.count(self.fastest_reading), self._cache_times.figures_s
+        )
 
-        return CachedValue(lambda: count_quality(self.store), self._cache_times.figures_s)
+    @cached_property
+    def fastest_reading(self) -> float:
+        """Characters a second of both completions; a faster vote is marked."""
+        from rlhf_pipeline.votes.annotators import FiguresParams
+
+        return FiguresParams().fastest_reading
 
     @cached_property
     def champions(self) -> Champions:

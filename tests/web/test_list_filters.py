@@ -48,6 +48,8 @@ def test_every_route_refuses_an_unknown_parameter_and_names_the_known_ones(paged
             refused = admin.request(method, url, params={"anotator_id": "x"})
             assert refused.status_code == 422, (method, url, refused.text)
             assert "Unknown parameter anotator_id" in refused.text
+    for page in ("alignment", "drift", "preferences", "progress", "evolution"):
+        admin.get(f"{paged.url}/{page}?zoom=2026-01-01..2026-01-05").raise_for_status()
     wrong = admin.get("/votes", params={"category": "", "state": "done"}).json()["errors"][0]
     assert wrong["path"] == "query.state"
     assert "annotator_id, comparison_id, day, up_to, status" in wrong["message"]

@@ -33,7 +33,7 @@ def read_all(site: AnySite, _: Reader, asked: Paged) -> Page[CalibrationOut]:
 @router.get("/calibrations/probe")
 def probe(site: AnySite, _: Reader, asked: Annotated[ProbeFilter, Query()]) -> ProbeOut:
     """A reliability diagram of predictions made before their votes: stated confidence against the
-    share that was right, with counts and Wilson intervals. For a model with more than 2,500
+    share that was right, with counts and Wilson intervals. For a model with more than 1,000
     votes, the newest ones of the days are used; `category`, `source` and `group` (of annotators)
     choose among these. Chosen votes on fewer than 10 comparisons are withheld, and those of a group
     in which fewer than 3 annotators voted.

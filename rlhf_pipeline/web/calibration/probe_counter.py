@@ -20,7 +20,7 @@ from rlhf_pipeline.store.predictions import (
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS, name_annotator_groups
 from rlhf_pipeline.votes.counting import counting
 
-NEWEST = 2_500  # votes for a side: enough to know a share within two percentage points
+NEWEST = 1_000  # votes for a side: enough to know a share within three percentage points
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,10 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from rlhf_pipeline.api_types.filters import QualityFilter, QualityOrder
+from rlhf_pipeline.api_types.filters import Mark, QualityFilter, QualityOrder
 from rlhf_pipeline.api_types.project import AnnotatorQuality, MarkedShare, QualityOut
-from rlhf_pipeline.votes.quality import MARKS, MarkedVotes, Quality, concern_score
+from rlhf_pipeline.intervals import interval_of_share
+from rlhf_pipeline.store.vote_marks import MARKS, MarkCount, MarkedVotes
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.rendering import names_for
@@ -16,25 +17,23 @@ def project_quality(site: Site, principal: Principal, only: QualityFilter) -> Qu
     """Data quality by annotator. A cursor holds the last annotator's id: the next page follows
     their place of that moment.
     """
-    found = site.quality()
     names = names_for(site, principal)
     words = (only.q or "").casefold()
     people = sorted(
         (
-            one
-            for one in found.by_annotator.items()
-            if words in f"{names.get(one[0], '')}\n{one[0]}".casefold()
+            describe_marks(one, names)
+            for who, one in site.quality().items()
+            if words in f"{names.get(who, '')}\n{who}".casefold()
         ),
-        key=_sort_key(only.sort, names),
+        key=_sort_key(only.sort),
     )
     start = _find_start(people, only.cursor)
     page = people[start : start + only.limit]
     has_more = start + len(page) < len(people)
     return QualityOut(
-        up_to_seq=found.up_to_seq,
-        annotators=[_build_annotator(who, one, names) for who, one in page],
+        annotators=page,
         n_annotators=len(people),
-        next=make_cursor(page[-1][0]) if has_more else None,
+        next=make_cursor(page[-1].annotator_id) if has_more else None,
     )
 
 
@@ -42,50 +41,59 @@ def annotator_quality(
     site: Site, principal: Principal, annotator_id: str
 ) -> AnnotatorQuality | None:
     """Of one annotator; None without a counting vote."""
-    found = site.quality().by_annotator.get(annotator_id)
-    if found is None:
-        return None
-    return _build_annotator(annotator_id, found, names_for(site, principal))
+    found = site.quality().get(annotator_id)
+    return None if found is None else describe_marks(found, names_for(site, principal))
 
 
-def _sort_key(
-    sort: QualityOrder, names: Mapping[str, str]
-) -> Callable[[tuple[str, Quality]], tuple[Any, ...]]:
+def describe_marks(found: MarkedVotes, names: Mapping[str, str]) -> AnnotatorQuality:
+    shares = {mark: _build_share(count) for mark, count in found.marks.items()}
+    has_sides = found.marks["same_as_before"].n > 0
+    return AnnotatorQuality(
+        annotator_id=found.annotator_id,
+        name=names.get(found.annotator_id),
+        n_votes=found.n_votes,
+        too_fast=shares["too_fast"],
+        same_as_before=shares["same_as_before"] if has_sides else None,
+        duplicate=shares["duplicate"],
+    )
+
+
+def concern_score(one: AnnotatorQuality, of: Sequence[Mark] = MARKS) -> float:
+    """Severity of the marks from 0 to 1: the highest lower bound of a share. `same_as_before`
+    counts only above one half, its share under random voting.
+    """
+    shares: dict[Mark, MarkedShare | None] = {mark: getattr(one, mark) for mark in of}
+    lows = {mark: share.low or 0.0 for mark, share in shares.items() if share is not None}
+    return max(
+        (
+            2 * max(0.0, low - 0.5) if mark == "same_as_before" else low
+            for mark, low in lows.items()
+        ),
+        default=0.0,
+    )
+
+
+def _sort_key(sort: QualityOrder) -> Callable[[AnnotatorQuality], tuple[Any, ...]]:
     if sort == "name":
-        return lambda one: (names.get(one[0], one[0]).casefold(), one[0])
+        return lambda one: ((one.name or one.annotator_id).casefold(), one.annotator_id)
     if sort == "votes":
-        return lambda one: (-one[1].n_votes, one[0])
+        return lambda one: (-one.n_votes, one.annotator_id)
     marks = MARKS if sort == "doubt" else (sort,)
-    return lambda one: (-concern_score(one[1], marks), one[0])
+    return lambda one: (-concern_score(one, marks), one.annotator_id)
 
 
-def _find_start(people: Sequence[tuple[str, Quality]], cursor: str | None) -> int:
+def _find_start(people: Sequence[AnnotatorQuality], cursor: str | None) -> int:
     place = parse_cursor(cursor, str)
     if place is None:
         return 0
-    for i, (who, _) in enumerate(people, 1):
-        if who == place[0]:
+    for i, one in enumerate(people, 1):
+        if one.annotator_id == place[0]:
             return i
     raise cursor_problem()
 
 
-def _build_annotator(who: str, found: Quality, names: Mapping[str, str]) -> AnnotatorQuality:
-    shares = {mark: _build_share(found.marked[mark]) for mark in MARKS}
-    if not found.marked["same_as_before"].n:  # no displayed side is known
-        del shares["same_as_before"]
-    return AnnotatorQuality(
-        annotator_id=who,
-        name=names.get(who),
-        n_votes=found.n_votes,
-        **{mark: shares.get(mark) for mark in MARKS},
-    )
-
-
-def _build_share(marked: MarkedVotes) -> MarkedShare:
-    share = marked.share
-    return MarkedShare(
-        marked=len(marked.seqs),
-        n=marked.n,
-        low=None if share is None else share.low,
-        high=None if share is None else share.high,
-    )
+def _build_share(count: MarkCount) -> MarkedShare:
+    if count.n == 0:
+        return MarkedShare(marked=0, n=0, low=None, high=None)
+    interval = interval_of_share(count.marked / count.n, count.n)
+    return MarkedShare(marked=count.marked, n=count.n, low=interval.low, high=interval.high)

@@ -15,8 +15,12 @@ def votes(site: Site, only: VoteFilter) -> Page[ListedVote]:
     if only.mark is None:
         found, following = site.store.votes.search(only, before_seq=before)
     elif {name for name, value in only.chosen.items() if value} <= {"mark", "annotator_id"}:
-        seqs = site.quality().find_marked(
-            only.mark, only.annotator_id, before_seq=before, limit=only.limit
+        seqs = site.store.vote_marks.find(
+            only.mark,
+            only.annotator_id,
+            fastest=site.fastest_reading,
+            before_seq=before,
+            limit=only.limit,
         )
         found = site.store.votes.with_seqs(seqs)
         following = seqs[-1] if len(seqs) == only.limit else None
