@@ -35,8 +35,8 @@ from benchmarks.measurement import LimitTable  # noqa: E402
 from benchmarks.voting_load import VOTERS, open_store, run_load  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
 
-MINUTES = 5.0
-MEGABYTES = 300
+MINUTES = {"comparisons": 5.0, "votes": 1.5}  # of the whole import
+MEGABYTES = 1_000  # of the contract of scale
 QUERY_MS = 100
 METRIC_MS = 2000
 VOTE_MS = 500
@@ -325,12 +325,9 @@ def measure(
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RLHF_")}
     environ |= {"RLHF_HOME": str(home), "RLHF_DATABASE_URL": url}
     n_pairs, share = max(1, given.votes // VOTES_PER_COMPARISON), given.votes / 1_000_000
-    imported(
-        table, where, "comparisons", files[0], n_pairs, environ, minutes=max(0.5, MINUTES * share)
-    )
-    imported(
-        table, where, "votes", files[1], given.votes, environ, minutes=max(0.5, MINUTES * share)
-    )
+    for kind, file, n in (("comparisons", files[0], n_pairs), ("votes", files[1], given.votes)):
+        minutes = max(0.5, MINUTES[kind] * share)
+        imported(table, where, kind, file, n, environ, minutes=minutes)
     with open_store(url) as store:
         analysed(store)
         queries(table, where, store)

@@ -144,7 +144,7 @@ def set_group(
     workspace = Workspace.open_current()
     user = _get_user(workspace, email)
     named = None if name is None else name.strip() or None
-    n_changed = workspace.store.annotator_groups.put({user.user_id: named}, actor=ACTOR)
+    n_changed = workspace.store.annotator_groups.assign({user.user_id: named}, actor=ACTOR)
     place = f"in group {named}" if named else "in no named group"
     echo(f"{_describe_user(user)} {'is now' if n_changed else 'was already'} {place}")
 

@@ -1,10 +1,9 @@
 """Imports the rows of a file as votes of this project, in order of time."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from itertools import islice
 from typing import Any, Protocol
 
 from rlhf_pipeline.datasets import mapping
@@ -24,14 +23,13 @@ from rlhf_pipeline.datasets.mapping import Binding, bind
 from rlhf_pipeline.datasets.preference import ExportedRows, ParsedRow, RefusedRow
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
 from rlhf_pipeline.datasets.rejects import ImportCounts, Rejects
-from rlhf_pipeline.datasets.staging import Staging
+from rlhf_pipeline.datasets.staging import StagedVotes
 from rlhf_pipeline.errors import DatasetError
 from rlhf_pipeline.protocols import Progress, ignore_progress
-from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, content_id
+from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, content_ids
 from rlhf_pipeline.row_files import FileRow, RowFile, chunks
 
 REQUIRED = [("comparison_id", "source_pair_id"), ("annotator_id",), ("choice",)]
-CAST_AT_ONCE = 1_000  # votes per call; the store splits them into transactions
 MAX_STRENGTH = 4
 STORED_DIFFERENTLY = (
     "a vote of this annotator with the same time and choice is stored with another strength, "
@@ -83,7 +81,7 @@ class VoteImport:
     comparisons: SourceIds
     known: KnownVotes
     rejects: Rejects
-    staging: Staging
+    staging: StagedVotes
     clock: MomentParser
     pseudonyms: Pseudonyms | None  # None keeps annotator ids unchanged
     are_undated: bool = False
@@ -128,8 +126,8 @@ class VoteImport:
         """Record the staged votes. After an error or a kill, import the same file again: only
         missing votes are cast.
         """
-        for batch in split_into_batches(self.staging, CAST_AT_ONCE):
-            votes.cast_all(NewVote.model_validate(record) for record in batch)
+        for batch in self.staging:
+            votes.cast_all(NewVote(origin="import", **vote) for vote in batch)
             self.counts = self.counts.plus(imported=len(batch))
             progress(self.counts.imported, len(self.staging), "casting")
 
@@ -144,7 +142,7 @@ class VoteImport:
         read, refused = own.parse(batch, binding, partial(self._build_vote, words=words))
         placed = self._match_comparisons(read, refused)
         self.rejects.add_all(refused)
-        keys = [import_key(vote) for _, vote, _ in placed]
+        keys = import_keys([vote for _, vote, _ in placed])
         known = self.known.find_known_keys(keys)
         turns = self.known.find_votes(
             [
@@ -154,6 +152,7 @@ class VoteImport:
             ]
         )
         n_merged = n_known = 0
+        new: list[tuple[int, dict[str, Any]]] = []
         doubled: list[RefusedRow] = []
         for key, (row, vote, is_own) in zip(keys, placed, strict=True):
             is_stored = (
@@ -171,22 +170,17 @@ class VoteImport:
             elif is_stored and vote["voted_at"] is not None:
                 doubled.append((row, STORED_DIFFERENTLY))
             else:
-                self._stage_vote(row.line, vote | {"idempotency_key": key})
+                new.append((row.line, vote | {"idempotency_key": key}))
+        self._stage_votes(new)
         self.rejects.add_all(doubled)
         refused += doubled
         self.counts = self.counts.plus(known=n_known, merged=n_merged, rejected=len(refused))
 
-    def _stage_vote(self, line: int, vote: dict[str, Any]) -> None:
-        moment: datetime | None = vote["voted_at"]
-        self.staging.add(
-            moment,
-            line,
-            vote | {"voted_at": moment.isoformat() if moment else None, "origin": "import"},
-        )
-        if moment is None:
-            self.n_undated += 1
-        else:
-            self.days.add(moment.date().isoformat())
+    def _stage_votes(self, new: Sequence[tuple[int, dict[str, Any]]]) -> None:
+        self.staging.add(new)
+        dated = [vote["voted_at"] for _, vote in new if vote["voted_at"] is not None]
+        self.n_undated += len(new) - len(dated)
+        self.days |= {day.isoformat() for day in {moment.date() for moment in dated}}
 
     def _match_comparisons(
         self,
@@ -272,22 +266,10 @@ class VoteImport:
             )
 
 
-def import_key(vote: Mapping[str, Any]) -> str:
-    """The idempotency key of an imported vote: equal rows of any files are one vote."""
-    return f"import:{content_id(*(vote[name] for name in IDENTITY))}"
-
-
-def split_into_batches(
-    records: Iterable[dict[str, Any]], size: int
-) -> Iterator[list[dict[str, Any]]]:
-    """Consecutive lists of at most `size`.
-
-    >>> [len(batch) for batch in split_into_batches([{}, {}, {}], 2)]
-    [2, 1]
-    """
-    rest = iter(records)
-    while batch := list(islice(rest, size)):
-        yield batch
+def import_keys(votes: Sequence[Mapping[str, Any]]) -> list[str]:
+    """The idempotency keys of imported votes: equal rows of any files are one vote."""
+    ids = content_ids(*([vote[name] for vote in votes] for name in IDENTITY))
+    return [f"import:{one}" for one in ids]
 
 
 def _parse_strength(value: Any, said: Choice) -> int | None:

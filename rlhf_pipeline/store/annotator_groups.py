@@ -22,8 +22,10 @@ class AnnotatorGroups:
         wanted = select(annotator_groups.c.annotator_id, annotator_groups.c.name)
         return {row.annotator_id: row.name for row in self._database.fetch_all(wanted)}
 
-    def put(self, group_of: Mapping[str, str | None], *, actor: str) -> int:
-        """Give annotators a group, or take it away with None; returns how many changed."""
+    def assign(self, group_of: Mapping[str, str | None], *, actor: str) -> int:
+        """Put annotators into a group, or with None into none; returns how many changed. Annotators
+        who are not named keep theirs.
+        """
         with audited_transaction(self._database) as (connection, ledger):
             known = {
                 row.annotator_id: row.name for row in connection.execute(select(annotator_groups))

@@ -1,8 +1,7 @@
 """The hash chain over every act, written in the act's own transaction."""
 
 import hashlib
-import json
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from datetime import UTC, datetime
@@ -11,9 +10,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, select
 
-from rlhf_pipeline.records import content_hash
+from rlhf_pipeline.records import canonical_cells, row_hashes
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.schema import ONLY_ROW, audit, heads
+from rlhf_pipeline.store.schema import ONLY_ROW, UTCDateTime, audit, heads
 
 FIRST_HASH = "0" * 64
 VOTE_CAST = "vote.cast"
@@ -26,7 +25,10 @@ PREDICTIONS_WRITE = "predictions.write"
 PREDICTIONS_REPLAY = "predictions.replay"
 SALT_RECORDED = "annotators.salt"
 
-LINK_COLUMNS = tuple(column.name for column in audit.c if column.name != "hash")
+# in the order in which the canonical JSON writes them
+LINK_COLUMNS = tuple(sorted(column.name for column in audit.c if column.name != "hash"))
+_AT = LINK_COLUMNS.index("at")
+_LINK_JSON = "{" + ",".join(f'"{name}":%s' for name in LINK_COLUMNS) + "}"
 
 
 _HEAD = select(heads)
@@ -121,30 +123,38 @@ def joint_transaction(database: Database) -> Iterator[Connection]:
 
 def link_hash(link: Mapping[str, Any]) -> str:
     """SHA-256 over the canonical JSON of the LINK_COLUMNS of a link, the previous hash included."""
-    columns = {name: link[name] for name in LINK_COLUMNS} | {"at": link["at"].isoformat()}
-    text = json.dumps(columns, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
+    values = [link[name] for name in LINK_COLUMNS]
+    values[_AT] = values[_AT].isoformat()
+    return hashlib.sha256((_LINK_JSON % tuple(canonical_cells(values))).encode()).hexdigest()
 
 
 def row_digest(table: Table, row: Mapping[Any, Any]) -> str:
     """The canonical hash of a stored row, equal before its insert and after every read: the
     `content_hash` of its columns, times in UTC. A lease is no act and is left out.
     """
-    columns = {name: row[name] for name in _linked_columns(table)}
-    for name, value in columns.items():
-        if isinstance(value, datetime):
-            columns[name] = value.astimezone(UTC)
-    return content_hash(columns)
+    return row_digests(table, [row])[0]
+
+
+def row_digests(table: Table, rows: Sequence[Mapping[Any, Any]]) -> list[str]:
+    """The `row_digest` of each row."""
+    names, times = _linked_columns(table)
+    columns = {name: [row[name] for row in rows] for name in names}
+    for name in times:
+        columns[name] = [at and at.astimezone(UTC) for at in columns[name]]
+    return row_hashes(columns)
 
 
 @cache
-def _linked_columns(table: Table) -> list[str]:
-    return [column.name for column in table.c if column.name not in ("leased_until", "link_seq")]
+def _linked_columns(table: Table) -> tuple[list[str], list[str]]:
+    """The names of the hashed columns, and of the times among them."""
+    hashed = [column for column in table.c if column.name not in ("leased_until", "link_seq")]
+    times = [column.name for column in hashed if isinstance(column.type, UTCDateTime)]
+    return [column.name for column in hashed], times
 
 
-def sum_digests(table: Table, rows: Iterable[Mapping[Any, Any]]) -> str:
+def sum_digests(table: Table, rows: Sequence[Mapping[Any, Any]]) -> str:
     """One digest of several rows of `table`, whatever their order."""
-    return hex_of_sum(sum(int(row_digest(table, row), 16) for row in rows))
+    return hex_of_sum(sum(int(digest, 16) for digest in row_digests(table, rows)))
 
 
 def hex_of_sum(total: int) -> str:

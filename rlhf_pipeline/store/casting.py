@@ -35,7 +35,7 @@ from rlhf_pipeline.errors import (
     UnknownComparison,
 )
 from rlhf_pipeline.records import AnnotatorKind, Choice, VoteDetails
-from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, row_digest
+from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, row_digests
 from rlhf_pipeline.store.card_queue import RESERVED_SLOTS_FROM
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import assignments, comparisons, slots, votes
@@ -74,7 +74,16 @@ def cast_votes(
     """
     transaction = _VoteTransaction.load(connection, database, prepared)
     placed = [transaction.place(vote, ledger) for vote in prepared]
-    database.insert(connection, votes, transaction.new_rows)
+    new = transaction.new_rows
+    database.insert(connection, votes, new)
+    for row, digest in zip(new, row_digests(votes, new), strict=True):
+        ledger.append(
+            actor=row["annotator_id"],
+            action=VOTE_CAST,
+            object_id=row["vote_id"],
+            digest=digest,
+            at=row["received_at"],
+        )
     transaction.cards.settle(connection)
     return placed
 
@@ -229,13 +238,6 @@ class _VoteTransaction:
         self._remember(row)
         self.recorded[key] = row
         self.new_rows.append(row)
-        ledger.append(
-            actor=row["annotator_id"],
-            action=VOTE_CAST,
-            object_id=row["vote_id"],
-            digest=row_digest(votes, row),
-            at=self.received_at,
-        )
         return row
 
     def _find_stored_vote(self, vote: VoteRow) -> VoteRow:
@@ -317,6 +319,8 @@ def _find_latest_undo(vote: VoteRow, turns: Sequence[VoteRow]) -> VoteRow | None
     annotator may judge the card again on another device or a day later without knowing of the undo;
     this is not a repeat pass.
     """
+    if not turns:
+        return None
     newest = max(
         (row for row in turns if row["assignment_id"] == vote["assignment_id"]),
         key=_turn_key,

@@ -15,7 +15,7 @@ from rlhf_pipeline.records import AnnotatorKind, Choice
 from rlhf_pipeline.store.schema import adjudications, comparisons, votes
 
 LATEST = 2**62  # above any seq
-NOBODY: Mapping[str, int] = {}
+NO_QUARANTINE: Mapping[str, int] = {}
 
 
 def is_standing(
@@ -44,7 +44,7 @@ def supersedes(later: Any, vote: Any) -> ColumnElement[bool]:
 
 
 def is_counting(
-    up_to_seq: int | None, quarantined: Mapping[str, int] = NOBODY
+    up_to_seq: int | None, quarantined: Mapping[str, int] = NO_QUARANTINE
 ) -> ColumnElement[bool]:
     """The annotator cast no later pass, and no later revision of the same pass, up to the seq.
     `quarantined`: by annotator the first vote that is left out, itself and as a later one.

@@ -1,6 +1,7 @@
 """The tables of the store as of the newest migration."""
 
 import hashlib
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
@@ -42,13 +43,9 @@ class UTCDateTime(TypeDecorator[datetime]):
     impl = DateTime(timezone=True)
     cache_ok = True
 
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:
-        if value is None:
-            return None
-        if value.tzinfo is None:
-            raise ValueError(f"{value} has no time zone")
-        moment = value.astimezone(UTC)
-        return moment.replace(tzinfo=None) if dialect.name == "sqlite" else moment
+    def bind_processor(self, dialect: Dialect) -> Callable[[datetime | None], Any]:
+        """SQLAlchemy's own processor for SQLite takes three times as long: 9 us a vote."""
+        return _sqlite_text if dialect.name == "sqlite" else _in_utc
 
     def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:
         if value is None:
@@ -56,36 +53,44 @@ class UTCDateTime(TypeDecorator[datetime]):
         return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)
 
 
-class StorableText(TypeDecorator[str]):
+def _in_utc(value: datetime | None) -> datetime | None:
+    if value is None:
+        return None
+    if value.tzinfo is None:
+        raise ValueError(f"{value} has no time zone")
+    return value.astimezone(UTC)
+
+
+def _sqlite_text(value: datetime | None) -> str | None:
+    moment = _in_utc(value)
+    return None if moment is None else moment.replace(tzinfo=None).isoformat(" ", "microseconds")
+
+
+class StorableText(String):
     """A text without NUL characters, which Postgres refuses and at which SQLite's tools truncate
     it. `column` names it in the error.
     """
-
-    impl = String
-    cache_ok = True
 
     def __init__(self, column: str, length: int | None = None):
         super().__init__(length)
         self.column = column
 
-    @property
-    def python_type(self) -> type[str]:
-        return str
+    def bind_processor(self, dialect: Dialect) -> Callable[[Any], Any]:
+        column = self.column
 
-    def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        if isinstance(value, str) and "\0" in value:
-            raise UnstorableText(
-                f"{self.column} holds a NUL character after {value.index(chr(0))} characters. "
-                "Remove it, then send it again."
-            )
-        return value
+        def refuse_nul(value: Any) -> Any:
+            if isinstance(value, str) and "\0" in value:
+                raise UnstorableText(
+                    f"{column} holds a NUL character after {value.index(chr(0))} characters. "
+                    "Remove it, then send it again."
+                )
+            return value
+
+        return refuse_nul
 
 
-class StorableLongText(StorableText):
+class StorableLongText(StorableText, Text):
     """The same, declared as TEXT."""
-
-    impl = Text
-    cache_ok = True
 
 
 # Names for every constraint, so that migrations can change them on both databases.

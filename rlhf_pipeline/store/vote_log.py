@@ -14,7 +14,7 @@ from rlhf_pipeline.records import AnnotatorKind, Choice, Record, VoteDetails, co
 from rlhf_pipeline.store.conversion import batches, frame_of
 from rlhf_pipeline.store.counting import (
     LATEST,
-    NOBODY,
+    NO_QUARANTINE,
     is_counting,
     is_standing,
     is_teaching,
@@ -55,58 +55,52 @@ class VoteLog(VoteLists):
         days: Sequence[str] | None = None,
         *,
         comparison_ids: Sequence[str] | None = None,
-        after_seq: int = 0,
         up_to_seq: int | None = None,
         schema: FrameSchema = VOTES,
     ) -> pd.DataFrame:
         """VOTES as cast, in seq order: superseded ones, earlier passes, skips and machines' too.
 
-        Of all days or of `days`, on all comparisons or on these, above `after_seq` and not above
-        `up_to_seq` (default: now). `votes.counting` selects those that stand or count. The same
+        Of all days or of `days`, on all comparisons or on these, not above `up_to_seq` (default:
+        now). `votes.counting` selects those that stand or count. The same
         arguments always give the same frame. `schema`: VOTES, or EXPORTED_VOTES with the reason
         and, as of `up_to_seq`, whether the vote stands and counts.
         """
         import pandas as pd
 
-        frames = list(
-            self.iter_log(
-                days,
-                comparison_ids=comparison_ids,
-                after_seq=after_seq,
-                up_to_seq=up_to_seq,
-                schema=schema,
-            )
-        )
+        limit = self.max_seq() if up_to_seq is None else up_to_seq
+        frames = [
+            frame
+            for conditions in _iter_conditions(days, comparison_ids)
+            for frame in self._iter_frames(schema, limit, ROWS_AT_ONCE, conditions)
+        ]
         if not frames:
             return schema.empty_frame()
         together = pd.concat(frames, ignore_index=True) if len(frames) > 1 else frames[0]
         return together.sort_values("seq", ignore_index=True)
 
-    def iter_log(
-        self,
-        days: Sequence[str] | None = None,
-        *,
-        comparison_ids: Sequence[str] | None = None,
-        after_seq: int = 0,
-        up_to_seq: int | None = None,
-        schema: FrameSchema = VOTES,
-        batch_rows: int = ROWS_AT_ONCE,
-    ) -> Iterator[pd.DataFrame]:
-        """`log` in frames of at most `batch_rows`, in seq order if neither days nor ids are given.
+    def iter_log(self, schema: FrameSchema, batch_rows: int) -> Iterator[pd.DataFrame]:
+        """`log` of all votes in frames of at most `batch_rows`, in seq order.
 
         Each frame is read in a transaction of its own, so a slow reader blocks no writer; votes
         cast meanwhile are left out.
         """
-        limit = self.max_seq() if up_to_seq is None else up_to_seq
+        return self._iter_frames(schema, self.max_seq(), batch_rows, [])
+
+    def _iter_frames(
+        self,
+        schema: FrameSchema,
+        limit: int,
+        batch_rows: int,
+        conditions: Sequence[ColumnElement[bool]],
+    ) -> Iterator[pd.DataFrame]:
         wanted = self._select_log(schema, limit).order_by(votes.c.seq).limit(batch_rows)
-        for which in _iter_conditions(days, comparison_ids):
-            after = after_seq
-            while after < limit:
-                some = wanted.where(*which, votes.c.seq > after, votes.c.seq <= limit)
-                rows = self._database.fetch_all(some)
-                if rows:
-                    yield _votes_frame(rows, schema)
-                after = rows[-1].seq if len(rows) == batch_rows else limit
+        after = 0
+        while after < limit:
+            some = wanted.where(*conditions, votes.c.seq > after, votes.c.seq <= limit)
+            rows = self._database.fetch_all(some)
+            if rows:
+                yield _votes_frame(rows, schema)
+            after = rows[-1].seq if len(rows) == batch_rows else limit
 
     def judgements(self, comparison_ids: Iterable[str]) -> pd.DataFrame:
         """JUDGEMENTS on these comparisons: those of their log, by the rule of `votes.consensus`."""
@@ -192,7 +186,7 @@ class VoteLog(VoteLists):
         *,
         up_to_seq: int | None = None,
         split: str | None = None,
-        quarantined: Mapping[str, int] = NOBODY,
+        quarantined: Mapping[str, int] = NO_QUARANTINE,
     ) -> int:
         """Number of comparisons with a vote above `after_seq` and not above `up_to_seq` that
         teaches (see `votes.teaching`). With `split`, only comparisons that were imported with it.

@@ -24,8 +24,8 @@ from rlhf_pipeline.records import (
     Record,
     Vote,
     VoteDetails,
-    content_hash,
-    content_id,
+    content_ids,
+    row_hashes,
 )
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.casting import (
@@ -38,7 +38,7 @@ from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import votes
 from rlhf_pipeline.store.vote_log import VoteLog
 
-VOTES_PER_TRANSACTION = MAX_ROWS
+VOTES_PER_TRANSACTION = 4 * MAX_ROWS  # hashed before the lock is taken: 2,000 hold it 0.1 s
 EARLIEST = datetime(1970, 1, 1, tzinfo=UTC)
 # last date of Python: a later time may have no UTC
 END_OF_CALENDAR = datetime(9999, 12, 30, tzinfo=UTC)
@@ -150,23 +150,22 @@ class Votes(VoteLog):
         Invalid votes are refused before the first is written; one that the store refuses keeps its
         transaction and all later ones from being written.
         """
-        for vote in new_votes:
-            check_vote(vote)
-        return [Vote.from_row(row) for rows, _ in self._cast(new_votes) for row in rows]
+        prepared = batches(prepare_rows(new_votes), VOTES_PER_TRANSACTION)
+        return [Vote.from_row(row) for rows, _ in self._cast(prepared) for row in rows]
 
     def cast_all(self, new_votes: Iterable[NewVote]) -> CastCount:
         """`cast_many` for a stream of any length: each vote is checked as it comes, none is
         returned.
         """
         n, n_new = 0, 0
-        for rows, new in self._cast(new_votes):
+        for rows, new in self._cast(map(prepare_rows, batches(new_votes, VOTES_PER_TRANSACTION))):
             n, n_new = n + len(rows), n_new + new
         return CastCount(n_new=n_new, n_known=n - n_new)
 
-    def _cast(self, new_votes: Iterable[NewVote]) -> Iterator[tuple[list[VoteRow], int]]:
+    def _cast(self, prepared: Iterable[list[VoteRow]]) -> Iterator[tuple[list[VoteRow], int]]:
         """The votes of each transaction as stored, and how many of them are new."""
-        for batch in self._database.with_backoff(batches(new_votes, VOTES_PER_TRANSACTION)):
-            yield self._record([prepare_row(vote) for vote in batch])
+        for batch in self._database.with_backoff(prepared):
+            yield self._record(batch)
 
     def _record(self, prepared: Sequence[VoteRow]) -> tuple[list[VoteRow], int]:
         """One transaction: the votes as stored, and how many of them are new."""
@@ -194,7 +193,7 @@ class Votes(VoteLog):
         return next(map(Vote.from_row, self._database.fetch_mappings(wanted)), None)
 
 
-def check_vote(vote: NewVote) -> None:
+def _check_vote(vote: NewVote) -> None:
     """Raise InvalidVote for a vote that is wrong whatever the store contains."""
     if vote.voted_at is None:
         if vote.origin != "import":
@@ -215,13 +214,6 @@ def check_vote(vote: NewVote) -> None:
             "Rule: strength says how much a or b is preferred, so it comes with choice a or b "
             "only. Leave it out."
         )
-    for name in _STORED_FIELDS:
-        value = getattr(vote, name)
-        if type(value) is str and "\0" in value:
-            raise InvalidVote(
-                f"Vote {vote.idempotency_key!r}: {name} holds a NUL character. Remove it, then "
-                "send the vote again."
-            )
     if vote.duration_s is not None and not math.isfinite(vote.duration_s):
         raise InvalidVote(
             f"Vote {vote.idempotency_key!r}: duration_s is {vote.duration_s}. Send finite seconds "
@@ -230,23 +222,36 @@ def check_vote(vote: NewVote) -> None:
 
 
 def prepare_row(vote: NewVote) -> VoteRow:
-    """Check and hash a vote: its row without what the store adds, made before the write lock is
+    """`prepare_rows` of one vote."""
+    return prepare_rows([vote])[0]
+
+
+def prepare_rows(new_votes: Sequence[NewVote]) -> list[VoteRow]:
+    """Check and hash votes: their rows without what the store adds, made before the write lock is
     taken. Raises InvalidVote.
     """
-    check_vote(vote)
+    rows = [_checked_columns(vote) for vote in new_votes]
+    columns = {name: [row[name] for row in rows] for name in _STORED_FIELDS}
+    body_times = [at and f"{at.replace(tzinfo=None).isoformat()}Z" for at in columns["voted_at"]]
+    keys, bodies = columns["idempotency_key"], row_hashes({**columns, "voted_at": body_times})
+    vote_ids = content_ids(["vote"] * len(rows), keys, bodies)
+    return [{**row, "vote_id": vote_id} for row, vote_id in zip(rows, vote_ids, strict=True)]
+
+
+def _checked_columns(vote: NewVote) -> VoteRow:
+    _check_vote(vote)
     columns: VoteRow = {name: getattr(vote, name) for name in _STORED_FIELDS}
-    columns |= {
-        "choice": vote.choice.value,
-        "annotator_kind": vote.annotator_kind.value,
-        "details": _encode_details(vote.details),
-    }
-    body = columns
-    if vote.voted_at is not None:
-        voted_at = vote.voted_at.astimezone(UTC)
-        columns["voted_at"] = voted_at
-        body = {**columns, "voted_at": f"{voted_at.replace(tzinfo=None).isoformat()}Z"}
-    vote_id = content_id("vote", vote.idempotency_key, content_hash(body))
-    return {**columns, "vote_id": vote_id}
+    columns["choice"] = vote.choice.value
+    columns["annotator_kind"] = vote.annotator_kind.value
+    columns["details"] = _encode_details(vote.details)
+    columns["voted_at"] = vote.voted_at and vote.voted_at.astimezone(UTC)
+    for name, value in columns.items():
+        if type(value) is str and "\0" in value:
+            raise InvalidVote(
+                f"Vote {vote.idempotency_key!r}: {name} holds a NUL character. Remove it, then "
+                "send the vote again."
+            )
+    return columns
 
 
 def _encode_details(details: VoteDetails | None) -> str | None:

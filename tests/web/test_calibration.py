@@ -418,7 +418,7 @@ def test_diagram_and_votes_are_those_of_the_chosen_annotators_and_days(web: Web)
     for person in ("ann", "bob", "eve"):
         vote(web, ids[:12], "a" * 12, person=person, voted_at=NOON)
     vote(web, ids[12:], "a" * 9 + "b" * 3, person="tess", voted_at=NOON + timedelta(days=2))
-    web.store.annotator_groups.put(dict.fromkeys(("ann", "bob", "eve"), "experts"), actor="test")
+    web.store.annotator_groups.assign(dict.fromkeys(("ann", "bob", "eve"), "experts"), actor="test")
     reader = web.client("engineer")
     path = "/charts/calibration/later_votes"
     late = {"since": (NOON + timedelta(days=1)).date().isoformat()}

@@ -192,7 +192,7 @@ def test_each_group_and_day_needs_three_people_of_the_selection(web: Web):
 
 @on_sqlite
 def test_a_skip_that_replaces_a_vote_takes_an_annotator_away_at_once(web: Web):
-    web.store.annotator_groups.put(dict.fromkeys((*PEOPLE, "nobody"), "experts"), actor="test")
+    web.store.annotator_groups.assign(dict.fromkeys((*PEOPLE, "nobody"), "experts"), actor="test")
     ids = web.publish(24, offer=False, prefix="code", category="coding")
 
     def cast(one: str, who: str, choice: str, **more: object) -> None:

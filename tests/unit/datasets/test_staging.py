@@ -10,26 +10,35 @@ import pytest
 
 from rlhf_pipeline.datasets.pseudonyms import PSEUDONYM, Pseudonyms
 from rlhf_pipeline.datasets.rejects import Rejects
-from rlhf_pipeline.datasets.staging import Staging
+from rlhf_pipeline.datasets.staging import COLUMNS, StagedVotes
 from rlhf_pipeline.errors import DatasetError
 
 START = datetime(2016, 1, 31, tzinfo=UTC)
 
 
-def test_records_are_sorted_by_time_then_line_with_undated_last(tmp_path):
+def test_votes_are_sorted_by_time_then_line_with_undated_last(tmp_path):
     draw = random.Random(1)
     moments = [
         START + timedelta(seconds=draw.randrange(20)) if draw.random() < 0.8 else None
         for _ in range(300)
     ]
-    staging = Staging(tmp_path)
-    for line, moment in enumerate(moments):
-        staging.add(moment, line, {"line": line, "text": "tab\tand\nbreak ü"})
-    assert len(staging) == 300
+    votes = [
+        dict.fromkeys(COLUMNS)
+        | {
+            "task_id": str(line),
+            "voted_at": moment,
+            "reason": "tab\tand\nbreak ü",
+            "duration_s": 0.1,
+        }
+        for line, moment in enumerate(moments)
+    ]
+    staged = StagedVotes(tmp_path)
+    staged.add(enumerate(votes[:100]))
+    staged.add(enumerate(votes[100:], start=100))
+    assert len(staged) == 300
     latest = START + timedelta(days=1)
     wanted = sorted(range(300), key=lambda line: (moments[line] or latest, line))
-    assert [record["line"] for record in staging] == wanted
-    assert next(iter(staging))["text"] == "tab\tand\nbreak ü"
+    assert [vote for batch in staged for vote in batch] == [votes[line] for line in wanted]
     assert list(tmp_path.iterdir()) == []  # so that a kill leaves nothing behind
 
 

@@ -1,11 +1,15 @@
 """The chain finds what was changed, removed, added or cut, even past the triggers."""
 
+import hashlib
+import json
+
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import inspect, select, text
 
 from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.schema import metadata
+from rlhf_pipeline.store.schema import metadata, votes
 from tests.unit.store.conftest import NOON, tamper
 from tests.unit.store.databases import on_postgres
 
@@ -22,6 +26,16 @@ def voted(store, make_comparisons, make_predictions, make_vote) -> Store:
 
 def test_an_honest_chain_verifies(voted):
     assert voted.audit.verify() == voted.audit.count() == 7
+
+
+def test_links_hash_the_canonical_json_of_the_vote_and_of_themselves(voted):
+    link, vote = voted.audit.page(action="vote.cast", limit=1)[0][0], voted.votes.page(limit=1)[0]
+    with voted.database.read_transaction() as connection:
+        row = connection.execute(select(votes).where(votes.c.vote_id == vote.vote_id)).mappings()
+        assert link.payload_digest == content_hash(dict(row.one()))
+    columns = link.model_dump(exclude={"hash"}) | {"at": link.at.isoformat()}
+    canonical = json.dumps(columns, sort_keys=True, ensure_ascii=False, separators=(",", ":"))
+    assert link.hash == hashlib.sha256(canonical.encode()).hexdigest()
 
 
 @pytest.mark.parametrize("table", APPEND_ONLY)

@@ -124,8 +124,8 @@ def test_agreement_equals_that_of_the_frame(cast):
 
 
 def test_groups_are_those_given_or_the_origin(cast):
-    assert cast.annotator_groups.put({"ann": "experts", "nobody": "experts"}, actor="me") == 2
-    assert cast.annotator_groups.put({"ann": "experts"}, actor="me") == 0
+    assert cast.annotator_groups.assign({"ann": "experts", "nobody": "experts"}, actor="me") == 2
+    assert cast.annotator_groups.assign({"ann": "experts"}, actor="me") == 0
     found = cast.preferences.sums(["choice.skip"], [DAY], by_group=True)
     n = {}
     for cell, sums in found.items():
@@ -133,7 +133,7 @@ def test_groups_are_those_given_or_the_origin(cast):
     assert n == {"experts": 4, "simulation": 2, "api": 1}
     voters = {(cell.annotator_group, who) for cell, who in cast.preferences.voters([DAY])}
     assert voters == {("experts", "ann"), ("simulation", "bob")}
-    assert cast.annotator_groups.put({"ann": None}, actor="me") == 1
+    assert cast.annotator_groups.assign({"ann": None}, actor="me") == 1
     assert cast.annotator_groups.all() == {"nobody": "experts"}
 
 

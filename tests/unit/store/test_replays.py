@@ -172,8 +172,9 @@ def test_a_later_pass_stands_beside_the_first_with_its_sides(
     assert repeat_passes(store.votes.log([DAYS[0]])).empty
     assert repeat_passes(store.votes.log(up_to_seq=3))["comparison_id"].tolist() == ["c0"]
     # the first word on c0 came before
-    assert repeat_passes(store.votes.log(after_seq=1))["comparison_id"].tolist() == ["c1"]
-    assert repeat_passes(store.votes.log(after_seq=2)).empty
+    log = store.votes.log()
+    assert repeat_passes(log[log["seq"] > 1])["comparison_id"].tolist() == ["c1"]
+    assert repeat_passes(log[log["seq"] > 2]).empty
 
 
 def fire(evidence: TriggerEvidence) -> TriggerDecision:

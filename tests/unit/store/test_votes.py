@@ -292,7 +292,7 @@ def test_a_log_that_is_read_in_pieces_is_the_same(store, make_vote, monkeypatch)
     whole = store.votes.log()
     monkeypatch.setattr("rlhf_pipeline.store.vote_log.ROWS_AT_ONCE", 2)
     pd.testing.assert_frame_equal(store.votes.log(), whole)
-    assert store.votes.log(after_seq=1, up_to_seq=2)["seq"].tolist() == [2]
+    assert store.votes.log(up_to_seq=2)["seq"].tolist() == [1, 2]
 
 
 def test_touched_days_are_those_that_votes_were_cast_on(store, make_vote):
