@@ -147,7 +147,7 @@ def _route_days(days: list[str], store: Store, config: ComparisonsConfig) -> dic
             params,
         )
         total.update(
-            send_routes(routes, store.assignments, store.votes, overlap=rules.overlap).model_dump()
+            send_routes(routes, store.cards, store.votes, overlap=rules.overlap).model_dump()
         )
     return {name: n for name, n in total.items() if name != "n"}
 

@@ -173,7 +173,7 @@ def furnish(url: str) -> tuple[str, str]:
     with open_store(url) as store:
         store.migrate()
         store.comparisons.publish(frame, published_at=utc_now())
-        store.assignments.offer(frame["comparison_id"].tolist(), overlap=1)
+        store.cards.offer(frame["comparison_id"].tolist(), overlap=1)
         user = store.users.add(
             email="ann@bench.test", name="Ann", roles=[Role.ANNOTATOR], actor="bench"
         )

@@ -47,7 +47,7 @@ def fill(url: str, home: Path, files: tuple[Path, Path], n_votes: int) -> None:
         _predict(store, ids)
         for n in range(max(4, n_votes // VOTES_PER_FEEDBACK)):
             store.feedback.add(_make_feedback(n), created_by="bench")
-        store.assignments.offer(ids, overlap=1)
+        store.cards.offer(ids, overlap=1)
         store.metric_points.put(list(_make_points()))
         fill_loop(store, str(home / "frames"))
 

@@ -58,7 +58,7 @@ def fill_store(url: str, *, n_annotators: int, n_comparisons: int, overlap: int)
     with open_store(url) as store:
         store.migrate()
         store.comparisons.publish(frame, published_at=utc_now())
-        store.assignments.offer(frame["comparison_id"].tolist(), overlap=overlap)
+        store.cards.offer(frame["comparison_id"].tolist(), overlap=overlap)
         store.rules.put(
             AnnotationRules(overlap=overlap, prefetch=20),
             after=store.rules.latest()[0],

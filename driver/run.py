@@ -65,7 +65,7 @@ def run_job(runner: Runner, order: JobOrder) -> None:
             retrain(runner, order.reason, day)
         else:
             runner.run(order.job, day)
-    n_open = runner.store.assignments.remaining_work().n_open if order.job == "collection" else 0
+    n_open = runner.store.cards.remaining_work().n_open if order.job == "collection" else 0
     if n_open:
         runner.write(f"{n_open} judgements wait for people: `rlhf serve` shows them.")
     runner.write(f"{order.job}: {len(runner.history)} stages in {monotonic() - started:.0f} s")

@@ -194,9 +194,9 @@ class Client:
         return self._post("comparisons:offer", Offered, _drop_missing(body), again=False)
 
     def withdraw(self, ids: Sequence[str]) -> int:
-        """Withdraw the open slots of comparisons; returns their number."""
+        """Withdraw the open judgements of comparisons; returns their number."""
         body = {"ids": list(ids)}
-        return self._post("comparisons:withdraw", Withdrawn, body, again=False).n_slots
+        return self._post("comparisons:withdraw", Withdrawn, body, again=False).n_withdrawn
 
     def predict(self, *pairs: PairToPredict) -> PredictionsOut:
         """Predict with the champion reward model which completion people prefer, for 1 to 50

@@ -264,7 +264,7 @@ class NewVote(Record):
         description="groups votes submitted together; `voted_at` and `duration_s` are those of "
         "the task",
     )
-    assignment_id: str | None = Field(
+    card_id: str | None = Field(
         default=None, description="the card that was dealt; None for votes without a card"
     )
     is_swapped: bool | None = Field(
@@ -1130,26 +1130,30 @@ class AnnotationRules(Record):
         return names
 
 
-class AssignmentKind(StrEnum):
+class CardKind(StrEnum):
     """Why a card was dealt; hidden from annotators."""
 
     NORMAL = "normal"
     REPEAT = "repeat"
     GOLD = "gold"
+    PRACTICE = "practice"
 
 
-class Assignment(Record):
-    """A card: one comparison dealt to one annotator until `leased_until`."""
+class Card(Record):
+    """One comparison dealt to one annotator until `leased_until`."""
 
-    assignment_id: str
+    card_id: str
     comparison_id: str
     annotator_id: str
     pass_no: int
-    kind: AssignmentKind
+    kind: CardKind
     is_swapped: bool
-    n: int = Field(description="ordinal number of the card for this annotator, from 1")
-    state: Literal["leased", "voted", "skipped", "released"]
-    slot_no: int | None
+    n: int = Field(description="place in the annotator's sequence of cards, from 1")
+    state: Literal["leased", "voted", "skipped", "released", "practised"]
+    offered_to: str | None = Field(
+        description="the annotator asked by name, '' for anybody, None if the card has no place in "
+        "an offer: a repeat, a known answer, or a vote after others took the place"
+    )
     leased_at: datetime
     leased_until: datetime
     settled_at: datetime | None = None

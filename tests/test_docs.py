@@ -254,3 +254,16 @@ def test_every_error_is_in_the_tree_of_its_module() -> None:
 
 def test_the_readme_leaves_room_for_the_demos_own_words() -> None:
     assert "<!-- demo output -->" in text_of(ROOT / "README.md")
+
+
+@pytest.mark.parametrize(
+    ("stretch", "most"), [("From the request to its row", 12), ("From the row to its pair", 16)]
+)
+def test_a_vote_crosses_few_short_files(stretch: str, most: int) -> None:
+    """Tracing takes minutes: `docs/vote-path.md` names the files, their lines are counted here."""
+    page = (ROOT / "docs" / "vote-path.md").read_text()
+    part = page.partition(f"## {stretch}\n")[2].partition("\n## ")[0]
+    files = re.findall(r"^\| `(\S+)` \|", part, re.MULTILINE)
+    assert 5 < len(files) <= most
+    lengths = {file: len((ROOT / file).read_text().splitlines()) for file in files}
+    assert {file: n for file, n in lengths.items() if n > 400} == {}

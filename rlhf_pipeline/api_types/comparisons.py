@@ -23,7 +23,7 @@ class ComparisonOut(Answer):
     model_version_a: str
     model_version_b: str
     gold: str | None = Field(description="The known answer.")
-    n_slots: int = Field(description="Number of judgements requested from people.")
+    n_wanted: int = Field(description="Number of judgements requested from people.")
     n_done: int = Field(description="Number of requested judgements that are done.")
 
 
@@ -58,7 +58,7 @@ class Offer(Request):
 
 class Offered(Answer):
     n_comparisons: int
-    n_slots: int = Field(description="Number of new slots.")
+    n_wanted: int = Field(description="Number of judgements newly wanted.")
 
 
 class ClusterOut(Answer):
@@ -108,7 +108,7 @@ class Withdrawal(Request):
 
 
 class Withdrawn(Answer):
-    n_slots: int = Field(description="Number of open slots withdrawn; leased cards stay.")
+    n_withdrawn: int = Field(description="Number of open judgements withdrawn; leased cards stay.")
 
 
 class Deciding(Request):

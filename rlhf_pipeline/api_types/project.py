@@ -42,7 +42,7 @@ class RulesOut(Answer):
 
 class Work(Answer):
     n_comparisons: int
-    n_slots: int
+    n_wanted: int
     n_done: int
     n_leased: int
     n_open: int
@@ -118,7 +118,7 @@ class Metrics(Answer):
     annotators: int
     comparisons: int
     offered: int
-    slots: int
+    wanted: int
     done: int
     leased: int
     open: int

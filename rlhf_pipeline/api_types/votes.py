@@ -54,12 +54,7 @@ class Lease(Answer):
     remaining: int = Field(
         description="Number of judgements open for you, rounded up to tens; 200 means over 190."
     )
-    reason_empty: (
-        Literal[
-            "no_comparisons", "all_judged_by_you", "all_judged", "cap_reached", "others_hold_them"
-        ]
-        | None
-    )
+    reason_empty: Literal["nothing_open", "cap_reached"] | None
 
 
 class Extended(Answer):
@@ -118,11 +113,6 @@ class VoteReceipt(Answer):
     voted_at: datetime
     received_at: datetime
     supersedes: str | None
-    extra: bool | None = Field(
-        description="Whether the lease had expired and somebody else held the card, so that the "
-        "vote is an additional judgement. Null for users who judge blind, to whom it would reveal "
-        "hidden cards."
-    )
 
 
 class BatchResult(Answer):

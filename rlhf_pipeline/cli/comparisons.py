@@ -73,9 +73,9 @@ def offer(
 def withdraw(
     ids: Annotated[str, typer.Option(help="Comma-separated comparison ids.", show_default=False)],
 ) -> None:
-    """Withdraw open slots; leased cards and judgements stay."""
+    """Withdraw open judgements; leased cards and judgements stay."""
     workspace = Workspace.open_current()
-    n = workspace.store.assignments.withdraw(_split_ids(ids), actor=ACTOR)
+    n = workspace.store.cards.withdraw(_split_ids(ids), actor=ACTOR)
     echo(f"{n:,} open judgements withdrawn")
 
 
@@ -88,9 +88,7 @@ def offer_to_people(
 ) -> str:
     """Offer them and describe what is new."""
     people = overlap or workspace.store.rules.latest()[1].overlap
-    n = workspace.store.assignments.offer(
-        comparison_ids, overlap=people, priority=priority, actor=ACTOR
-    )
+    n = workspace.store.cards.offer(comparison_ids, overlap=people, priority=priority, actor=ACTOR)
     return (
         f"{len(comparison_ids):,} comparisons offered to {people} "
         f"{'person' if people == 1 else 'people'} each: {n:,} new judgements wanted"
@@ -109,9 +107,7 @@ def _offer_to_person(
         raise ConfigurationError(
             f"{user.email} is a program, and cards are dealt to people. Name a person."
         )
-    n = workspace.store.assignments.ask(
-        user.user_id, comparison_ids, priority=priority, actor=ACTOR
-    )
+    n = workspace.store.cards.ask(user.user_id, comparison_ids, priority=priority, actor=ACTOR)
     return (
         f"{len(comparison_ids):,} comparisons offered to {user.email}: {n:,} new judgements wanted"
     )

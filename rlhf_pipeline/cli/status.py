@@ -84,7 +84,7 @@ def describe_collection(loop: LoopSettings, days: list[str], today: str) -> str:
 def describe_votes(settings: Settings, store: Store, today: str) -> str:
     touched = store.votes.touched_days()
     n_today = sum(t.n_new for t in touched if str(t.day) == today)
-    work, waiting = store.assignments.remaining_work(), store.replays.pending_days()
+    work, waiting = store.cards.remaining_work(), store.replays.pending_days()
     replay = f"; {len(waiting)} imported days wait for `rlhf replay`" if waiting else ""
     return (
         f"{sum(t.n_new for t in touched):,} in all and {n_today:,} today, skips included; "

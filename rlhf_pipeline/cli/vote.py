@@ -78,7 +78,7 @@ class VotingSession:
                 return n
             step = self.judge(cards[0], n)
             if step is None:
-                self.site.cards.release(cards[0].assignment.assignment_id, self.principal.user_id)
+                self.site.cards.release(cards[0].card.card_id, self.principal.user_id)
                 return n
             n += step
         return n
@@ -141,12 +141,12 @@ class VotingSession:
 
     def send(self, card: CardContent, fields: dict[str, Any]) -> str:
         try:
-            sent = VoteFields(assignment_id=card.assignment.assignment_id, **fields)
+            sent = VoteFields(assignment_id=card.card.card_id, **fields)
         except ValidationError as cause:
             raise ConfigurationError(
                 "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in cause.errors())
             ) from cause
-        new, _ = prepare_vote(self.site, self.principal, sent, f"cli-{secrets.token_hex(16)}")
+        new = prepare_vote(self.site, self.principal, sent, f"cli-{secrets.token_hex(16)}")
         return self.site.store.votes.cast(new.model_copy(update={"origin": "cli"})).vote_id
 
     def remark(self, key: str, rest: str, remarks: Remarks) -> None:

@@ -86,7 +86,7 @@ def route_day(
     told = (
         count_routes(routes)
         if dry_run
-        else send_routes(routes, store.assignments, store.votes, overlap=overlap)
+        else send_routes(routes, store.cards, store.votes, overlap=overlap)
     )
     echo(
         f"{told.n} comparisons of {name}: {told.n_people} for people ({told.n_unsure} unsure, "
@@ -94,7 +94,7 @@ def route_day(
         "open"
     )
     if not dry_run:
-        echo(f"{told.n_slots} new judgements wanted, {told.n_machine_votes} new machine votes")
+        echo(f"{told.n_wanted} new judgements wanted, {told.n_machine_votes} new machine votes")
     for comparison_id, confidence in routes.loc[
         routes["route"] == "open", ["comparison_id", "confidence"]
     ].itertuples(index=False):

@@ -90,8 +90,8 @@ class RoutingParams(Parameters):
 
 
 class RoutingCounts(Record):
-    """Number of comparisons by destination. `n_slots` and `n_machine_votes` count new ones: sending
-    the same routes again adds none.
+    """Number of comparisons by destination. `n_wanted` judgements and `n_machine_votes` are new
+    ones: sending the same routes again adds none.
     """
 
     n: int
@@ -100,12 +100,12 @@ class RoutingCounts(Record):
     n_checks: int
     n_machine: int
     n_open: int
-    n_slots: int = 0
+    n_wanted: int = 0
     n_machine_votes: int = 0
 
 
 class CardQueue(Protocol):
-    """The queue from which people get their work: `store.assignments`."""
+    """The queue from which people get their work: `store.cards`."""
 
     def offer(
         self,
@@ -204,10 +204,10 @@ def send_routes(
     Sending the same routes again changes nothing.
     """
     people = routes.loc[routes["route"] == "people", "comparison_id"].tolist()
-    n_slots = queue.offer(people, overlap=overlap) if people else 0
+    n_wanted = queue.offer(people, overlap=overlap) if people else 0
     return count_routes(routes).model_copy(
         update={
-            "n_slots": n_slots,
+            "n_wanted": n_wanted,
             "n_machine_votes": votes.cast_all(machine_votes(routes)).n_new,
         }
     )

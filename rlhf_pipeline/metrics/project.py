@@ -66,7 +66,7 @@ def _measure_spending(store: Store, now: datetime) -> list[MetricPoint]:
 
 
 def _measure_queue(store: Store, now: datetime) -> list[MetricPoint]:
-    waiting = store.assignments.waiting_work()
+    waiting = store.cards.remaining_work()
     points = [_build_count(now.date(), "queue.open", waiting.n_open, now)]
     # an empty queue has age 0, which replaces today's earlier point
     oldest_at = waiting.oldest_at if waiting.n_open else now

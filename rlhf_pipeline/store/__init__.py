@@ -9,9 +9,9 @@ from rlhf_pipeline.store import migrations
 from rlhf_pipeline.store.adjudications import Adjudications
 from rlhf_pipeline.store.alerts import AlertMessages, Alerts, Silences
 from rlhf_pipeline.store.annotator_groups import AnnotatorGroups
-from rlhf_pipeline.store.assignments import Assignments, RemainingWork
 from rlhf_pipeline.store.audit_chain import Audit
 from rlhf_pipeline.store.calibrations import Calibrations
+from rlhf_pipeline.store.cards import Cards, RemainingWork
 from rlhf_pipeline.store.comparisons import Comparisons, PublishResult
 from rlhf_pipeline.store.completions_cache import CompletionsCache
 from rlhf_pipeline.store.decision_history import DecisionHistory
@@ -26,7 +26,6 @@ from rlhf_pipeline.store.heartbeats import Heartbeat, Heartbeats
 from rlhf_pipeline.store.imports import Import, Imports, UnfinishedImport
 from rlhf_pipeline.store.loop_settings import LoopSettingsLog
 from rlhf_pipeline.store.metric_points import MetricPoints
-from rlhf_pipeline.store.practice import PracticeRounds
 from rlhf_pipeline.store.predictions import PredictionLog, PredictionReplay
 from rlhf_pipeline.store.preferences import Preferences
 from rlhf_pipeline.store.promotions import Gates, Promotions
@@ -79,8 +78,7 @@ class Store:
         self.heartbeats = Heartbeats(database)
         self.completions_cache = CompletionsCache(database)
         self.generation = GenerationLedger(database, self.completions_cache)
-        self.assignments = Assignments(database)
-        self.practice = PracticeRounds(database)
+        self.cards = Cards(database)
         self.users = Users(database)
         self.tokens = Tokens(database)
         self.failed_logins = FailedLogins(database)

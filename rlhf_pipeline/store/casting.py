@@ -1,8 +1,8 @@
 """Records votes with seq, card and audit link, within one transaction.
 
-A vote on a card is kept whenever it arrives: in the card's slot unless somebody else has it by
-then, else as an additional vote. Slots are judgements of people: a machine's vote leaves its slot
-to others, as a skip does.
+A vote on a card is kept whenever it arrives: in the card's place in its offer unless somebody else
+has that by then, else as an additional vote. Offers want judgements of people: a machine's vote
+leaves its place to others, as a skip does.
 """
 
 import json
@@ -19,11 +19,8 @@ from sqlalchemy import (
     String,
     and_,
     bindparam,
-    case,
     cast,
     func,
-    literal_column,
-    or_,
     select,
 )
 
@@ -36,9 +33,9 @@ from rlhf_pipeline.errors import (
 )
 from rlhf_pipeline.records import AnnotatorKind, Choice, VoteDetails
 from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, row_digests
-from rlhf_pipeline.store.card_queue import RESERVED_SLOTS_FROM
+from rlhf_pipeline.store.card_draw import ANYBODY, has_free_place
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.schema import assignments, comparisons, slots, votes
+from rlhf_pipeline.store.schema import cards, comparisons, offers, votes
 
 RELEASE_S = 600.0  # for which a card whose vote was undone stays with the annotator
 
@@ -53,7 +50,7 @@ _TURN_COLUMNS = (
     "pass_no",
     "revision_no",
     "day",
-    "assignment_id",
+    "card_id",
     "details",
 )
 
@@ -100,76 +97,79 @@ class VotedCards:
     def load(
         cls, connection: Connection, database: Database, votes: Sequence[dict[str, Any]]
     ) -> "VotedCards":
-        ids = sorted({vote["assignment_id"] for vote in votes} - {None})
-        if not ids:
-            return cls(database, {})
-        found = connection.execute(_WITH_IDS, {"values": ids}).all()
-        return cls(database, {row.assignment_id: row._asdict() for row in found})
+        ids = sorted({vote["card_id"] for vote in votes} - {None})
+        rows = connection.execute(_SELECT_CARDS, {"values": ids}).mappings().all() if ids else ()
+        return cls(
+            database,
+            {
+                row["card_id"]: {
+                    **row,
+                    "is_counted": row["state"] == "voted" and row["offered_to"] is not None,
+                }
+                for row in rows
+            },
+        )
 
     def check(self, vote: dict[str, Any]) -> None:
         """Raises NotFound for an unknown card or another annotator's, InvalidVote for a card of
         another comparison, AlreadyVoted.
         """
-        card_id, key = vote["assignment_id"], vote["idempotency_key"]
+        card_id, key = vote["card_id"], vote["idempotency_key"]
         if card_id is None:
             return
         card = self.rows.get(card_id)
         if card is None or card["annotator_id"] != vote["annotator_id"]:
-            raise NotFound(
-                f"Vote {key!r}: there is no assignment {card_id!r} of yours. Lease one first."
-            )
+            raise NotFound(f"Vote {key!r}: there is no card {card_id!r} of yours. Lease one first.")
         if any(card[name] != vote[name] for name in ("comparison_id", "is_swapped")):
             raise InvalidVote(
-                f"Vote {key!r}: assignment {card_id!r} dealt another comparison, or other sides. "
-                "Send the vote for the comparison and sides of the assignment."
+                f"Vote {key!r}: card {card_id!r} shows another comparison, or other sides. "
+                "Send the vote for the comparison and sides of the card."
             )
         if card["state"] in ("voted", "skipped") and vote["supersedes"] is None:
             raise AlreadyVoted(
-                f"Vote {key!r}: assignment {card_id!r} was already judged. To change that vote, "
+                f"Vote {key!r}: card {card_id!r} was already judged. To change that vote, "
                 "supersede it."
             )
-        is_undone = is_undo(vote)
-        card["is_skip_undone"] = is_undone and card["state"] == "skipped"
-        card["state"] = (
-            ("leased" if is_undone else "skipped") if vote["choice"] == Choice.SKIP else "voted"
-        )
+        skipped = "leased" if is_undo(vote) else "skipped"
+        card["state"] = skipped if vote["choice"] == Choice.SKIP else "voted"
         card["is_peoples"] = vote["annotator_kind"] != AnnotatorKind.MACHINE
         self.touched[card_id] = None
 
     def settle(self, connection: Connection) -> None:
-        """Write the states of the judged cards, and of the slots that they hold or may take again:
-        a skip leaves the slot to others, the card of an undone vote holds it a while longer.
+        """Write the states of the judged cards, and count the judgements of their offers. The card
+        of an undone vote is leased a while longer.
         """
         now = self.database.clock.now()
         until = now + timedelta(seconds=RELEASE_S)
-        cards, held = [], []
         for card in (self.rows[card_id] for card_id in self.touched):
             is_back = card["state"] == "leased"
-            key = {"card": card["assignment_id"]}
-            new = {"new_state": card["state"], "new_settled_at": None if is_back else now}
-            cards.append(key | new | {"new_until": until if is_back else now})
-            if card["slot_no"] is None:
-                continue
-            key |= {"comparison": card["comparison_id"], "no": card["slot_no"], "now": now}
-            key["named"] = self._find_reserved_annotator(connection, card)
-            new = {"new_state": "open", "new_card": None, "new_until": None}
-            if card["state"] != "skipped" and card["is_peoples"]:
-                new = {"new_state": "leased" if is_back else "done", "new_card": key["card"]}
-                new["new_until"] = until if is_back else None
-            held.append(key | new)
-        for statement, rows in ((_CARD, cards), (_SLOT, held)):
-            if rows:
-                connection.execute(statement, rows)
+            if card["offered_to"] is not None and not self._keep_place(connection, card, now):
+                card["offered_to"] = None
+            new = {
+                "card": card["card_id"],
+                "new_state": card["state"],
+                "new_offer": card["offered_to"],
+                "new_settled_at": None if is_back else now,
+                "new_until": until if is_back else now,
+            }
+            connection.execute(_SETTLE_CARD, new)
 
-    def _find_reserved_annotator(self, connection: Connection, card: dict[str, Any]) -> str | None:
-        """The annotator for whom the slot of an undone skip is reserved again: the first who was
-        dealt it, if the slot asks for one annotator.
+    def _keep_place(self, connection: Connection, card: dict[str, Any], now: datetime) -> bool:
+        """Count a card in or out of its offer, or return False if its place went to others. A skip
+        leaves the offer to anybody; undoing it reserves the offer again.
         """
-        if not card["is_skip_undone"] or card["slot_no"] <= RESERVED_SLOTS_FROM:
-            return None
-        key = {"comparison": card["comparison_id"], "no": card["slot_no"]}
-        first: str | None = connection.execute(_FIRST_DEALT, key).scalar()
-        return first if first == card["annotator_id"] else None
+        offer = {"comparison": card["comparison_id"], "offer": card["offered_to"]}
+        others = {"annotator": card["annotator_id"], "now": now}
+        if card["is_counted"]:
+            if card["state"] == "voted":
+                return True
+            connection.execute(_COUNT_OUT, offer)
+        if card["state"] == "skipped":
+            connection.execute(_OPEN_TO_ANYBODY, offer)
+            return True
+        if card["state"] == "leased":
+            return bool(card["is_counted"] or connection.execute(_RESERVE, offer | others).rowcount)
+        return bool(card["is_peoples"] and connection.execute(_COUNT_IN, offer | others).rowcount)
 
 
 def is_undo(vote: dict[str, Any]) -> bool:
@@ -322,7 +322,7 @@ def _find_latest_undo(vote: VoteRow, turns: Sequence[VoteRow]) -> VoteRow | None
     if not turns:
         return None
     newest = max(
-        (row for row in turns if row["assignment_id"] == vote["assignment_id"]),
+        (row for row in turns if row["card_id"] == vote["card_id"]),
         key=_turn_key,
         default=None,
     )
@@ -358,47 +358,21 @@ _SELECT_RECORDED = select(votes).where(
     votes.c.idempotency_key.in_(bindparam("values", expanding=True))
 )
 _SELECT_VOTES = select(votes).where(votes.c.vote_id.in_(bindparam("values", expanding=True)))
-_WITH_IDS = select(assignments).where(
-    assignments.c.assignment_id.in_(bindparam("values", expanding=True))
-)
-_CARD = (
-    assignments.update()
-    .where(assignments.c.assignment_id == bindparam("card"))
+_SELECT_CARDS = select(cards).where(cards.c.card_id.in_(bindparam("values", expanding=True)))
+_SETTLE_CARD = (
+    cards.update()
+    .where(cards.c.card_id == bindparam("card"))
     .values(
         state=bindparam("new_state"),
+        offered_to=bindparam("new_offer"),
         settled_at=bindparam("new_settled_at"),
         leased_until=bindparam("new_until"),
     )
 )
-_SLOT = (
-    slots.update()
-    .where(
-        slots.c.comparison_id == bindparam("comparison"),
-        slots.c.slot_no == bindparam("no"),
-        or_(
-            slots.c.assignment_id == bindparam("card"),
-            slots.c.state == "open",
-            and_(slots.c.state == "leased", slots.c.leased_until <= bindparam("now")),
-        ),
-    )
-    .values(
-        state=bindparam("new_state"),
-        assignment_id=bindparam("new_card"),
-        leased_until=bindparam("new_until"),
-        # A card that a named annotator skips is open to anybody, until they undo the skip
-        # back.
-        annotator_id=case(
-            (bindparam("new_state") == literal_column("'open'"), None),
-            else_=func.coalesce(bindparam("named", type_=String()), slots.c.annotator_id),
-        ),
-    )
+_OF_OFFER = offers.update().where(
+    offers.c.comparison_id == bindparam("comparison"), offers.c.offered_to == bindparam("offer")
 )
-_FIRST_DEALT = (
-    select(assignments.c.annotator_id)
-    .where(
-        assignments.c.comparison_id == bindparam("comparison"),
-        assignments.c.slot_no == bindparam("no"),
-    )
-    .order_by(assignments.c.leased_at)
-    .limit(1)
-)
+_COUNT_IN = _OF_OFFER.where(has_free_place()).values(n_done=offers.c.n_done + 1)
+_COUNT_OUT = _OF_OFFER.values(n_done=offers.c.n_done - 1)
+_RESERVE = _OF_OFFER.where(has_free_place()).values(reserved_for=offers.c.offered_to)
+_OPEN_TO_ANYBODY = _OF_OFFER.values(reserved_for=ANYBODY)

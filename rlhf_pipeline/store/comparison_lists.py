@@ -14,7 +14,7 @@ from rlhf_pipeline.records import OWN_SOURCE, PEOPLE_FLAGS, content_hash
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import batches, frame_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.schema import comparisons, slots, votes
+from rlhf_pipeline.store.schema import comparisons, offers, votes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,8 +151,8 @@ class ComparisonLists:
         return indexed, checked
 
     def _has_status(self, status: ComparisonStatus) -> ColumnElement[bool]:
-        asked = select(literal(1)).where(slots.c.comparison_id == comparisons.c.comparison_id)
+        offered = select(literal(1)).where(offers.c.comparison_id == comparisons.c.comparison_id)
         if status == "not_offered":
-            return ~asked.exists()
-        waits = asked.where(slots.c.state != "done").exists()
-        return waits if status == "waiting" else asked.exists() & ~waits
+            return ~offered.exists()
+        waits = offered.where(offers.c.n_done < offers.c.n_wanted).exists()
+        return waits if status == "waiting" else offered.exists() & ~waits

@@ -4,7 +4,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cache
@@ -27,6 +27,7 @@ from sqlalchemy import (
     select,
     text,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import (
     ArgumentError,
@@ -220,6 +221,22 @@ class Database:
             for name in names
         ]
         connection.exec_driver_sql(statement, list(zip(*columns, strict=True)))
+
+    def upsert(
+        self,
+        connection: Connection,
+        table: Table,
+        rows: Sequence[Mapping[str, Any]],
+        key: Sequence[str],
+        kept: Collection[str] = (),
+    ) -> None:
+        """Insert rows, or replace those with the same `key` but for their `kept` columns."""
+        if rows:
+            insert = sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
+            changed = {n: c for n, c in insert.excluded.items() if n not in {*key, *kept}}
+            connection.execute(
+                insert.on_conflict_do_update(index_elements=key, set_=changed), list(rows)
+            )
 
     def next_number(
         self, connection: Connection, column: Column[int], *conditions: ColumnElement[bool]

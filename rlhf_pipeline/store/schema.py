@@ -260,7 +260,7 @@ votes = _table(
     ),
     Column("displaced_day", String(10), comment="day of the vote it made not count"),
     _id("task_id", nullable=True),
-    _id("assignment_id", nullable=True),
+    _id("card_id", nullable=True),
     Column("is_swapped", Boolean, comment="completion b was shown on the left"),
     Column("guideline_version", Integer),
     Column("is_blind", Boolean, comment="the annotator could not read others' votes"),
@@ -587,67 +587,58 @@ generation_spending = _table(
     key=("run_id", "day", "provider", "model"),
 )
 
-assignments = _table(
-    "assignments",
-    _id("assignment_id"),
+offers = _table(
+    "offers",
+    _id("comparison_id"),
+    _id("offered_to", comment="the annotator who was asked by name; empty = anybody"),
+    _id("reserved_for", comment="the annotator who alone is dealt it; empty = anybody"),
+    _count("priority"),
+    Column("n_wanted", Integer, nullable=False, comment="judgements"),
+    Column("n_done", Integer, nullable=False, comment="judged cards that have a place in it"),
+    _time("offered_at"),
+    CheckConstraint("n_done BETWEEN 0 AND n_wanted", name="places"),
+    _refers("comparison_id", "comparisons"),
+    Index(
+        "ix_offers_to_do",
+        "reserved_for",
+        "priority",
+        "comparison_id",
+        sqlite_where=text("n_done < n_wanted"),
+        postgresql_where=text("n_done < n_wanted"),
+    ),
+    key=("comparison_id", "offered_to"),
+)
+
+cards = _table(
+    "cards",
+    _id("card_id"),
     _id("comparison_id"),
     _id("annotator_id"),
     Column("pass_no", Integer, nullable=False),
     _id("kind"),
     Column("is_swapped", Boolean, nullable=False),
-    _count("n"),
+    _count("n", comment="place in the annotator's sequence of cards, from 1"),
     _id("state"),
-    Column("slot_no", Integer),
+    _id("offered_to", nullable=True, comment="offer in which the card has a place, if any"),
     _time("leased_at"),
     _time("leased_until"),
     _time("settled_at", nullable=True),
-    CheckConstraint("kind IN ('normal', 'repeat', 'gold')", name="kind"),
-    CheckConstraint("state IN ('leased', 'voted', 'skipped', 'released')", name="state"),
-    UniqueConstraint("comparison_id", "annotator_id", "pass_no", name="uq_assignments_turn"),
-    _refers("comparison_id", "comparisons"),
-    Index("ix_assignments_annotator", "annotator_id", "n"),
-    Index("ix_assignments_state", "annotator_id", "state", "settled_at"),
-    key=("assignment_id",),
-)
-
-slots = _table(
-    "slots",
-    _id("comparison_id"),
-    Column("slot_no", Integer, nullable=False, autoincrement=False),
-    _count("priority"),
-    _id("state"),
-    _id("assignment_id", nullable=True),
-    _time("leased_until", nullable=True),
-    _id("annotator_id", nullable=True, comment="who alone is asked; missing = anybody"),
-    _time("offered_at"),
-    CheckConstraint("state IN ('open', 'leased', 'done')", name="state"),
-    _refers("comparison_id", "comparisons"),
-    Index(
-        "ix_slots_named",
-        "annotator_id",
-        "priority",
-        "comparison_id",
-        "slot_no",
-        sqlite_where=text("annotator_id IS NOT NULL AND state <> 'done'"),
-        postgresql_where=text("annotator_id IS NOT NULL AND state <> 'done'"),
+    CheckConstraint("kind IN ('normal', 'repeat', 'gold', 'practice')", name="kind"),
+    CheckConstraint(
+        "state IN ('leased', 'voted', 'skipped', 'released', 'practised')", name="state"
     ),
+    UniqueConstraint("comparison_id", "annotator_id", "pass_no", name="uq_cards_turn"),
+    _refers("comparison_id", "comparisons"),
+    Index("ix_cards_annotator", "annotator_id", "n", unique=True),
+    Index("ix_cards_state", "annotator_id", "state", "settled_at"),
     Index(
-        "ix_slots_to_do",
-        "priority",
+        "ix_cards_leased",
         "comparison_id",
-        "slot_no",
-        sqlite_where=text("state <> 'done'"),
-        postgresql_where=text("state <> 'done'"),
+        "leased_until",
+        sqlite_where=text("state = 'leased'"),
+        postgresql_where=text("state = 'leased'"),
     ),
-    key=("comparison_id", "slot_no"),
-)
-
-practised_comparisons = _table(
-    "practised_comparisons",
-    _id("annotator_id"),
-    _id("comparison_id"),
-    _time("practised_at"),
-    key=("annotator_id", "comparison_id"),
+    key=("card_id",),
 )
 
 users = _table(

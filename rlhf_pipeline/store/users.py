@@ -10,10 +10,10 @@ from sqlalchemy import ColumnElement, Connection, and_, bindparam, or_, select
 from rlhf_pipeline.errors import ConfigurationError, LoginEnded, NotFound
 from rlhf_pipeline.records import Role, User, content_hash
 from rlhf_pipeline.store.audit import Ledger, audited_transaction
-from rlhf_pipeline.store.card_queue import is_unfinished
+from rlhf_pipeline.store.card_draw import ANYBODY, IS_UNFINISHED
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
-from rlhf_pipeline.store.schema import role_grants, slots, tokens, users
+from rlhf_pipeline.store.schema import offers, role_grants, tokens, users
 
 # roles that vote, as `web.permissions` has them
 VOTERS = frozenset({Role.ANNOTATOR, Role.CURATOR, Role.ADMIN})
@@ -170,24 +170,22 @@ class Users:
                     "admin first."
                 )
             user = self._read_user(connection, user_id)
-            self._release_reserved_slots(connection, ledger, user, actor)
+            self._open_reserved_offers(connection, ledger, user, actor)
             return user
 
-    def _release_reserved_slots(
+    def _open_reserved_offers(
         self, connection: Connection, ledger: Ledger, user: User, actor: str
     ) -> None:
-        """Release the slots reserved for a user who may no longer vote, which would never be
-        dealt.
-        """
+        """Open the offers to anybody that only a user who may no longer vote would be dealt."""
         if user.disabled_at is None and VOTERS & set(user.roles):
             return
-        reserved = slots.update().where(slots.c.annotator_id == user.user_id, is_unfinished())
-        n = connection.execute(reserved.values(annotator_id=None)).rowcount
+        reserved = offers.update().where(offers.c.reserved_for == user.user_id, IS_UNFINISHED)
+        n = connection.execute(reserved.values(reserved_for=ANYBODY)).rowcount
         if n:
             ledger.append(
                 actor=actor,
                 action="comparisons.unname",
-                object_id=f"{n} slots of {user.user_id}",
+                object_id=f"{n} judgements of {user.user_id}",
                 digest=content_hash(user.user_id, n),
             )
 

@@ -110,7 +110,7 @@ class People:
             check_frame(pd.DataFrame(rows), COMPARISONS), published_at=utc_now()
         )
         if offered:
-            self.store.assignments.offer(ids, overlap=overlap)
+            self.store.cards.offer(ids, overlap=overlap)
         return ids
 
     def furnish(self, n: int, **more: object) -> list[str]:

@@ -29,7 +29,7 @@ def test_a_first_visit_shows_the_guidelines_and_a_round_that_is_not_counted(
     page.wait_for_selector("#guidelines[open]")
     until(lambda: "Be kind" in page.inner_text("#guidelines-text"), "the guidelines")
     assert "The button Guidelines opens" in page.inner_text("#guidelines-once"), "also by touch"
-    assert site.store.assignments.remaining_work().n_leased == 0, "no clock runs meanwhile"
+    assert site.store.cards.remaining_work().n_leased == 0, "no clock runs meanwhile"
     page.keyboard.press("Escape")
     at_the_desk(page)
     assert "Practice 1 of 2" in page.inner_text("#practice")

@@ -136,7 +136,7 @@ def test_work_is_offered_to_one_person_by_keyboard(site: People, page: Any, admi
     assert whom.input_value() == ann.user_id
     page.get_by_role("button", name="Offer", exact=True).press("Enter")
     page.get_by_text("Requested 3 judgements of 3 comparisons from Ann.").wait_for()
-    assert len(site.store.assignments.deal(ann.user_id, 5, site.store.rules.latest()[1])) == 3
+    assert len(site.store.cards.deal(ann.user_id, 5, site.store.rules.latest()[1])) == 3
 
 
 def test_back_leads_to_the_list_as_it_was_left(site: People, page: Any, admin: Any) -> None:

@@ -32,7 +32,7 @@ def project(branch: Any, grown: Any) -> Any:
     noon = datetime.fromisoformat(project.day(3)).replace(hour=12, tzinfo=UTC)
     for who in ("u1", "u2"):
         n = 0
-        while cards := project.store.assignments.deal(
+        while cards := project.store.cards.deal(
             who, 20, AnnotationRules(overlap=2, repeat_share=0)
         ):
             for card in cards:
@@ -47,7 +47,7 @@ def project(branch: Any, grown: Any) -> Any:
                         voted_at=noon + timedelta(seconds=n),
                         origin="page",
                         idempotency_key=f"{who}/{n}",
-                        assignment_id=card.assignment_id,
+                        card_id=card.card_id,
                         is_swapped=card.is_swapped,
                     )
                 )
@@ -84,7 +84,7 @@ def test_people_get_exactly_their_share_least_confident_first(project: Any) -> N
 
 
 def test_collecting_the_day_again_asks_for_nothing_new(project: Any) -> None:
-    before = (project.store.assignments.remaining_work(), project.store.votes.count())
+    before = (project.store.cards.remaining_work(), project.store.votes.count())
     project.collect(
         project.day(3),
         comparisons={
@@ -93,7 +93,7 @@ def test_collecting_the_day_again_asks_for_nothing_new(project: Any) -> None:
             "confidence_threshold": THRESHOLD,
         },
     )
-    assert (project.store.assignments.remaining_work(), project.store.votes.count()) == before
+    assert (project.store.cards.remaining_work(), project.store.votes.count()) == before
 
 
 def test_only_votes_of_people_teach_and_are_compared_with_predictions(project: Any) -> None:

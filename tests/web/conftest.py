@@ -115,7 +115,7 @@ class Web:
         self.store.comparisons.publish(frame, published_at=NOON)
         ids = list(frame["comparison_id"])
         if offer:
-            self.store.assignments.offer(ids, overlap=overlap)
+            self.store.cards.offer(ids, overlap=overlap)
         return ids
 
     def change(self, admin: httpx.Client, user_id: str, **changes: object) -> httpx.Response:

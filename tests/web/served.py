@@ -99,7 +99,7 @@ class Served:
             store.migrate()
             frame = made_comparisons(n)
             store.comparisons.publish(frame, published_at=utc_now())
-            store.assignments.offer(frame["comparison_id"].tolist(), overlap=overlap)
+            store.cards.offer(frame["comparison_id"].tolist(), overlap=overlap)
 
 
 @contextmanager

@@ -134,7 +134,6 @@ RECEIPT = {
     "voted_at": "2026-01-01T00:00:00Z",
     "received_at": "2026-01-01T00:00:00Z",
     "supersedes": None,
-    "extra": False,
     "added_later": 1,
 }
 
@@ -187,7 +186,7 @@ def test_server_that_stays_away_is_named_with_the_cure() -> None:
     assert len(transport.requests) == TRIES
     with pytest.raises(ServerUnavailable):
         client.offer(ids=["c0000"])
-    assert len(transport.requests) == TRIES + 1  # a second offer would open more slots
+    assert len(transport.requests) == TRIES + 1  # a second offer would want more judgements
 
 
 @pytest.mark.parametrize(

@@ -45,8 +45,7 @@ def test_hidden_cards_look_like_any_other(web: Web):
     ann = web.client("annotator")
     seen = judge(ann, 60)
     kinds = [
-        web.store.assignments.get(lease["cards"][0]["assignment_id"]).kind.value
-        for lease, _ in seen
+        web.store.cards.get(lease["cards"][0]["assignment_id"]).kind.value for lease, _ in seen
     ]
     assert {"normal", "repeat", "gold"} == set(kinds)
     shapes = {
@@ -63,7 +62,8 @@ def test_hidden_cards_look_like_any_other(web: Web):
     # Neither do one's own votes tell afterwards, nor the statistics of the day.
     own = ann.get("/me/votes", params={"limit": 200}).json()["items"]
     assert len({json.dumps(shape(item), sort_keys=True) for item in own}) == 1
-    assert not {"kind", "gold", "pass_no", "comparison_id", "slot_no", "is_swapped"} & set(own[0])
+    hidden = {"kind", "gold", "pass_no", "comparison_id", "offered_to", "is_swapped"}
+    assert not hidden & set(own[0])
     figures = ann.get("/me/statistics").json()
     assert (figures["votes_today"], figures["repeats"]["n"], figures["gold"]["n"]) == (60, 0, 0)
 
@@ -80,16 +80,12 @@ def test_what_is_left_tells_no_hidden_card(web: Web):
     assert {lease["remaining"] for lease, _ in judge(ann, 10)} == {70}
     ahead = [ann.post("/assignments:lease", json={"n": n}).json() for n in range(1, 21)]
     assert [lease["remaining"] for lease in ahead] == [60] * 20
-    assert (
-        len({web.store.assignments.get(card["assignment_id"]).kind for card in ahead[-1]["cards"]})
-        > 1
-    )
-    told = [lease["remaining"] for lease, _ in judge(ann, 30)]
+    assert len({web.store.cards.get(card["assignment_id"]).kind for card in ahead[-1]["cards"]}) > 1
+    judged = judge(ann, 30)
+    told = [lease["remaining"] for lease, _ in judged]
     assert told == [60] * 10 + [50] * 10 + [40] * 10
-    kinds = {
-        card.kind for card in web.store.assignments.list_for_annotator(ann.user.user_id, limit=50)
-    }
-    assert len(kinds) == 3
+    ids = [lease["cards"][0]["assignment_id"] for lease, _ in judged]
+    assert len({web.store.cards.get(card_id).kind for card_id in ids}) == 3
 
 
 @on_sqlite
@@ -105,7 +101,7 @@ def test_cards_that_are_given_back_and_leased_again_are_the_same_whatever_their_
         assert ann.post(f"/assignments/{card['assignment_id']}:release").status_code == 204
         (again,) = ann.post("/assignments:lease", json={"n": 1}).json()["cards"]
         assert {**again, "leased_until": ""} == {**card, "leased_until": ""}
-        kinds.add(web.store.assignments.get(card["assignment_id"]).kind)
+        kinds.add(web.store.cards.get(card["assignment_id"]).kind)
         judge(ann, 1)
     assert len(kinds) == 3
 
@@ -137,7 +133,7 @@ def test_neither_id_nor_place_nor_time_of_a_card_goes_with_its_kind(web: Web):
                 "/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())}
             ).json()
             assert set(receipt["assignment_id"] + receipt["vote_id"]) <= set("0123456789abcdef")
-            hidden.append(web.store.assignments.get(card["assignment_id"]).kind.value != "normal")
+            hidden.append(web.store.cards.get(card["assignment_id"]).kind.value != "normal")
             signs["id"].append(int(card["assignment_id"][:8], 16))
             signs["end of id"].append(int(card["assignment_id"][-8:], 16))
             signs["place in the lease"].append(place)
@@ -160,8 +156,7 @@ def test_neither_id_nor_place_nor_time_of_a_card_goes_with_its_kind(web: Web):
         for item in ann.get("/me/votes", params={"limit": 200}).json()["items"]
     ]
     assert own == [
-        vote.assignment_id
-        for vote in web.store.votes.page(annotator_id=ann.user.user_id, limit=200)
+        vote.card_id for vote in web.store.votes.page(annotator_id=ann.user.user_id, limit=200)
     ]
 
 
@@ -170,6 +165,6 @@ def test_nobody_judges_their_own_correction(web: Web):
     ann, bob = web.client("annotator"), web.client("annotator")
     sent = {"kind": "correction", "prompt": "p", "completion": "bad", "correction": "good"}
     made = ann.post("/feedback", json=sent).json()
-    web.store.assignments.offer([made["comparison_id"]], overlap=1)
+    web.store.cards.offer([made["comparison_id"]], overlap=1)
     assert ann.post("/assignments:lease").json()["cards"] == []
     assert len(bob.post("/assignments:lease").json()["cards"]) == 1

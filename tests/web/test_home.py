@@ -103,7 +103,7 @@ def test_an_empty_project_shows_three_steps_until_somebody_votes(paged: Web):
     steps = reader.get("/home").json()["next_steps"]
     assert [step["is_done"] for step in steps] == [False, True, False]
     assert (steps[0]["title"], steps[0]["link"]) == ("Offer comparisons", "/comparisons")
-    paged.store.assignments.offer(ids, overlap=1)
+    paged.store.cards.offer(ids, overlap=1)
     assert [s["is_done"] for s in reader.get("/home").json()["next_steps"]] == [True, True, False]
     vote(paged, ids[0])
     home = reader.get("/home").json()

@@ -154,9 +154,9 @@ def check(store: Store, answered: dict[str, str]) -> None:
         )
         seqs = connection.execute(select(func.count(), func.max(votes.c.seq))).one()
         twice = (
-            select(votes.c.assignment_id)
-            .where(votes.c.assignment_id.is_not(None))
-            .group_by(votes.c.assignment_id)
+            select(votes.c.card_id)
+            .where(votes.c.card_id.is_not(None))
+            .group_by(votes.c.card_id)
             .having(func.count() > 1)
         )
         doubled = list(connection.execute(twice).scalars())

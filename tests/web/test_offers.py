@@ -26,11 +26,11 @@ def test_what_is_offered_to_somebody_by_name_comes_first_to_them_and_to_nobody_e
     asked = {"ids": named, "annotator_id": ann.user.user_id}
     assert engineer.post("/comparisons:offer", json=asked).json() == {
         "n_comparisons": 2,
-        "n_slots": 2,
+        "n_wanted": 2,
     }
     assert engineer.post("/comparisons:offer", json=asked).json() == {
         "n_comparisons": 2,
-        "n_slots": 0,
+        "n_wanted": 0,
     }
     theirs, others = leased(ann, 3), leased(bo)
     assert {card["prompt"] for card in theirs[:2]} == {
@@ -49,11 +49,11 @@ def test_what_is_offered_to_somebody_by_name_comes_first_to_them_and_to_nobody_e
             ).status_code
             == 201
         )
-    assert web.store.assignments.count_slots(named) == dict.fromkeys(named, (1, 1))
+    assert web.store.cards.count_wanted(named) == dict.fromkeys(named, (1, 1))
     acts = (
         web.client("auditor").get("/audit", params={"action": "comparisons.offer"}).json()["items"]
     )
-    assert acts[0]["object_id"] == f"2 slots of {ann.user.user_id}"
+    assert acts[0]["object_id"] == f"2 judgements of {ann.user.user_id}"
     assert acts[0]["actor"] == engineer.user.user_id
 
 
@@ -76,8 +76,8 @@ def test_a_cluster_of_errors_is_listed_and_offered(web: Web):
     asked = {"cluster": "2026-01-05-A", "overlap": 3}
     for n_new in (4, 0):
         answer = engineer.post("/comparisons:offer", json=asked).json()
-        assert answer == {"n_comparisons": 2, "n_slots": n_new}
-    assert web.store.assignments.count_slots(ids)[ids[0]] == (3, 0)
+        assert answer == {"n_comparisons": 2, "n_wanted": n_new}
+    assert web.store.cards.count_wanted(ids)[ids[0]] == (3, 0)
     unknown = engineer.post("/comparisons:offer", json={"cluster": "2026-01-05-Z"})
     assert unknown.status_code == 404
     both = engineer.post("/comparisons:offer", json={"cluster": "2026-01-05-A", "ids": ids})

@@ -9,7 +9,7 @@ def test_nothing_is_done_for_another_login(web: Web):
     for_ann = {"X-Annotator": ann.user.user_id}  # type: ignore[attr-defined]
     refused = bo.post("/assignments:lease", json={"n": 1}, headers=for_ann)
     assert (refused.status_code, refused.json()["type"]) == (403, "urn:rlhf:problem:other_login")
-    assert web.store.assignments.remaining_work().n_leased == 0
+    assert web.store.cards.remaining_work().n_leased == 0
     card = ann.post("/assignments:lease", json={"n": 1}, headers=for_ann).json()["cards"][0]
     vote = {"assignment_id": card["assignment_id"], "choice": "a"}
     headers = for_ann | {"Idempotency-Key": "k"}

@@ -10,7 +10,7 @@ from tests.web.databases import on_sqlite
 
 def test_a_practice_round_shows_no_answer_before_it_and_counts_nowhere(web: Web):
     web.publish(16, gold="a")
-    web.store.assignments.withdraw([f"c{n:04d}" for n in range(16)], actor="test")
+    web.store.cards.withdraw([f"c{n:04d}" for n in range(16)], actor="test")
     ann = web.client("annotator")
     told = ann.get("/practice")
     assert "gold" not in told.text
@@ -23,7 +23,6 @@ def test_a_practice_round_shows_no_answer_before_it_and_counts_nowhere(web: Web)
         assert answer == {"choice": "a" if left_is_a else "b", "reason": None}
     assert ann.get("/practice").json()["cards"] == []
     assert web.store.votes.count() == 0
-    assert web.store.assignments.list_for_annotator(ann.user.user_id) == []
     figures = ann.get("/me/statistics").json()
     assert (figures["votes_today"], figures["gold"]["n"]) == (0, 0)
     lease = ann.post("/assignments:lease", json={"n": 20}).json()
@@ -58,7 +57,7 @@ def test_checkable_prompts_are_practised_on_without_gold(web: Web):
     ]  # fmt: skip
     files = Artefacts(web.settings.frames)
     files.write_frame("prompts", check_frame(pd.DataFrame(rows), PROMPTS), DAY)
-    web.store.assignments.offer(ids[2:3], overlap=1)
+    web.store.cards.offer(ids[2:3], overlap=1)
     ann = web.client("annotator")
     cards = ann.get("/practice").json()["cards"]
     assert {card["comparison_id"] for card in cards} == set(ids[:2])
@@ -69,6 +68,6 @@ def test_checkable_prompts_are_practised_on_without_gold(web: Web):
         assert answer == {"choice": right, "reason": reason}
     assert ann.post(f"/practice/{ids[2]}:reveal").status_code == 404
     assert ann.get("/practice").json()["cards"] == []
-    web.store.assignments.offer(ids[:2], overlap=1)
+    web.store.cards.offer(ids[:2], overlap=1)
     dealt = ann.post("/assignments:lease", json={"n": 20}).json()["cards"]
     assert [card["prompt"] for card in dealt] == ["prompt c2"]

@@ -39,7 +39,7 @@ def test_another_sites_form_does_nothing_with_a_cookie(web: Web, headers: dict[s
     ]
     assert [answer.status_code for answer in answers] == [403] * 4
     assert {answer.json()["type"] for answer in answers} == {"urn:rlhf:problem:foreign_origin"}
-    assert web.store.assignments.remaining_work().n_leased == 0
+    assert web.store.cards.remaining_work().n_leased == 0
 
 
 def test_ones_own_pages_and_programs_are_let_through(web: Web):

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from rlhf_pipeline.api_types.votes import RulesShown
 from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.records import AnnotationRules, Assignment
+from rlhf_pipeline.records import AnnotationRules, Card
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.comparisons import Texts
 from rlhf_pipeline.web.comparisons.identity import names_its_maker
@@ -17,23 +17,23 @@ MAX_CACHED_TEXTS = 2_000
 
 @dataclass(frozen=True)
 class CardContent:
-    """An assignment with the texts that it shows."""
+    """A card with the texts that it shows."""
 
-    assignment: Assignment
+    card: Card
     texts: Texts
     names_maker: bool
 
     @property
     def left(self) -> str:
-        return self.texts.completion_b if self.assignment.is_swapped else self.texts.completion_a
+        return self.texts.completion_b if self.card.is_swapped else self.texts.completion_a
 
     @property
     def right(self) -> str:
-        return self.texts.completion_a if self.assignment.is_swapped else self.texts.completion_b
+        return self.texts.completion_a if self.card.is_swapped else self.texts.completion_b
 
     def swap_side(self, side: str) -> str:
         """Map a side of the card to the side of the comparison, or back: a is left, b is right."""
-        return swap_side(side, self.assignment.is_swapped)
+        return swap_side(side, self.card.is_swapped)
 
 
 def swap_side(side: str, is_swapped: bool) -> str:
@@ -52,41 +52,36 @@ class CardDealer:
 
     def __init__(self, store: Store):
         self._store = store
-        self._assignments = ExpiringCache[str, Assignment](MAX_CACHED_CARDS)
+        self._cards = ExpiringCache[str, Card](MAX_CACHED_CARDS)
         self._texts = ExpiringCache[str, tuple[Texts, bool]](MAX_CACHED_TEXTS)
 
     def deal(self, annotator_id: str, n: int, rules: AnnotationRules) -> list[CardContent]:
-        dealt = self._store.assignments.deal(annotator_id, n, rules)
-        self._load_texts([assignment.comparison_id for assignment in dealt])
-        return [self._build_card(assignment) for assignment in dealt]
+        dealt = self._store.cards.deal(annotator_id, n, rules)
+        self._load_texts([card.comparison_id for card in dealt])
+        return [self._add_texts(card) for card in dealt]
 
-    def get(self, assignment_id: str, annotator_id: str) -> CardContent:
+    def get(self, card_id: str, annotator_id: str) -> CardContent:
         """Raises NotFound, in the same words whether the card does not exist or belongs to another
         user.
         """
-        assignment = self._assignments.get(assignment_id) or self._store.assignments.get(
-            assignment_id
-        )
-        if assignment.annotator_id != annotator_id:
-            raise NotFound(f"There is no assignment {assignment_id!r}. Lease one first.")
-        return self._build_card(assignment)
+        card = self._cards.get(card_id) or self._store.cards.get(card_id)
+        if card.annotator_id != annotator_id:
+            raise NotFound(f"There is no card {card_id!r}. Lease one first.")
+        return self._add_texts(card)
 
-    def release(self, assignment_id: str, annotator_id: str) -> None:
-        self._store.assignments.release(assignment_id, annotator_id)
-        self._assignments.forget(assignment_id)
+    def release(self, card_id: str, annotator_id: str) -> None:
+        self._store.cards.release(card_id, annotator_id)
+        self._cards.forget(card_id)
 
-    def _build_card(self, assignment: Assignment) -> CardContent:
-        self._assignments.put(assignment.assignment_id, assignment)
-        known = self._texts.get(assignment.comparison_id)
+    def _add_texts(self, card: Card) -> CardContent:
+        self._cards.put(card.card_id, card)
+        known = self._texts.get(card.comparison_id)
         if known is None:
-            self._load_texts([assignment.comparison_id])
-            known = self._texts.get(assignment.comparison_id)
+            self._load_texts([card.comparison_id])
+            known = self._texts.get(card.comparison_id)
         if known is None:
-            raise NotFound(
-                f"The comparison of assignment {assignment.assignment_id!r} is gone. Lease another "
-                "card."
-            )
-        return CardContent(assignment, *known)
+            raise NotFound(f"The comparison of card {card.card_id!r} is gone. Lease another card.")
+        return CardContent(card, *known)
 
     def _load_texts(self, comparison_ids: Sequence[str]) -> None:
         missing = [c for c in comparison_ids if self._texts.get(c) is None]

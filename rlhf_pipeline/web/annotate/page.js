@@ -290,10 +290,6 @@ outbox.addEventListener("state", () => {
 
 outbox.addEventListener("recorded", ({ detail }) => {
   nEvents += 1;
-  if (detail.vote?.extra)
-    view.notice(
-      "Another annotator holds that card now. Your vote counts as an additional judgement.",
-    );
   if (!card && !isPaused) queue.refill();
 });
 

@@ -6,7 +6,6 @@ from fastapi import Depends
 
 from rlhf_pipeline.api_types.practice import PracticeAnswer, PracticeCardOut, PracticeOut
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.store.practice import PracticeCard
 from rlhf_pipeline.web.annotate.cards import build_visible_rules, swap_side
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
@@ -34,10 +33,10 @@ def reveal(site: AnySite, principal: Annotator, comparison_id: str) -> PracticeA
     """The known answer of a card of your round. The comparison is not dealt to you later."""
     known = site.known_answers()
     others = {each: answer.choice for each, answer in known.items()}
-    card, answer = site.store.practice.reveal(
+    is_swapped, answer = site.store.cards.reveal(
         principal.user_id, comparison_id, site.terms().rules, others
     )
-    choice = swap_side(answer, card.is_swapped)
+    choice = swap_side(answer, is_swapped)
     reason = None
     if comparison_id in known:
         reason = f"only {choice.upper()} gives the right answer, {known[comparison_id].reference}"
@@ -46,29 +45,27 @@ def reveal(site: AnySite, principal: Annotator, comparison_id: str) -> PracticeA
 
 def has_welcome(site: Site, principal: Principal) -> bool:
     """Whether the annotate page begins with guidelines or a practice round."""
-    if site.store.practice.has_voted(principal.user_id):
+    if site.store.cards.has_voted(principal.user_id):
         return False
     return site.terms().guideline_version is not None or bool(_deal(site, principal))
 
 
 def _find_cards(site: Site, principal: Principal) -> tuple[PracticeCardOut, ...]:
     dealt = _deal(site, principal)
-    texts = site.store.comparisons.texts([card.comparison_id for card in dealt])
+    texts = site.store.comparisons.texts(list(dealt))
     found = []
-    for card in dealt:
-        shown = texts[card.comparison_id]
+    for comparison_id, is_swapped in dealt.items():
+        shown = texts[comparison_id]
         sides = (shown.completion_a, shown.completion_b)
-        left, right = reversed(sides) if card.is_swapped else sides
+        left, right = reversed(sides) if is_swapped else sides
         found.append(
             PracticeCardOut(
-                comparison_id=card.comparison_id, prompt=shown.prompt, left=left, right=right
+                comparison_id=comparison_id, prompt=shown.prompt, left=left, right=right
             )
         )
     return tuple(found)
 
 
-def _deal(site: Site, principal: Principal) -> list[PracticeCard]:
-    if site.store.practice.has_voted(principal.user_id):  # the usual case costs no look into files
-        return []
+def _deal(site: Site, principal: Principal) -> dict[str, bool]:
     rules = site.terms().rules
-    return site.store.practice.deal(principal.user_id, rules, list(site.known_answers()))
+    return site.store.cards.practice(principal.user_id, rules, list(site.known_answers()))

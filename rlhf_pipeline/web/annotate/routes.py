@@ -27,7 +27,7 @@ async def lease(site: AnySite, principal: Annotator, body: LeaseRequest | None =
     """Lease cards to judge. Cards you still hold come first. A lease lasts `lease_minutes`; later
     votes are accepted as well.
     """
-    async with site.lease_slots:
+    async with site.leases:
         return await run_in_threadpool(
             _build_lease_response, site, principal.user_id, (body or LeaseRequest()).n
         )
@@ -36,17 +36,17 @@ async def lease(site: AnySite, principal: Annotator, body: LeaseRequest | None =
 def _build_lease_response(site: Site, annotator_id: str, n: int) -> Response:
     terms = site.terms()
     cards = site.cards.deal(annotator_id, n, terms.rules)
-    left = site.store.assignments.remaining_for(annotator_id, terms.rules)
+    left = site.store.cards.remaining_for(annotator_id, terms.rules)
     answer = Lease(
         cards=[
             CardOut.model_construct(
-                assignment_id=card.assignment.assignment_id,
-                prompt=card.texts.prompt,
-                left=card.left,
-                right=card.right,
-                leased_until=card.assignment.leased_until,
+                assignment_id=content.card.card_id,
+                prompt=content.texts.prompt,
+                left=content.left,
+                right=content.right,
+                leased_until=content.card.leased_until,
             )
-            for card in cards
+            for content in cards
         ],
         rules=build_visible_rules(terms.rules),
         guideline_version=terms.guideline_version,
@@ -66,9 +66,7 @@ def release(site: AnySite, principal: Annotator, assignment_id: str) -> Response
 @api.post("/assignments:extend")
 def extend(site: AnySite, principal: Annotator) -> Extended:
     """Extend the leases of all cards you hold to `lease_minutes` from now."""
-    return Extended(
-        n=site.store.assignments.extend(principal.user_id, site.terms().rules.lease_minutes)
-    )
+    return Extended(n=site.store.cards.extend(principal.user_id, site.terms().rules.lease_minutes))
 
 
 @dataclass(frozen=True)

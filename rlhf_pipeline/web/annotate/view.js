@@ -5,30 +5,15 @@ import { render } from "../markdown.js";
 import { renderPrompt } from "./turns.js";
 
 const MESSAGES = {
-  no_comparisons: [
-    "Nothing to judge yet",
-    "No comparisons are offered to you. A curator offers them under Comparisons, or the daily " +
-      "collection does. This page checks for new ones.",
-  ],
-  all_judged_by_you: [
-    "All done",
-    "You have judged everything offered to you. Thank you. New comparisons appear here " +
-      "automatically; your statistics are under Me.",
-  ],
-  all_judged: [
-    "Nothing left to judge",
-    "Everything offered is judged by others or skipped by you. New comparisons appear here " +
-      "automatically.",
+  nothing_open: [
+    "Nothing to judge now",
+    "New comparisons appear here automatically, and those that other annotators return. Your " +
+      "statistics are under Me.",
   ],
   cap_reached: [
     "Daily limit reached",
     "You have cast the maximum number of votes per person and day. The count restarts at " +
       "00:00 UTC.",
-  ],
-  others_hold_them: [
-    "Other annotators hold the rest",
-    "Other annotators are judging the remaining comparisons. Any that they return come to you; " +
-      "this page checks for them.",
   ],
   sending: [
     "Sending your votes",

@@ -1,1 +1,1 @@
-"""Comparisons: read them, offer them to annotators, withdraw open slots."""
+"""Comparisons: read them, offer them to annotators, withdraw open judgements."""

@@ -1,4 +1,4 @@
-"""Offers comparisons to annotators, withdraws open slots, and flags comparisons."""
+"""Offers comparisons to annotators, withdraws open judgements, and flags comparisons."""
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
@@ -50,17 +50,15 @@ def offer(site: Site, principal: Principal, asked: Offer) -> Offered:
         n_new = _ask_person(site, principal.user_id, asked.annotator_id, ids, asked)
     else:
         overlap = asked.overlap or site.terms().rules.overlap
-        n_new = site.store.assignments.offer(
+        n_new = site.store.cards.offer(
             ids, overlap=overlap, priority=asked.priority, actor=principal.user_id
         )
-    return Offered(n_comparisons=len(ids), n_slots=n_new)
+    return Offered(n_comparisons=len(ids), n_wanted=n_new)
 
 
 def withdraw(site: Site, principal: Principal, comparison_ids: Sequence[str]) -> Withdrawn:
     """Withdraw open judgements; return how many."""
-    return Withdrawn(
-        n_slots=site.store.assignments.withdraw(comparison_ids, actor=principal.user_id)
-    )
+    return Withdrawn(n_withdrawn=site.store.cards.withdraw(comparison_ids, actor=principal.user_id))
 
 
 def flag(site: Site, principal: Principal, asked: Flagging) -> Flagged:
@@ -68,7 +66,7 @@ def flag(site: Site, principal: Principal, asked: Flagging) -> Flagged:
     UnknownComparison.
     """
     n = site.store.comparisons.flag(asked.ids, asked.flag, actor=principal.user_id)
-    withdrawn = 0 if asked.flag is None else withdraw(site, principal, asked.ids).n_slots
+    withdrawn = 0 if asked.flag is None else withdraw(site, principal, asked.ids).n_withdrawn
     return Flagged(n_comparisons=n, n_withdrawn=withdrawn)
 
 
@@ -83,9 +81,9 @@ def may_be_asked(user: User) -> bool:
 
 def describe(site: Site, done: Offered, annotator_id: str) -> str:
     """What an offer did, in words for its page."""
-    if not done.n_slots:
+    if not done.n_wanted:
         return "No new judgements requested: the comparisons were offered before, or none match."
-    judgements = format_count(done.n_slots, "judgement")
+    judgements = format_count(done.n_wanted, "judgement")
     said = f"Requested {judgements} of {format_count(done.n_comparisons, 'comparison')}"
     if annotator_id:
         names = _name_people(filter(may_be_asked, site.store.users.all()))
@@ -141,4 +139,4 @@ def _ask_person(site: Site, actor: str, annotator_id: str, ids: Sequence[str], a
         raise Problem(
             422, f"annotator_id {said}.", kind="no_annotator", errors=[("body.annotator_id", said)]
         )
-    return site.store.assignments.ask(annotator_id, ids, priority=asked.priority, actor=actor)
+    return site.store.cards.ask(annotator_id, ids, priority=asked.priority, actor=actor)

@@ -44,12 +44,14 @@ def comparison(site: Site, comparison_id: str) -> ComparisonOut:
 
 def _build_comparisons(site: Site, rows: list[dict[str, Any]]) -> list[ComparisonOut]:
     ids = [row["comparison_id"] for row in rows]
-    texts, slots = site.store.comparisons.texts(ids), site.store.assignments.count_slots(ids)
+    texts, wanted = site.store.comparisons.texts(ids), site.store.cards.count_wanted(ids)
     found = []
     for row in rows:
-        n_slots, n_done = slots.get(row["comparison_id"], (0, 0))
+        n_wanted, n_done = wanted.get(row["comparison_id"], (0, 0))
         names_maker = names_its_maker(texts[row["comparison_id"]])
-        found.append(ComparisonOut(**row, names_maker=names_maker, n_slots=n_slots, n_done=n_done))
+        found.append(
+            ComparisonOut(**row, names_maker=names_maker, n_wanted=n_wanted, n_done=n_done)
+        )
     return found
 
 

@@ -162,7 +162,7 @@ def offer_some(
 @pages.post("/comparisons/withdraw")
 def withdraw_some(site: AnySite, principal: Offerer, query: Asked, form: Form) -> Response:
     ids = validate(Withdrawal, {"ids": _parse_ids(form)}).ids
-    n = offers.withdraw(site, principal, ids).n_slots
+    n = offers.withdraw(site, principal, ids).n_withdrawn
     return _show_again(query, f"Withdrew {format_count(n, 'open judgement')}.")
 
 

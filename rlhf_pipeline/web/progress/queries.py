@@ -61,7 +61,7 @@ def metrics(site: Site) -> Metrics:
         annotators=sum(kind != AnnotatorKind.MACHINE for _, kind in counted.by_annotator),
         comparisons=site.store.comparisons.count(),
         offered=left.n_comparisons,
-        slots=left.n_slots,
+        wanted=left.n_wanted,
         done=left.n_done,
         leased=left.n_leased,
         open=left.n_open,

@@ -27,28 +27,23 @@ def cast(site: Site, principal: Principal, sent: VoteFields, key: str) -> VoteRe
 
     Raises Problem for an invalid vote, and the errors of the store.
     """
-    new, card = _prepare_new_or_repeated(site, principal, sent, key)
+    new = _prepare_new_or_repeated(site, principal, sent, key)
     try:
         vote = site.store.votes.cast(new)
     except IdempotencyConflict:
         vote = site.store.votes.cast(_restore_first_values(site, sent, new))
-    return _build_receipt(site, principal, sent, card, vote)
+    return _build_receipt(sent, vote)
 
 
 def cast_batch(site: Site, principal: Principal, sent: Sequence[object]) -> list[BatchResult]:
     """Cast each vote separately; results in the same order."""
     results: list[BatchResult | None] = [None] * len(sent)
-    ready: list[tuple[int, VoteInBatch, NewVote, CardContent | None]] = []
+    ready: list[tuple[int, VoteInBatch, NewVote]] = []
     for i, one in enumerate(sent):
         try:
             fields = VoteInBatch.model_validate(one)
-            ready.append(
-                (
-                    i,
-                    fields,
-                    *_prepare_new_or_repeated(site, principal, fields, fields.idempotency_key),
-                )
-            )
+            new = _prepare_new_or_repeated(site, principal, fields, fields.idempotency_key)
+            ready.append((i, fields, new))
         except ValidationError as error:
             wrong = [
                 (".".join(map(str, ("body", "votes", i, *e["loc"]))), e["msg"])
@@ -60,8 +55,8 @@ def cast_batch(site: Site, principal: Principal, sent: Sequence[object]) -> list
             )
         except (Problem, PipelineError) as error:
             results[i] = _refusal_result(error)
-    for (i, fields, new, card), answer in zip(
-        ready, site.store.votes.cast_each([new for _, _, new, _ in ready]), strict=True
+    for (i, fields, new), answer in zip(
+        ready, site.store.votes.cast_each([new for _, _, new in ready]), strict=True
     ):
         try:
             vote = (
@@ -71,9 +66,7 @@ def cast_batch(site: Site, principal: Principal, sent: Sequence[object]) -> list
             )
             if isinstance(vote, PipelineError):
                 raise vote
-            results[i] = BatchResult(
-                status=201, vote=_build_receipt(site, principal, fields, card, vote)
-            )
+            results[i] = BatchResult(status=201, vote=_build_receipt(fields, vote))
         except PipelineError as error:
             results[i] = _refusal_result(error)
     return [result for result in results if result is not None]
@@ -81,7 +74,7 @@ def cast_batch(site: Site, principal: Principal, sent: Sequence[object]) -> list
 
 def _prepare_new_or_repeated(
     site: Site, principal: Principal, sent: VoteFields, key: str
-) -> tuple[NewVote, CardContent | None]:
+) -> NewVote:
     try:
         return prepare_vote(site, principal, sent, key)
     except Problem:
@@ -97,26 +90,26 @@ def _store_key(principal: Principal, key: str) -> str:
 
 def prepare_vote(
     site: Site, principal: Principal, sent: VoteFields, key: str, *, is_known: bool = False
-) -> tuple[NewVote, CardContent | None]:
-    """Build the vote for the store and find its card. Raises Problem, NotFound. A recorded vote is
-    not validated again.
+) -> NewVote:
+    """Build the vote for the store. Raises Problem, NotFound. A recorded vote is not validated
+    again.
     """
     terms = site.terms()
-    card = _find_card(site, principal, sent)
+    content = _find_content(site, principal, sent)
     now = site.store.database.clock.now()
     voted_at = min(sent.voted_at, now) if sent.voted_at is not None else now
     if not is_known:
         _check_fields(sent, terms)
         _check_guidelines(site, sent, terms)
-        _check_highlights(site, sent, card)
+        _check_highlights(site, sent, content)
         _check_times(site, principal, sent, voted_at, now, terms.rules.undo_seconds)
-    new = NewVote.model_construct(  # every field was validated by VoteFields
-        comparison_id=card.assignment.comparison_id if card else str(sent.comparison_id),
+    return NewVote.model_construct(  # every field was validated by VoteFields
+        comparison_id=content.card.comparison_id if content else str(sent.comparison_id),
         annotator_id=principal.user_id,
         annotator_kind=AnnotatorKind.HUMAN
         if principal.user.kind == "person"
         else AnnotatorKind.MACHINE,
-        choice=_map_choice(card, sent.choice),
+        choice=_map_choice(content, sent.choice),
         strength=sent.strength,
         reason=sent.reason or None,
         stated_confidence=sent.stated_confidence,
@@ -126,15 +119,14 @@ def prepare_vote(
         idempotency_key=_store_key(principal, key),
         supersedes=sent.supersedes,
         task_id=None,
-        assignment_id=card.assignment.assignment_id if card else None,
-        is_swapped=card.assignment.is_swapped if card else None,
+        card_id=content.card.card_id if content else None,
+        is_swapped=content.card.is_swapped if content else None,
         guideline_version=terms.guideline_version
         if sent.guideline_version is None
         else sent.guideline_version,
         is_blind=principal.is_blind,
-        details=_build_details(card, sent),
+        details=_build_details(content, sent),
     )
-    return new, card
 
 
 def swap_sides(is_swapped: bool | None, details: VoteDetails) -> VoteDetails:
@@ -161,12 +153,12 @@ def swap_choice(is_swapped: bool | None, choice: str) -> str:
 _SWAPPED: Mapping[str, Any] = {"a": "b", "b": "a"}
 
 
-def _find_card(site: Site, principal: Principal, sent: VoteFields) -> CardContent | None:
+def _find_content(site: Site, principal: Principal, sent: VoteFields) -> CardContent | None:
     if sent.assignment_id is not None:
-        card = site.cards.get(sent.assignment_id, principal.user_id)
-        if sent.comparison_id is not None and sent.comparison_id != card.assignment.comparison_id:
-            raise _field_problem("comparison_id", "is not what the assignment dealt; leave it out")
-        return card
+        content = site.cards.get(sent.assignment_id, principal.user_id)
+        if sent.comparison_id is not None and sent.comparison_id != content.card.comparison_id:
+            raise _field_problem("comparison_id", "is not what the card shows; leave it out")
+        return content
     if sent.comparison_id is None:
         raise _field_problem("assignment_id", "is missing: say which card the vote is on")
     if not principal.may(Permission.COMPARISONS_READ):
@@ -219,12 +211,12 @@ def _check_guidelines(site: Site, sent: VoteFields, terms: Terms) -> None:
         )
 
 
-def _check_highlights(site: Site, sent: VoteFields, card: CardContent | None) -> None:
+def _check_highlights(site: Site, sent: VoteFields, content: CardContent | None) -> None:
     """Raises Problem 422 for a highlight beyond the end of the text that it marks."""
     if not sent.highlights:
         return
-    if card is not None:
-        texts = {"a": card.left, "b": card.right}
+    if content is not None:
+        texts = {"a": content.left, "b": content.right}
     else:
         shown = site.store.comparisons.texts([str(sent.comparison_id)]).get(str(sent.comparison_id))
         if shown is None:
@@ -294,20 +286,20 @@ def _check_undo(
         )
 
 
-def _build_details(card: CardContent | None, sent: VoteFields) -> VoteDetails | None:
+def _build_details(content: CardContent | None, sent: VoteFields) -> VoteDetails | None:
     flags: list[Any] = sorted(
-        {*sent.flags, *(["identity"] if card is not None and card.names_maker else [])}
+        {*sent.flags, *(["identity"] if content is not None and content.names_maker else [])}
     )
     if not (sent.dimensions or sent.highlights or flags):
         return None
     said = VoteDetails.model_construct(
         dimensions=dict(sent.dimensions), highlights=tuple(sent.highlights), flags=tuple(flags)
     )
-    return swap_sides(card.assignment.is_swapped if card else None, said)
+    return swap_sides(content.card.is_swapped if content else None, said)
 
 
-def _map_choice(card: CardContent | None, choice: Choice) -> Choice:
-    return Choice(card.swap_side(choice.value)) if card is not None else choice
+def _map_choice(content: CardContent | None, choice: Choice) -> Choice:
+    return Choice(content.swap_side(choice.value)) if content is not None else choice
 
 
 def _restore_first_values(site: Site, sent: VoteFields, new: NewVote) -> NewVote:
@@ -325,33 +317,17 @@ def _restore_first_values(site: Site, sent: VoteFields, new: NewVote) -> NewVote
     return new.model_copy(update=filled)
 
 
-def _build_receipt(
-    site: Site, principal: Principal, sent: VoteFields, card: CardContent | None, vote: Vote
-) -> VoteReceipt:
+def _build_receipt(sent: VoteFields, vote: Vote) -> VoteReceipt:
     return VoteReceipt.model_construct(
         vote_id=vote.vote_id,
-        assignment_id=vote.assignment_id,
+        assignment_id=vote.card_id,
         comparison_id=sent.comparison_id,
         choice=sent.choice,
         strength=vote.strength,
         voted_at=vote.voted_at or vote.received_at,
         received_at=vote.received_at,
         supersedes=vote.supersedes,
-        # Only requested work can have gone to another annotator: they could recognise a
-        # hidden card, undo the vote and vote again.
-        extra=None if principal.is_blind else _is_extra(site, card, vote),
     )
-
-
-def _is_extra(site: Site, card: CardContent | None, vote: Vote) -> bool:
-    """Queried only if the slot may be gone: within the lease the card is reserved, unless a vote on
-    it was undone.
-    """
-    if card is None or vote.choice == Choice.SKIP or vote.annotator_kind == AnnotatorKind.MACHINE:
-        return False
-    if vote.received_at <= card.assignment.leased_until and vote.supersedes is None:
-        return False
-    return not site.store.assignments.holds_slot(card.assignment.assignment_id)
 
 
 def _refusal_result(error: Exception) -> BatchResult:

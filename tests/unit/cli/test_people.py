@@ -173,7 +173,7 @@ def test_comparisons_are_offered_by_day_by_id_or_all_that_nobody_judged(rlhf, st
     )
     assert "0 new" in rlhf("comparisons", "offer", "--ids", "c0,c1")
     assert "4 open judgements withdrawn" in rlhf("comparisons", "withdraw", "--ids", "c0,c1")
-    assert store.assignments.remaining_work().n_open == 4
+    assert store.cards.remaining_work().n_open == 4
 
 
 def test_a_day_is_routed_by_the_rule_and_what_stays_open_is_listed(rlhf, store):
@@ -209,7 +209,7 @@ def cast_by(store, user_id):
 
 
 def test_lines_of_a_pipe_are_votes_with_the_sides_as_they_were_shown(rlhf, store, ann, tmp_path):
-    store.assignments.offer(published(store, 8), overlap=1)
+    store.cards.offer(published(store, 8), overlap=1)
     out = tmp_path / "votes.jsonl"
     keys = ["1", "2 it is shorter", "3", "4", "5", "6", "9", "0"]
     said = rlhf(
@@ -234,29 +234,29 @@ def test_lines_of_a_pipe_are_votes_with_the_sides_as_they_were_shown(rlhf, store
     assert votes[1].reason == "it is shorter"
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["choice"] for row in rows] == [v.choice for v in votes]
-    assert store.assignments.remaining_work().n_done == 8
+    assert store.cards.remaining_work().n_done == 8
 
 
 def test_an_undone_vote_brings_its_card_back(rlhf, store, ann):
-    store.assignments.offer(published(store, 3), overlap=1)
+    store.cards.offer(published(store, 3), overlap=1)
     said = rlhf("vote", "--annotator", "ann@example.org", typed="u\n1\nu\n9\nq\n")
     assert "nothing to undo" in said
     assert "taken back" in said
     first, undone, again = cast_by(store, ann)
     assert undone.supersedes == first.vote_id
     assert undone.choice == Choice.SKIP
-    assert (again.comparison_id, again.assignment_id) == (first.comparison_id, first.assignment_id)
+    assert (again.comparison_id, again.card_id) == (first.comparison_id, first.card_id)
     assert again.supersedes == undone.vote_id
     judged = standing(store.votes.log())
     judged = judged[judged["choice"] != Choice.SKIP]
     assert judged["pass_no"].tolist() == [1], "judged anew, and no second look"
     assert counting(store.votes.log([today()]))["vote_id"].tolist() == [again.vote_id]
-    left = store.assignments.remaining_work()
+    left = store.cards.remaining_work()
     assert (left.n_done, left.n_leased) == (1, 0), "the card on the table is given back"
 
 
 def test_remarks_come_before_the_key_and_belong_to_one_vote(rlhf, store, ann):
-    store.assignments.offer(published(store, 2), overlap=1)
+    store.cards.offer(published(store, 2), overlap=1)
     rlhf(
         "vote",
         "--annotator",
@@ -272,7 +272,7 @@ def test_remarks_come_before_the_key_and_belong_to_one_vote(rlhf, store, ann):
 
 def test_the_checks_are_those_of_the_page(rlhf, store, ann):
     store.rules.put(AnnotationRules(requires_reason=True), after=0, actor="test")
-    store.assignments.offer(published(store, 1), overlap=1)
+    store.cards.offer(published(store, 1), overlap=1)
     said = rlhf("vote", "--annotator", "ann@example.org", typed="1\nd taste=a\n1 because\n")
     assert "not done: reason is missing" in said
     assert "taste is not a dimension" in said

@@ -192,11 +192,11 @@ def test_routing_offers_and_casts_once_and_repeating_it_changes_nothing(tmp_path
             store.predictions.for_comparisons(made["comparison_id"].tolist()),
             EXAMPLE,
         )
-        first = send_routes(frame, store.assignments, store.votes, overlap=2)
-        again = send_routes(frame, store.assignments, store.votes, overlap=2)
-        assert (first.n_people, first.n_slots, first.n_machine_votes, first.n_open) == (3, 6, 7, 0)
-        assert (again.n_slots, again.n_machine_votes) == (0, 0)
-        left = store.assignments.remaining_work()
+        first = send_routes(frame, store.cards, store.votes, overlap=2)
+        again = send_routes(frame, store.cards, store.votes, overlap=2)
+        assert (first.n_people, first.n_wanted, first.n_machine_votes, first.n_open) == (3, 6, 7, 0)
+        assert (again.n_wanted, again.n_machine_votes) == (0, 0)
+        left = store.cards.remaining_work()
         assert (left.n_comparisons, left.n_open) == (3, 6)
         cast = counting(store.votes.log(["2026-01-01"]))
         assert set(cast["annotator_kind"]) == {"machine"}

@@ -12,7 +12,7 @@ import pytest
 from sqlalchemy import text
 
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, check_frame
-from rlhf_pipeline.records import DriftEvent, NewVote
+from rlhf_pipeline.records import Card, DriftEvent, NewVote, VoteDetails
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import APPEND_ONLY
 
@@ -163,6 +163,28 @@ def make_vote() -> Callable[..., NewVote]:
         )
 
     return make
+
+
+def vote_on(card: Card, choice: str = "a", **more: Any) -> NewVote:
+    """A person's vote on a card; its key follows from what is given."""
+    values = {
+        "annotator_kind": "human",
+        "voted_at": NOON,
+        "idempotency_key": f"{card.card_id}/{more.get('supersedes')}/{choice}",
+    }
+    return NewVote(
+        comparison_id=card.comparison_id,
+        annotator_id=card.annotator_id,
+        choice=choice,
+        origin="page",
+        card_id=card.card_id,
+        is_swapped=card.is_swapped,
+        **{**values, **more},
+    )
+
+
+def undo_of(card: Card, vote_id: str, **more: Any) -> NewVote:
+    return vote_on(card, "skip", supersedes=vote_id, details=VoteDetails(flags=("undone",)), **more)
 
 
 @pytest.fixture

@@ -67,12 +67,12 @@ def _turns(store: Store, comparison_id: str) -> list[tuple]:
 
 def test_a_vote_on_a_card_that_was_taken_back_supersedes_the_undo_said_or_not(published, make_vote):
     """As a new pass it would be a second look: no gold figure, and the real repeat a third one."""
-    published.assignments.offer(["c0"], overlap=1)
-    (card,) = published.assignments.deal("ann", 1, AnnotationRules(repeat_share=0, gold_share=0))
+    published.cards.offer(["c0"], overlap=1)
+    (card,) = published.cards.deal("ann", 1, AnnotationRules(repeat_share=0, gold_share=0))
     on = {
         "comparison_id": "c0",
         "annotator_id": "ann",
-        "assignment_id": card.assignment_id,
+        "card_id": card.card_id,
         "is_swapped": card.is_swapped,
     }
     first = published.votes.cast(make_vote(**on, idempotency_key="1"))

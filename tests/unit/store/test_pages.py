@@ -92,7 +92,7 @@ def publish_kinds(store, make_comparisons) -> None:
 def test_filters_of_comparisons_combine(store, make_comparisons, make_vote, monkeypatch, looks_at):
     monkeypatch.setattr(comparison_lists, "LOOKS_AT", looks_at)
     publish_kinds(store, make_comparisons)
-    store.assignments.offer(["c0", "c1"], overlap=1)
+    store.cards.offer(["c0", "c1"], overlap=1)
     store.votes.cast(make_vote("c0"))
     store.votes.cast(make_vote("i1", "other"))
     store.comparisons.flag(["c1", "i0"], "broken", actor="me")

@@ -50,11 +50,11 @@ def test_votes_are_counted_by_source_and_timed_for_people(store, make_comparison
 
 def test_the_queue_is_what_the_annotators_see(store, make_comparisons):
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
-    store.assignments.offer(["c0", "c1"], overlap=2)
-    store.assignments.deal("ann", 1, AnnotationRules(repeat_share=0))
+    store.cards.offer(["c0", "c1"], overlap=2)
+    store.cards.deal("ann", 1, AnnotationRules(repeat_share=0))
     now = store.database.clock.now()
     found = measure(store, now)
-    assert found["queue.open",].value == store.assignments.remaining_work().n_open == 3
+    assert found["queue.open",].value == store.cards.remaining_work().n_open == 3
     assert found["queue.oldest_hours",].value == pytest.approx(0, abs=0.1), "since the offer"
     later = measure(store, now + timedelta(hours=5))
     assert later["queue.oldest_hours",].value == pytest.approx(5, abs=0.1)

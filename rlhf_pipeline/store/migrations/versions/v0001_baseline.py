@@ -17,8 +17,9 @@ down_revision = None
 # for the first column, so it would read all cards of an annotator to find those held, and begin a
 # page of the newest votes of a category with all comparisons of it. Postgres measures for itself.
 STATISTICS = (
-    ("assignments", "ix_assignments_annotator", "1000000 3000 1"),
-    ("assignments", "ix_assignments_state", "1000000 3000 50 1"),
+    ("cards", "ix_cards_annotator", "1000000 3000 1"),
+    ("cards", "ix_cards_state", "1000000 3000 50 1"),
+    ("offers", "ix_offers_to_do", "1000000 300000 100000 1"),
     ("comparisons", "ix_comparisons_category", "1000000 100000 1000 1 1"),
     ("comparisons", "ix_comparisons_source", "1000000 100000 1000 1 1"),
     ("comparisons", "ix_comparisons_flag", "10000 3000 30 1 1"),

@@ -1,0 +1,398 @@
+"""Draws one annotator's next cards: which comparison, and on which side each completion is shown.
+
+Every draw follows from the rules' seed, so that an order can be reproduced later.
+"""
+
+import hashlib
+from collections.abc import Collection, Container, Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import cached_property, lru_cache
+from typing import Any
+
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Row,
+    Select,
+    and_,
+    bindparam,
+    case,
+    func,
+    literal,
+    literal_column,
+    or_,
+    select,
+)
+
+from rlhf_pipeline.records import AnnotationRules, CardKind, content_id
+from rlhf_pipeline.store.schema import cards, comparisons, offers, votes
+
+ANYBODY = ""  # `offered_to` and `reserved_for` of an offer that names no annotator
+WINDOW = 60  # comparisons at the head of the queue among which each annotator's own order is drawn
+# oldest cards among which repeats are drawn, so that an annotator's first weeks do not dominate
+REPEATS_FROM = 200
+# newest cards of an annotator that are searched for released or expired ones
+RETURNED_CARDS_WINDOW = 200
+PRACTICE_CARDS = 4
+# known answers per practice card: the others are left to measure the annotator
+ANSWERS_PER_CARD = 4
+
+CardRow = dict[str, Any]  # one row of table `cards`
+
+
+@dataclass
+class CardDraw:
+    """The draws for one annotator within one transaction."""
+
+    connection: Connection
+    annotator_id: str
+    rules: AnnotationRules
+    now: datetime
+
+    def draw(self, n: int) -> list[CardRow]:
+        """Up to `n` leased cards to write: released or expired ones, then new ones.
+
+        A card returns in its old place and with its old sides, whatever its kind: an annotator who
+        releases cards and leases again sees the same ones, so a missing card reveals nothing. A
+        normal card that others took meanwhile does not return.
+        """
+        n = min(n, self.remaining_quota(self.count_day().n_used))
+        if n == 0:
+            return []
+        last = self._fetch_scalar(_SELECT_LAST_PLACE) or 0
+        parameters = self._parameters(since=last - RETURNED_CARDS_WINDOW, most=n)
+        returned = self.connection.execute(_SELECT_RETURNED, parameters).mappings()
+        drawn: dict[str, CardRow] = {row["comparison_id"]: dict(row) for row in returned}
+        normal = self._draw_normal_cards(n, drawn)
+        while len(drawn) < n:
+            last += 1
+            card = self._draw_hidden_card(last, drawn) or next(normal, None)
+            if card is None:
+                break
+            drawn[card["comparison_id"]] = {**card, "n": last}
+        until = self.now + timedelta(minutes=self.rules.lease_minutes)
+        lease = {"state": "leased", "leased_at": self.now, "leased_until": until}
+        return [{**card, **lease, "settled_at": None} for card in drawn.values()]
+
+    def count_day(self) -> Any:
+        """Of the annotator's cards that are held or were judged today: `n_held`, those of them with
+        a place in an offer `n_places`, judged without one `n_hidden`, and `n_used` of the day's
+        cap.
+        """
+        midnight = self.now.replace(hour=0, minute=0, second=0, microsecond=0)
+        return self.connection.execute(_COUNT_DAY, self._parameters(midnight=midnight)).one()
+
+    def remaining_quota(self, n_used: int) -> int:
+        """Number of cards that the day's cap leaves, held ones counted."""
+        most = self.rules.max_votes_per_day
+        return 2**31 if most is None else max(0, most - n_used)
+
+    def draw_practice(self, others: Collection[str]) -> list[CardRow]:
+        """The practice cards that are left of a round of PRACTICE_CARDS, settled without a vote:
+        one of four gold comparisons, then `others` that wait for no judgement, which practice
+        would take from the annotator. None once the annotator has voted.
+        """
+        if self._fetch_scalar(HAS_VOTED):
+            return []
+        n_before = self._fetch_scalar(_COUNT_PRACTISED)
+        gold = list(self._gold_places)
+        n_gold = min(PRACTICE_CARDS, (len(gold) + n_before) // ANSWERS_PER_CARD) - n_before
+        chosen = gold[: max(0, n_gold)]
+        n_missing = PRACTICE_CARDS - n_before - len(chosen)
+        if n_missing > 0 and others:
+            parameters = self._parameters(others=sorted(others))
+            free = self.connection.execute(_SELECT_PRACTICE, parameters).scalars()
+            chosen += sorted(free, key=lambda c: self._draw_number("practice", c))[:n_missing]
+        place = (self._fetch_scalar(_SELECT_LAST_PLACE) or 0) + 1
+        settled = {name: self.now for name in ("leased_at", "leased_until", "settled_at")}
+        return [
+            {**self._build_card(c, CardKind.PRACTICE), **settled, "state": "practised", "n": place}
+            for c in chosen
+        ]
+
+    def find_offers(self, most: int) -> Iterator[Row[Any]]:
+        """Offers with a free place whose comparison this annotator has not met, at most so many
+        reserved for the annotator, then as many open to anybody, each in queue order.
+        """
+        for reserved_for in (self.annotator_id, ANYBODY):
+            parameters = self._parameters(reserved_for=reserved_for, most=most)
+            yield from self.connection.execute(_SELECT_OFFERS, parameters)
+
+    def _draw_normal_cards(self, n: int, drawn: Container[str]) -> Iterator[CardRow]:
+        """Open comparisons that were not `drawn`, from the head of the queue, in an order of the
+        annotator's own; those reserved for the annotator first.
+        """
+
+        def rank(offer: Any) -> tuple[Any, ...]:
+            number = self._draw_number("order", offer.comparison_id)
+            return offer.reserved_for == ANYBODY, offer.priority, number
+
+        for offer in sorted(self.find_offers(WINDOW + n), key=rank):
+            c = offer.comparison_id
+            if c not in drawn:
+                yield self._build_card(c, CardKind.NORMAL, offered_to=offer.offered_to)
+
+    def _draw_hidden_card(self, place: int, drawn: Container[str]) -> CardRow | None:
+        """A repeat or a gold card, if this place of the annotator's sequence is one and a
+        comparison is available.
+
+        A repeat is a comparison that the annotator judged once, at least `repeat_after` votes ago,
+        with sides swapped. A gold card takes a place in an offer of its comparison if there is
+        one: else that work would vanish for this annotator without a vote.
+        """
+        if self._is_drawn_place(place, self.rules.repeat_share, "repeat"):
+            for c, is_swapped in self._repeatable_cards:
+                if c not in drawn:
+                    return {
+                        **self._build_card(c, CardKind.REPEAT, pass_no=2),
+                        "is_swapped": not is_swapped,
+                    }
+        if self._is_drawn_place(place, self.rules.gold_share, "gold"):
+            for c, free_place in self._gold_places.items():
+                if c not in drawn:
+                    return self._build_card(c, CardKind.GOLD, offered_to=free_place)
+        return None
+
+    def _is_drawn_place(self, place: int, share: float, kind: str) -> bool:
+        """One place of every 1/share is drawn: the share holds over any stretch, and the place is
+        unpredictable.
+        """
+        if share == 0:
+            return False
+        size = round(1 / share)
+        block, offset = divmod(place - 1, size)
+        return offset == self._draw_number(kind, block) % size
+
+    @cached_property
+    def _repeatable_cards(self) -> list[tuple[str, bool]]:
+        """(comparison, sides of its first card) of the oldest repeatable cards, in the order
+        drawn.
+        """
+        before = self._fetch_scalar(_SELECT_SETTLED_AT, skipped=self.rules.repeat_after - 1)
+        if before is None:
+            return []
+        parameters = self._parameters(before=before, most=REPEATS_FROM)
+        rows = [tuple(row) for row in self.connection.execute(_SELECT_REPEATABLE, parameters)]
+        return sorted(rows, key=lambda row: self._draw_number("repeats", row[0]))
+
+    @cached_property
+    def _gold_places(self) -> dict[str, str | None]:
+        """Comparisons with a known answer that this annotator has not met, each with an offer of
+        it that has a free place, in the order drawn.
+        """
+        rows = self.connection.execute(_SELECT_GOLD, self._parameters(most=WINDOW)).all()
+        return dict(sorted(map(tuple, rows), key=lambda row: self._draw_number("gold", row[0])))
+
+    def _build_card(
+        self,
+        comparison_id: str,
+        kind: CardKind,
+        *,
+        pass_no: int = 1,
+        offered_to: str | None = None,
+    ) -> CardRow:
+        # with the seed, which annotators do not know: else they could compute the id of a repeat
+        key = ("card", comparison_id, self.annotator_id, pass_no, self.rules.seed)
+        return {
+            "card_id": content_id(*key),
+            "comparison_id": comparison_id,
+            "annotator_id": self.annotator_id,
+            "pass_no": pass_no,
+            "kind": kind.value,
+            "is_swapped": bool(self._draw_number("side", comparison_id) & 1),
+            "offered_to": offered_to,
+        }
+
+    def _draw_number(self, what: str, of: str | int) -> int:
+        return _number_of(f"{what}/{self.rules.seed}/{self.annotator_id}/{of}")
+
+    def _fetch_scalar(self, query: Any, **parameters: Any) -> Any:
+        return self.connection.execute(query, self._parameters(**parameters)).scalar()
+
+    def _parameters(self, **parameters: Any) -> dict[str, Any]:
+        return {"annotator": self.annotator_id, "now": self.now, **parameters}
+
+
+@lru_cache(maxsize=65_536)  # the next lease draws among nearly the same cards
+def _number_of(name: str) -> int:
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6])
+
+
+# The conditions of the indexes, literally: else SQLite does not use them.
+IS_UNFINISHED = offers.c.n_done < offers.c.n_wanted
+
+
+def is_held(table: Any = cards) -> ColumnElement[bool]:
+    """The lease of a card runs at `now`."""
+    return and_(
+        table.c.state == literal_column("'leased'"), table.c.leased_until > bindparam("now")
+    )
+
+
+def is_own(table: Any = cards) -> ColumnElement[bool]:
+    """A card of the `annotator`."""
+    own: ColumnElement[bool] = table.c.annotator_id == bindparam("annotator")
+    return own
+
+
+def is_returned(table: Any = cards) -> ColumnElement[bool]:
+    """The card was released or expired: its comparison may be dealt again."""
+    # Selected by place, not by state as SQLite would: released cards that others took accumulate.
+    state = table.c.state.concat("")
+    expired = and_(state == "leased", table.c.leased_until <= bindparam("now"))
+    return or_(state == "released", expired)
+
+
+def count_held() -> ColumnElement[int]:
+    """Number of cards that hold a place in an offer, those of the `annotator` left out."""
+    held = cards.alias("held")
+    return (
+        select(func.count())
+        .select_from(held)
+        .where(
+            held.c.comparison_id == offers.c.comparison_id,
+            held.c.offered_to == offers.c.offered_to,
+            held.c.annotator_id != bindparam("annotator"),
+            is_held(held),
+        )
+        .scalar_subquery()
+    )
+
+
+def has_free_place() -> ColumnElement[bool]:
+    """Fewer judgements of an offer are made, or in work by others, than wanted."""
+    return and_(IS_UNFINISHED, offers.c.n_done + count_held() < offers.c.n_wanted)
+
+
+def is_eligible() -> ColumnElement[bool]:
+    """The comparison is not flagged, and the `annotator` did not write it."""
+    own = comparisons.c.written_by
+    return and_(comparisons.c.flag.is_(None), or_(own.is_(None), own != bindparam("annotator")))
+
+
+def is_met(comparison_id: Any) -> ColumnElement[bool]:
+    """The annotator has judged a card of the comparison, holds one, or practised on it."""
+    own = cards.alias("own")
+    return (
+        select(literal(1))
+        .where(is_own(own), own.c.comparison_id == comparison_id, ~is_returned(own))
+        .exists()
+    )
+
+
+def _select_free_place(comparison_id: ColumnElement[str]) -> ColumnElement[Any]:
+    """`offered_to` of an offer of a comparison with a free place, one reserved for this annotator
+    first; NULL if there is none.
+    """
+    return (
+        select(offers.c.offered_to)
+        .where(
+            offers.c.comparison_id == comparison_id,
+            offers.c.reserved_for.in_((literal_column("''"), bindparam("annotator"))),
+            has_free_place(),
+        )
+        .order_by(offers.c.reserved_for.desc())
+        .limit(1)
+        .scalar_subquery()
+    )
+
+
+def _select_returned_cards() -> Select[Any]:
+    """The annotator's newest released or expired cards that may be dealt again, in order: hidden
+    ones as they were, normal ones if an offer of the comparison has a free place.
+    """
+    free_place = _select_free_place(cards.c.comparison_id)
+    place = case((cards.c.kind == CardKind.REPEAT.value, None), else_=free_place)
+    return (
+        select(*(c for c in cards.c if c.name != "offered_to"), place.label("offered_to"))
+        .join(comparisons, comparisons.c.comparison_id == cards.c.comparison_id)
+        .where(
+            is_own(),
+            cards.c.n > bindparam("since"),
+            is_returned(),
+            is_eligible(),
+            or_(cards.c.kind != CardKind.NORMAL.value, free_place.is_not(None)),
+        )
+        .order_by(cards.c.n)
+        .limit(bindparam("most"))
+    )
+
+
+def _select_repeatable_cards() -> Select[Any]:
+    """Cards judged once before a moment, without a repeat that is judged or held."""
+    second = cards.alias("second")
+    repeat = select(literal(1)).where(
+        is_own(second),
+        second.c.comparison_id == cards.c.comparison_id,
+        second.c.pass_no > 1,
+        ~is_returned(second),
+    )
+    return (
+        select(cards.c.comparison_id, cards.c.is_swapped)
+        .where(
+            is_own(),
+            cards.c.state == "voted",
+            cards.c.kind == CardKind.NORMAL.value,
+            cards.c.settled_at < bindparam("before"),
+            ~repeat.exists(),
+        )
+        .order_by(cards.c.settled_at)
+        .limit(bindparam("most"))
+    )
+
+
+HAS_VOTED = select(literal(1)).where(is_own(votes)).limit(1)
+_COUNT_PRACTISED = select(func.count()).where(is_own(), cards.c.state == "practised")
+_SELECT_LAST_PLACE = select(func.max(cards.c.n)).where(is_own())
+_IS_JUDGED_TODAY = and_(
+    cards.c.state.in_(("voted", "skipped")), cards.c.settled_at >= bindparam("midnight")
+)
+_COUNT_DAY = select(
+    func.count().filter(is_held()).label("n_held"),
+    func.count(cards.c.offered_to).filter(is_held()).label("n_places"),
+    func.count().filter(_IS_JUDGED_TODAY, cards.c.offered_to.is_(None)).label("n_hidden"),
+    func.count().filter(or_(is_held(), cards.c.state == "voted")).label("n_used"),
+).where(is_own(), or_(is_held(), _IS_JUDGED_TODAY))
+_SELECT_SETTLED_AT = (
+    select(cards.c.settled_at)
+    .where(is_own(), cards.c.state == "voted")
+    .order_by(cards.c.settled_at.desc())
+    .offset(bindparam("skipped"))
+    .limit(1)
+)
+_SELECT_RETURNED = _select_returned_cards()
+_SELECT_REPEATABLE = _select_repeatable_cards()
+_IS_WANTED = (
+    select(literal(1))
+    .where(offers.c.comparison_id == comparisons.c.comparison_id, IS_UNFINISHED)
+    .exists()
+)
+_SELECT_PRACTICE = select(comparisons.c.comparison_id).where(
+    comparisons.c.comparison_id.in_(bindparam("others", expanding=True)),
+    comparisons.c.gold.is_(None),
+    is_eligible(),
+    ~is_met(comparisons.c.comparison_id),
+    ~_IS_WANTED,
+)
+_SELECT_GOLD = (
+    select(
+        comparisons.c.comparison_id,
+        _select_free_place(comparisons.c.comparison_id).label("free_place"),
+    )
+    .where(comparisons.c.gold.is_not(None), is_eligible(), ~is_met(comparisons.c.comparison_id))
+    .order_by(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
+    .limit(bindparam("most"))
+)
+_SELECT_OFFERS = (
+    select(offers)
+    .join(comparisons, comparisons.c.comparison_id == offers.c.comparison_id)
+    .where(
+        offers.c.reserved_for == bindparam("reserved_for"),
+        has_free_place(),
+        is_eligible(),
+        ~is_met(offers.c.comparison_id),
+    )
+    .order_by(offers.c.priority, offers.c.comparison_id)
+    .limit(bindparam("most"))
+)

@@ -1,0 +1,526 @@
+"""Dealing cards: places, leases, sides, repeats, gold, practice, caps, and what stays hidden."""
+
+import random
+from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+
+import pandas as pd
+import pytest
+from sqlalchemy import and_, case, func, select
+
+from rlhf_pipeline.errors import AlreadyVoted, InvalidVote, NotFound
+from rlhf_pipeline.records import AnnotationRules, Card, CardKind, NewFeedback
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.schema import cards, offers
+from tests.unit.store.conftest import NOON, SetClock, undo_of, vote_on
+
+PLAIN = AnnotationRules(repeat_share=0, gold_share=0)
+HIDING = AnnotationRules(repeat_share=0.3, repeat_after=3, gold_share=0.3, seed=2)
+DEALT_KINDS = {CardKind.NORMAL, CardKind.REPEAT, CardKind.GOLD}
+PRACTICE = AnnotationRules(gold_share=0.5, repeat_share=0, seed=3)
+
+
+@pytest.fixture
+def publish(store: Store, make_comparisons):
+    def publish_comparisons(n: int, *, prefix: str = "c", **columns: object) -> list[str]:
+        frame = make_comparisons(n, prefix=prefix).assign(**columns)
+        store.comparisons.publish(frame, published_at=NOON)
+        return list(frame["comparison_id"])
+
+    return publish_comparisons
+
+
+@pytest.fixture
+def offer(store: Store, publish):
+    def publish_and_offer(n: int, *, overlap: int = 1, priority: int = 0, **more) -> list[str]:
+        ids = publish(n, **more)
+        store.cards.offer(ids, overlap=overlap, priority=priority)
+        return ids
+
+    return publish_and_offer
+
+
+@pytest.fixture
+def gold(publish):
+    return lambda n: publish(n, prefix="g", gold=pd.Series(["a", "b"] * n, dtype="str")[:n])
+
+
+def judge(
+    store: Store, clock: SetClock, annotator: str, n: int, rules: AnnotationRules = PLAIN
+) -> list[Card]:
+    """Lease and vote, one at a time, a second apart."""
+    judged = []
+    for _ in range(n):
+        dealt = store.cards.deal(annotator, 1, rules)
+        if not dealt:
+            break
+        store.votes.cast(vote_on(dealt[0]))
+        judged.append(dealt[0])
+        clock.tick(seconds=1)
+    return judged
+
+
+def dealt(store: Store, annotator: str, n: int = 20) -> list[str]:
+    return [card.comparison_id for card in store.cards.deal(annotator, n, PLAIN)]
+
+
+def test_held_cards_are_dealt_again(store, clock, offer):
+    offer(10)
+    first = store.cards.deal("ann", 3, PLAIN)
+    assert store.cards.deal("ann", 3, PLAIN) == first
+    more = store.cards.deal("ann", 5, PLAIN)
+    assert more[:3] == first
+    assert [card.n for card in more] == [1, 2, 3, 4, 5]
+    assert len({card.comparison_id for card in more}) == 5
+
+
+@pytest.mark.parametrize("overlap", [1, 3])
+def test_no_comparison_is_dealt_more_often_than_wanted(store, offer, overlap):
+    """Eight annotators at once, until nothing is left."""
+    n = 30
+    offer(n, overlap=overlap)
+    rules = PLAIN.model_copy(update={"overlap": overlap, "lease_minutes": 60})
+
+    def work(annotator: str) -> list[Card]:
+        done = []
+        while hand := store.cards.deal(annotator, 3, rules):
+            for card in hand:
+                store.votes.cast(vote_on(card))
+                done.append(card)
+        return done
+
+    with ThreadPoolExecutor(8) as pool:
+        hands = list(pool.map(work, [f"ann{i}" for i in range(8)]))
+    judged = Counter(card.comparison_id for hand in hands for card in hand)
+    assert max(judged.values()) <= overlap
+    for hand in hands:
+        assert len({card.comparison_id for card in hand}) == len(hand)
+    # A place may be left that only its own judges met: nobody else was there to take it.
+    assert store.cards.remaining_work().n_done == sum(judged.values()) == n * overlap
+    store.audit.verify()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_places_are_counted_exactly_whatever_happens(store, clock, offer, gold, seed):
+    """`n_done` is the number of judged cards with a place, and nobody holds one more."""
+    ids = [*offer(6, overlap=2), *gold(6)]
+    store.cards.offer(ids[6:9], overlap=1)
+    draw = random.Random(seed)
+    rules = HIDING.model_copy(update={"lease_minutes": 5})
+    held: list[Card] = []
+    cast: list[tuple[Card, str]] = []
+    for step in range(150):
+        who, some = draw.choice(["ann", "bob", "cid", "dee"]), draw.sample(ids, 3)
+        acts = [
+            "deal",
+            "vote",
+            "vote",
+            "skip",
+            "undo",
+            "time",
+            "release",
+            "offer",
+            "ask",
+            "withdraw",
+        ]
+        match draw.choice(acts):
+            case "deal":
+                held += store.cards.deal(who, draw.randint(1, 4), rules)
+            case "vote" | "skip" as act if held:
+                card = held.pop(draw.randrange(len(held)))
+                if store.cards.get(card.card_id).state in ("leased", "released"):
+                    choice = "skip" if act == "skip" else "a"
+                    vote = store.votes.cast(vote_on(card, choice, idempotency_key=str(step)))
+                    cast.append((card, vote.vote_id))
+            case "undo" if cast:
+                card, vote_id = cast.pop(draw.randrange(len(cast)))
+                store.votes.cast(undo_of(card, vote_id, idempotency_key=str(step)))
+                held.append(card)
+            case "time":
+                clock.tick(minutes=draw.randint(1, 8))
+            case "release" if held:
+                card = draw.choice(held)
+                store.cards.release(card.card_id, card.annotator_id)
+            case "offer":
+                store.cards.offer(some, overlap=draw.randint(1, 3))
+            case "ask":
+                store.cards.ask(who, some, actor="test")
+            case "withdraw":
+                store.cards.withdraw(some, actor="test")
+        _check_places(store, clock)
+
+
+def _check_places(store: Store, clock: SetClock) -> None:
+    in_offer = and_(
+        cards.c.comparison_id == offers.c.comparison_id, cards.c.offered_to == offers.c.offered_to
+    )
+    is_held = and_(cards.c.state == "leased", cards.c.leased_until > clock.now())
+    n_voted, n_held = (
+        func.coalesce(func.sum(case((condition, 1), else_=0)), 0)
+        for condition in (cards.c.state == "voted", is_held)
+    )
+    places = select(offers.c.n_wanted, offers.c.n_done, n_voted, n_held).outerjoin(cards, in_offer)
+    key = offers.c.comparison_id, offers.c.offered_to, offers.c.n_wanted, offers.c.n_done
+    for n_wanted, n_done, voted, held in store.database.fetch_all(places.group_by(*key)):
+        assert n_done == voted
+        assert n_done + held <= n_wanted
+
+
+def test_an_expired_lease_goes_to_others(store, clock, offer):
+    offer(1)
+    (card,) = store.cards.deal("ann", 1, PLAIN)
+    assert dealt(store, "bob") == []
+    clock.tick(minutes=10, seconds=1)
+    assert dealt(store, "bob") == [card.comparison_id]
+
+
+def test_a_lease_is_extended_until_it_ends(store, clock, offer):
+    offer(2)
+    ids = dealt(store, "ann", 2)
+    clock.tick(minutes=8)
+    assert store.cards.extend("ann", 10) == 2
+    clock.tick(minutes=8)
+    assert dealt(store, "bob") == []
+    assert dealt(store, "ann", 2) == ids
+    clock.tick(minutes=3)
+    assert store.cards.extend("ann", 10) == 0
+
+
+def test_a_judged_card_is_not_released(store, clock, offer):
+    offer(1)
+    (card,) = store.cards.deal("ann", 1, PLAIN)
+    store.votes.cast(vote_on(card))
+    store.cards.release(card.card_id, "ann")
+    assert store.cards.get(card.card_id).state == "voted"
+
+
+def test_cards_of_others_are_neither_released_nor_voted_on(store, clock, offer):
+    offer(1)
+    (card,) = store.cards.deal("ann", 1, PLAIN)
+    with pytest.raises(NotFound, match="of yours"):
+        store.cards.release(card.card_id, "bob")
+    with pytest.raises(NotFound, match="of yours"):
+        store.votes.cast(vote_on(card.model_copy(update={"annotator_id": "bob"})))
+    with pytest.raises(NotFound, match="no card 'nope'"):
+        store.cards.get("nope")
+
+
+def test_a_vote_that_contradicts_its_card_is_refused(store, clock, offer):
+    offer(2)
+    one, two = store.cards.deal("ann", 2, PLAIN)
+    for wrong in ({"comparison_id": two.comparison_id}, {"is_swapped": not one.is_swapped}):
+        with pytest.raises(InvalidVote, match="shows another comparison, or other sides"):
+            store.votes.cast(vote_on(one.model_copy(update=wrong)))
+
+
+def test_a_card_is_judged_once_or_superseded(store, clock, offer):
+    offer(1)
+    (card,) = store.cards.deal("ann", 1, PLAIN)
+    first = store.votes.cast(vote_on(card))
+    with pytest.raises(AlreadyVoted, match="supersede it"):
+        store.votes.cast(vote_on(card, "b"))
+    store.votes.cast(vote_on(card, "b", supersedes=first.vote_id))
+    assert (store.votes.count(), store.cards.remaining_work().n_done) == (2, 1)
+
+
+def test_a_skip_leaves_the_place_to_others_and_an_undo_does_not(store, clock, offer):
+    offer(2)
+    one, two = store.cards.deal("ann", 2, PLAIN)
+    store.votes.cast(vote_on(one, "skip"))
+    assert dealt(store, "bob", 2) == [one.comparison_id]
+    first = store.votes.cast(vote_on(two))
+    back = store.votes.cast(undo_of(two, first.vote_id))
+    assert store.cards.get(two.card_id).state == "leased"
+    assert dealt(store, "cid") == []
+    assert dealt(store, "ann", 1) == [two.comparison_id]
+    store.votes.cast(vote_on(two, "b", supersedes=back.vote_id))
+    assert store.cards.remaining_work().n_done == 1
+
+
+@pytest.mark.parametrize("then", ["released", "expired"])
+def test_a_late_vote_takes_a_place_that_is_free_again(store, clock, offer, then):
+    offer(1)
+    (card,) = store.cards.deal("ann", 1, PLAIN)
+    clock.tick(hours=1)
+    (other,) = store.cards.deal("bob", 1, PLAIN)
+    if then == "released":
+        store.cards.release(other.card_id, "bob")
+    else:
+        clock.tick(hours=1)
+    store.votes.cast(vote_on(card))
+    assert store.cards.remaining_work().n_done == 1
+    assert dealt(store, "cid") == []
+    store.votes.cast(vote_on(other))
+    assert (store.cards.remaining_work().n_done, store.votes.count()) == (1, 2)
+
+
+def test_votes_of_a_machine_leave_the_places_to_people(store, clock, offer):
+    offer(3)
+    machine = {"annotator_kind": "machine"}
+    hand = store.cards.deal("bot", 3, PLAIN)
+    first, *_ = [store.votes.cast(vote_on(card, **machine)) for card in hand]
+    assert dealt(store, "bot") == [], "it judges each once"
+    left = store.cards.remaining_work()
+    assert (left.n_done, left.n_open) == (0, 3)
+    undone = store.votes.cast(undo_of(hand[0], first.vote_id, **machine))
+    store.votes.cast(vote_on(hand[0], "b", supersedes=undone.vote_id, **machine))
+    people = store.cards.deal("ann", 3, PLAIN)
+    assert len(people) == 3
+    for card in people:
+        store.votes.cast(vote_on(card))
+    assert store.cards.remaining_work().n_done == 3
+
+
+def test_both_sides_stand_left_about_equally_often(store, clock, offer):
+    offer(200)
+    hand = store.cards.deal("ann", 200, PLAIN)
+    assert 70 <= sum(card.is_swapped for card in hand) <= 130  # binomial, p < 10^-4
+
+
+def test_sides_and_order_follow_from_seed_and_annotator(store, clock, offer, fresh_store):
+    ids = offer(60, overlap=9)
+    rules = PLAIN.model_copy(update={"overlap": 9, "seed": 5})
+    hands = {
+        who: {card.comparison_id: card.is_swapped for card in store.cards.deal(who, 40, rules)}
+        for who in ("ann", "bob")
+    }
+    assert list(hands["ann"]) != list(hands["bob"])
+    both = hands["ann"].keys() & hands["bob"].keys()
+    assert {hands["ann"][c] == hands["bob"][c] for c in both} == {True, False}
+
+    def draw(seed: int) -> dict[str, bool]:
+        with fresh_store() as again:
+            again.comparisons.publish(store.comparisons.with_ids(ids), published_at=NOON)
+            again.cards.offer(ids, overlap=9)
+            hand = again.cards.deal("ann", 40, rules.model_copy(update={"seed": seed}))
+            return {card.comparison_id: card.is_swapped for card in hand}
+
+    assert list(draw(5).items()) == list(hands["ann"].items())
+    assert draw(6) != hands["ann"]
+
+
+def test_repeats_come_in_their_share_swapped_and_never_soon(store, clock, offer):
+    offer(320)
+    rules = AnnotationRules(repeat_share=0.08, repeat_after=20, gold_share=0, seed=3)
+    judged = judge(store, clock, "ann", 300, rules)
+    assert len(judged) == 300
+    at: dict[str, tuple[int, Card]] = {}
+    repeats = []
+    for place, card in enumerate(judged):
+        if card.kind == CardKind.REPEAT:
+            repeats.append(place)
+            first_place, first = at[card.comparison_id]
+            assert place - first_place > 20
+            assert card.is_swapped is not first.is_swapped
+            assert (first.pass_no, card.pass_no, card.offered_to) == (1, 2, None)
+        else:
+            assert card.comparison_id not in at
+            at[card.comparison_id] = (place, card)
+    assert 0.05 <= len(repeats) / 300 <= 0.10
+    assert len({place % 12 for place in repeats}) > 4  # where in a dozen cannot be told
+    assert len({judged[place].comparison_id for place in repeats}) == len(repeats)
+
+
+def test_a_repeat_waits_although_cards_were_leased_ahead(store, clock, offer):
+    """A hand of twenty is dealt at once: what is in it was not judged yet."""
+    offer(200)
+    rules = AnnotationRules(repeat_share=0.5, repeat_after=20, gold_share=0, prefetch=20)
+    order: list[Card] = []
+    while len(order) < 120:
+        for card in store.cards.deal("ann", 20, rules):
+            store.votes.cast(vote_on(card))
+            clock.tick(seconds=1)
+            order.append(card)
+    first = {card.comparison_id: place for place, card in reversed(list(enumerate(order)))}
+    gaps = [
+        place - first[card.comparison_id]
+        for place, card in enumerate(order)
+        if card.kind == CardKind.REPEAT
+    ]
+    assert len(gaps) > 20
+    assert min(gaps) > 20
+
+
+def test_gold_comes_in_its_share_without_a_place_and_never_twice(store, clock, offer, gold):
+    offer(300)
+    gold(40)
+    rules = AnnotationRules(repeat_share=0, gold_share=0.1, seed=1)
+    judged = judge(store, clock, "ann", 200, rules)
+    shown = [card.comparison_id for card in judged if card.kind == CardKind.GOLD]
+    assert 15 <= len(shown) <= 25
+    assert len(set(shown)) == len(shown)
+    assert all(c.startswith("g") for c in shown)
+    assert store.cards.remaining_work().n_done == 200 - len(shown)
+
+
+def test_a_gold_card_takes_a_place_in_an_offer_of_its_comparison(store, clock, gold):
+    ids = gold(4)
+    store.cards.offer(ids, overlap=1)
+    rules = AnnotationRules(repeat_share=0, gold_share=0.5, seed=1)
+    hand = store.cards.deal("ann", 4, rules)
+    assert {card.kind for card in hand} == {CardKind.NORMAL, CardKind.GOLD}
+    assert {card.comparison_id for card in hand} == set(ids), "each is dealt once"
+    for card in hand:
+        store.votes.cast(vote_on(card))
+    assert store.cards.remaining_work().n_done == 4
+
+
+def test_normal_cards_take_the_place_of_missing_gold(store, clock, offer):
+    offer(50)
+    rules = AnnotationRules(repeat_share=0, gold_share=0.5)
+    assert len(judge(store, clock, "ann", 40, rules)) == 40
+
+
+def test_annotators_are_not_dealt_what_they_wrote(store, clock):
+    sent = NewFeedback(kind="correction", prompt="p", completion="bad", correction="good")
+    made = store.feedback.add(sent, created_by="ann")
+    store.cards.offer([made.comparison_id], overlap=2)
+    assert dealt(store, "ann") == []
+    assert dealt(store, "bob") == [made.comparison_id]
+
+
+def test_flagged_comparisons_are_not_dealt(store, clock, publish, offer):
+    ids = offer(3)
+    (card,) = store.cards.deal("ann", 1, PLAIN)
+    store.comparisons.flag(ids, "broken", actor="test")
+    store.cards.release(card.card_id, "ann")
+    assert dealt(store, "ann") == []
+    assert store.cards.remaining_for("ann", PLAIN).reason_empty == "nothing_open"
+
+
+def test_the_days_cap_counts_votes_and_held_cards(store, clock, offer):
+    offer(20)
+    rules = PLAIN.model_copy(update={"max_votes_per_day": 5})
+    assert len(judge(store, clock, "ann", 3, rules)) == 3
+    assert len(store.cards.deal("ann", 20, rules)) == 2
+    assert len(store.cards.deal("ann", 20, rules)) == 2
+    assert len(judge(store, clock, "ann", 9, rules)) == 2
+    assert store.cards.remaining_for("ann", rules).reason_empty == "cap_reached"
+    assert len(store.cards.deal("bob", 20, rules)) == 5  # everybody's own
+    clock.tick(days=1)
+    assert len(store.cards.deal("ann", 20, rules)) == 5
+
+
+def test_remaining_cards_count_open_and_held_ones(store, clock, offer):
+    assert store.cards.remaining_for("ann", PLAIN).reason_empty == "nothing_open"
+    offer(4)
+    left = store.cards.remaining_for("ann", PLAIN)
+    assert (left.n, left.reason_empty) == (4, None)
+    store.cards.deal("bob", 3, PLAIN)
+    assert store.cards.remaining_for("ann", PLAIN).n == 1
+    assert store.cards.remaining_for("bob", PLAIN).n == 4
+
+
+@pytest.mark.parametrize("how", ["released", "expired"])
+def test_returned_cards_come_again_in_their_places_whatever_their_kind(
+    store, clock, offer, gold, how
+):
+    """Else whoever gives cards back and leases again sees which ones do not come: the hidden
+    ones.
+    """
+    offer(200)
+    gold(60)
+    dealt_kinds = set()
+    every = []
+    for k in (1, 2, 5, 1, 3, 4, 2, 6, 1, 1, 1, 1):
+        hand = store.cards.deal("ann", k, HIDING)
+        for card in reversed(hand):
+            if how == "released":
+                store.cards.release(card.card_id, "ann")
+        clock.tick(minutes=11)
+        again = store.cards.deal("ann", k, HIDING)
+        lease = {"leased_at", "leased_until"}
+        assert [card.model_dump(exclude=lease) for card in again] == [
+            card.model_dump(exclude=lease) for card in hand
+        ]
+        more = store.cards.deal("ann", k + 2, HIDING)
+        assert more[:k] == again
+        for card in more:
+            dealt_kinds.add(card.kind)
+            store.votes.cast(vote_on(card))
+            clock.tick(seconds=1)
+        every += more
+    assert dealt_kinds == DEALT_KINDS
+    assert [card.n for card in every] == list(range(1, len(every) + 1))
+    assert store.cards.remaining_work().n_done == sum(
+        card.kind == CardKind.NORMAL for card in every
+    )
+
+
+def _count_remaining(store: Store) -> int:
+    return store.cards.remaining_for("ann", HIDING).n
+
+
+def test_remaining_does_not_change_when_cards_are_leased_ahead(store, clock, offer, gold):
+    offer(60)
+    # answers are known of some that people are asked about as well
+    store.cards.offer(gold(20)[::2], overlap=1)
+    judge(store, clock, "ann", 10, HIDING)
+    before = _count_remaining(store)
+    counts = []
+    for n in range(1, 31):
+        store.cards.deal("ann", n, HIDING)
+        counts.append(_count_remaining(store))
+    hand = store.cards.deal("ann", 30, HIDING)
+    assert {card.kind for card in hand} == DEALT_KINDS
+    assert any(card.kind == CardKind.GOLD and card.offered_to is not None for card in hand)
+    assert counts == [before] * 30
+    for card in hand:
+        store.cards.release(card.card_id, "ann")
+    assert _count_remaining(store) == before
+
+
+@pytest.mark.parametrize("how", ["vote", "skip", "vote, undo, vote", "after the lease"])
+def test_every_judgement_takes_one_from_remaining(store, clock, offer, gold, how):
+    offer(100)
+    store.cards.offer(gold(20)[::2], overlap=1)
+    judge(store, clock, "ann", 10, HIDING)
+    hand = store.cards.deal("ann", 30, HIDING)
+    assert {card.kind for card in hand} == DEALT_KINDS
+    if how == "after the lease":
+        clock.tick(minutes=11)
+    for card in hand:
+        before = _count_remaining(store)
+        vote = store.votes.cast(vote_on(card, "skip" if how == "skip" else "a"))
+        assert _count_remaining(store) == before - 1, card.kind
+        if how == "vote, undo, vote":
+            undone = store.votes.cast(undo_of(card, vote.vote_id))
+            assert _count_remaining(store) == before, card.kind
+            store.votes.cast(vote_on(card, "b", supersedes=undone.vote_id))
+            assert _count_remaining(store) == before - 1, card.kind
+
+
+@pytest.mark.parametrize(("n_gold", "n_cards"), [(0, 0), (3, 0), (4, 1), (15, 3), (40, 4)])
+def test_practice_takes_a_quarter_of_the_known_answers_up_to_four(store, gold, n_gold, n_cards):
+    if n_gold:
+        gold(n_gold)
+    assert len(store.cards.practice("ann", PRACTICE)) == n_cards
+
+
+def test_a_practice_round_continues_and_is_made_once(store, gold):
+    ids = gold(16)
+    planned = list(store.cards.practice("ann", PRACTICE))
+    for n, comparison_id in enumerate(planned):
+        assert list(store.cards.practice("ann", PRACTICE)) == planned[n:]
+        side_and_answer = store.cards.reveal("ann", comparison_id, PRACTICE, {})
+        assert side_and_answer[1] == ("a" if ids.index(comparison_id) % 2 == 0 else "b")
+        assert store.cards.reveal("ann", comparison_id, PRACTICE, {}) == side_and_answer
+    assert store.cards.practice("ann", PRACTICE) == {}
+    assert len(store.cards.practice("bob", PRACTICE)) == 4
+    for comparison_id in ({*ids} - {*planned}).pop(), "nope":
+        with pytest.raises(NotFound, match="not in your practice round"):
+            store.cards.reveal("ann", comparison_id, PRACTICE, {})
+
+
+def test_practised_comparisons_are_not_dealt_to_their_annotator(store, gold):
+    store.cards.offer(gold(16), overlap=1)
+    practised = list(store.cards.practice("ann", PRACTICE))
+    for comparison_id in practised:
+        store.cards.reveal("ann", comparison_id, PRACTICE, {})
+    assert store.cards.remaining_for("ann", PRACTICE).n == 12
+    hand = {card.comparison_id for card in store.cards.deal("ann", 20, PRACTICE)}
+    assert len(hand) == 12
+    assert not hand & set(practised)
+    assert store.cards.ask("ann", practised, actor="test") == 0
+    others = {card.comparison_id for card in store.cards.deal("bob", 20, PRACTICE)}
+    assert others >= set(practised)
