@@ -102,7 +102,7 @@ class Connection:
 def our_votes(post: Post) -> Iterator[tuple[str, Any, dict[str, str]]]:
     """Requests of an annotator: the cards are leased between the votes."""
     for n in itertools.count():
-        status, answer = post("/api/v1/assignments:lease", {"n": LEASED}, {})
+        status, answer = post("/api/v1/cards:lease", {"n": LEASED}, {})
         if status != 200:
             raise SystemExit(f"lease: {status} {answer.decode()[:300]}")
         cards = json.loads(answer)["cards"]
@@ -113,7 +113,7 @@ def our_votes(post: Post) -> Iterator[tuple[str, Any, dict[str, str]]]:
         for i, card in enumerate(cards):
             choice = "ab"[(n + i) % 2]
             body = {
-                "assignment_id": card["assignment_id"],
+                "card_id": card["card_id"],
                 "choice": choice,
                 "strength": 1 + i % 4,
                 "reason": REASON,

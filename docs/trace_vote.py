@@ -93,13 +93,13 @@ def trace(home: Path) -> dict[str, dict[str, set[str]]]:
         app = create_app(settings, store)
         headers = {"Authorization": f"Bearer {secret}"}
         with noted() as seen, TestClient(app, base_url="http://127.0.0.1") as client:
-            lease = client.post("/api/v1/assignments:lease", json={"n": 4}, headers=headers)
+            lease = client.post("/api/v1/cards:lease", json={"n": 4}, headers=headers)
             of_votes = []
             for i, card in enumerate(lease.json()["cards"]):
                 seen.clear()
                 client.post(
                     "/api/v1/votes",
-                    json={"assignment_id": card["assignment_id"], "choice": "a", "strength": 2},
+                    json={"card_id": card["card_id"], "choice": "a", "strength": 2},
                     headers=headers | {"Idempotency-Key": f"vote {i}"},
                 ).raise_for_status()
                 of_votes.append(dict(seen))

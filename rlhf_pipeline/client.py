@@ -2,7 +2,7 @@
 
 with Client("http://127.0.0.1:8080", token="rlhf_…") as api:
     for card in api.lease(5).cards:
-        api.vote("a", assignment_id=card.assignment_id, strength=3)
+        api.vote("a", card_id=card.card_id, strength=3)
 """
 
 import random
@@ -76,7 +76,7 @@ NO_TYPE = "about:blank"  # RFC 9457: the status alone says what happened
 class VoteOptions(TypedDict, total=False):
     """Fields of a vote besides its choice; one of the two ids is required."""
 
-    assignment_id: str
+    card_id: str
     comparison_id: str
     strength: int | None
     reason: str | None
@@ -134,18 +134,18 @@ class Client:
 
     def lease(self, n: int = 5) -> Lease:
         """Lease up to `n` cards to judge; cards you still hold come first."""
-        return self._post("assignments:lease", Lease, {"n": n}, again=True)
+        return self._post("cards:lease", Lease, {"n": n}, again=True)
 
     def extend(self) -> int:
         """Extend all leases you hold; returns their number."""
-        return self._post("assignments:extend", Extended, again=True).n
+        return self._post("cards:extend", Extended, again=True).n
 
-    def release(self, assignment_id: str) -> None:
+    def release(self, card_id: str) -> None:
         """Return a card without judging it."""
-        self._post(f"assignments/{quote(assignment_id, safe='')}:release", Answer, again=False)
+        self._post(f"cards/{quote(card_id, safe='')}:release", Answer, again=False)
 
     def vote(self, choice: Choice | str, **options: Unpack[VoteOptions]) -> VoteReceipt:
-        """Cast a vote on a card (`assignment_id`: a is the left side) or, with the permission
+        """Cast a vote on a card (`card_id`: a is the left side) or, with the permission
         `comparisons.read`, on a `comparison_id`.
         """
         body = _drop_missing({**options, "choice": choice})

@@ -29,7 +29,7 @@ class CardOut(Answer):
     """A comparison to judge: `left` is a, `right` is b. It does not reveal why it was dealt or
     which model wrote a completion."""
 
-    assignment_id: str
+    card_id: str
     prompt: str
     left: str
     right: str
@@ -62,10 +62,10 @@ class Extended(Answer):
 
 
 class VoteFields(Request):
-    """A judgement of a card (`assignment_id`: a is the left side, b the right side) or, for users
+    """A judgement of a card (`card_id`: a is the left side, b the right side) or, for users
     with `comparisons.read`, of a comparison (`comparison_id`: a and b as in the comparison)."""
 
-    assignment_id: Id | None = None
+    card_id: Id | None = None
     comparison_id: Id | None = None
     choice: Choice
     strength: int | None = Field(
@@ -106,7 +106,7 @@ class Batch(Request):
 
 class VoteReceipt(Answer):
     vote_id: str
-    assignment_id: str | None
+    card_id: str | None
     comparison_id: str | None = Field(description="Only if the vote named the comparison.")
     choice: Choice
     strength: int | None
@@ -131,7 +131,7 @@ class OwnVote(Answer):
     """One of your own votes as you cast it: a is the left side."""
 
     vote_id: str
-    assignment_id: str | None
+    card_id: str | None
     choice: Choice
     strength: int | None
     reason: str | None

@@ -141,7 +141,7 @@ class VotingSession:
 
     def send(self, card: CardContent, fields: dict[str, Any]) -> str:
         try:
-            sent = VoteFields(assignment_id=card.card.card_id, **fields)
+            sent = VoteFields(card_id=card.card.card_id, **fields)
         except ValidationError as cause:
             raise ConfigurationError(
                 "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in cause.errors())

@@ -35,7 +35,7 @@ def world(initialised: Path, tmp_path: Path) -> tuple[Home, str, str]:
     home.offer(N_CARDS)
     ann, bo = server.add("annotator"), server.add("annotator")
     [card] = lease(bo)
-    assert cast(bo, "first", assignment_id=card["assignment_id"], choice="a").status_code == 201
+    assert cast(bo, "first", card_id=card["card_id"], choice="a").status_code == 201
     tokens = home.token(ann.email), home.token(bo.email)
     server.close()
     return home, *tokens
@@ -47,10 +47,10 @@ def answers_to_bo(
     """What Bo gets after Ann chose `choices`, one a card in the order of their prompts."""
     server = serve(home)
     ann, bo = server.with_token(ann_token), server.with_token(bo_token)
-    cards = ann.post("/api/v1/assignments:lease", json={"n": N_CARDS}).json()["cards"]
+    cards = ann.post("/api/v1/cards:lease", json={"n": N_CARDS}).json()["cards"]
     assert len(cards) == N_CARDS
     for card, choice in zip(sorted(cards, key=lambda c: c["prompt"]), choices, strict=True):
-        body = {"assignment_id": card["assignment_id"], "choice": choice, "reason": choice * 9}
+        body = {"card_id": card["card_id"], "choice": choice, "reason": choice * 9}
         key = {"Idempotency-Key": card["prompt"]}
         assert ann.post("/api/v1/votes", json=body, headers=key).status_code == 201
     judged = rows(ann, "me/votes")
@@ -66,7 +66,7 @@ def answers_to_bo(
             with bo.stream("GET", address) as answer:
                 text = next(answer.iter_text(), "") if "events" in path else answer.read().decode()
                 found[f"{path}{query}"] = answer.status_code, VOLATILE.sub("", text)
-    leased = bo.post("/api/v1/assignments:lease", json={"n": N_CARDS})
+    leased = bo.post("/api/v1/cards:lease", json={"n": N_CARDS})
     shown = [sorted([c["prompt"], c["left"], c["right"]]) for c in leased.json()["cards"]]
     found["lease"] = leased.status_code, str(sorted(shown))
     return found
@@ -101,7 +101,7 @@ def test_an_annotator_reads_no_votes_but_their_own(site: Server) -> None:
     ann, bo = site.add("annotator"), site.add("annotator")
     for n in range(3):
         [card] = lease(ann)
-        of_card = {"assignment_id": card["assignment_id"], "choice": "a"}
+        of_card = {"card_id": card["card_id"], "choice": "a"}
         assert cast(ann, str(n), **of_card, reason="because").status_code == 201
     assert len(rows(ann.api, "me/votes")) == 3
     assert rows(bo.api, "me/votes") == []
@@ -112,7 +112,7 @@ def test_an_annotator_reads_no_votes_but_their_own(site: Server) -> None:
 
 def test_a_card_names_no_model_and_no_reason_why_it_was_dealt(site: Server) -> None:
     ann = site.add("annotator")
-    answer = ann.api.post("/api/v1/assignments:lease", json={"n": 5})
+    answer = ann.api.post("/api/v1/cards:lease", json={"n": 5})
     for card in answer.json()["cards"]:
-        assert set(card) == {"assignment_id", "prompt", "left", "right", "leased_until"}
+        assert set(card) == {"card_id", "prompt", "left", "right", "leased_until"}
     assert "imported" not in answer.text

@@ -19,7 +19,7 @@ N_VOTERS = 4
 
 
 def lease(person: Person, n: int = 1) -> list[dict[str, str]]:
-    answer = person.api.post("/api/v1/assignments:lease", json={"n": n})
+    answer = person.api.post("/api/v1/cards:lease", json={"n": n})
     assert answer.status_code == 200, answer.text
     cards: list[dict[str, str]] = answer.json()["cards"]
     return cards
@@ -32,7 +32,7 @@ def cast(person: Person, key: str, **body: Any) -> httpx.Response:
 def test_fifty_posts_with_one_key_are_one_vote(site: Server) -> None:
     ann = site.add("annotator")
     [card] = lease(ann)
-    body = {"assignment_id": card["assignment_id"], "choice": "a", "strength": 2}
+    body = {"card_id": card["card_id"], "choice": "a", "strength": 2}
 
     def post(_: int) -> tuple[int, str]:
         answer = cast(ann, "one", **body)
@@ -48,8 +48,8 @@ def test_fifty_posts_with_one_key_are_one_vote(site: Server) -> None:
 def test_another_vote_under_a_used_key_is_refused(site: Server) -> None:
     ann = site.add("annotator")
     [card] = lease(ann)
-    assert cast(ann, "k", assignment_id=card["assignment_id"], choice="a").status_code == 201
-    other = cast(ann, "k", assignment_id=card["assignment_id"], choice="b")
+    assert cast(ann, "k", card_id=card["card_id"], choice="a").status_code == 201
+    other = cast(ann, "k", card_id=card["card_id"], choice="b")
     assert other.status_code == 422
     assert [vote["choice"] for vote in rows(ann.api, "me/votes")] == ["a"]
 
@@ -57,8 +57,8 @@ def test_another_vote_under_a_used_key_is_refused(site: Server) -> None:
 def test_a_card_takes_one_vote_of_an_annotator(site: Server) -> None:
     ann = site.add("annotator")
     [card] = lease(ann)
-    assert cast(ann, "1", assignment_id=card["assignment_id"], choice="a").status_code == 201
-    assert cast(ann, "2", assignment_id=card["assignment_id"], choice="b").status_code == 409
+    assert cast(ann, "1", card_id=card["card_id"], choice="a").status_code == 201
+    assert cast(ann, "2", card_id=card["card_id"], choice="b").status_code == 409
     assert len(rows(ann.api, "me/votes")) == 1
 
 
@@ -73,7 +73,7 @@ def test_two_annotators_never_hold_one_card_of_overlap_one(site: Server) -> None
 def test_an_undone_vote_does_not_count_and_its_card_comes_back(site: Server) -> None:
     ann = site.add("annotator")
     [card] = lease(ann)
-    of_card = {"assignment_id": card["assignment_id"]}
+    of_card = {"card_id": card["card_id"]}
     made = cast(ann, "made", **of_card, choice="a").json()["vote_id"]
     undo = cast(ann, "undo", **of_card, choice="skip", flags=["undone"], supersedes=made)
     assert undo.status_code == 201, undo.text
@@ -91,7 +91,7 @@ def test_votes_by_one_annotator_are_left_right_and_stored_by_side(site: Server) 
     for n in range(6):
         [card] = lease(ann)
         key = str(n)
-        answer = cast(ann, key, assignment_id=card["assignment_id"], choice="a", strength=1)
+        answer = cast(ann, key, card_id=card["card_id"], choice="a", strength=1)
         shown[answer.json()["vote_id"]] = card
     for vote in rows(site.admin, "votes", annotator_id=ann.user_id):
         card = shown[vote["vote_id"]]
@@ -113,9 +113,9 @@ class Voter(threading.Thread):
     def run(self) -> None:
         draw = random.Random(self.person.email)
         while not self.has_ended.is_set():
-            leased = self.post("assignments:lease", {"n": 5}, str(uuid.uuid4()))
+            leased = self.post("cards:lease", {"n": 5}, str(uuid.uuid4()))
             for card in leased["cards"] if leased else ():
-                vote = {"assignment_id": card["assignment_id"], "choice": draw.choice("ab")}
+                vote = {"card_id": card["card_id"], "choice": draw.choice("ab")}
                 key = str(uuid.uuid4())
                 receipt = self.post("votes", vote, key)
                 if receipt is not None:
@@ -174,5 +174,5 @@ def test_killed_server_loses_no_vote_it_answered(home: Home, serve: Callable) ->
     assert {vote["vote_id"] for vote in stored} >= set(answered)
     assert sorted(vote["seq"] for vote in stored) == list(range(1, len(stored) + 1))
     for voter in voters:
-        cards = [vote["assignment_id"] for vote in rows(voter.person.api, "me/votes", limit=200)]
+        cards = [vote["card_id"] for vote in rows(voter.person.api, "me/votes", limit=200)]
         assert len(cards) == len(set(cards)), "what was sent again is stored once"

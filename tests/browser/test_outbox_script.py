@@ -72,7 +72,7 @@ class Box:
         self.page.evaluate("rules.length = 0; box.hurry()")
 
     def add(self, key: str, *, after: str | None = None, is_undo: bool = False) -> None:
-        body = {"assignment_id": f"card of {key}", "choice": "skip" if is_undo else "a"}
+        body = {"card_id": f"card of {key}", "choice": "skip" if is_undo else "a"}
         self.page.evaluate(
             "(entry) => box.add(entry)",
             {"key": key, "user": self.user, "after": after, "isUndo": is_undo, "body": body},

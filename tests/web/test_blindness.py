@@ -30,8 +30,8 @@ def test_votes_are_blind_if_annotator_is_the_only_role(
         is_blind
     ] * 2
     for client in (voter, narrow):
-        (card,) = client.post("/assignments:lease", json={"n": 1}).json()["cards"]
-        body = {"assignment_id": card["assignment_id"], "choice": "a"}
+        (card,) = client.post("/cards:lease", json={"n": 1}).json()["cards"]
+        body = {"card_id": card["card_id"], "choice": "a"}
         key = {"Idempotency-Key": str(uuid.uuid4())}
         receipt = client.post("/votes", json=body, headers=key)
         assert receipt.status_code == 201
@@ -53,8 +53,8 @@ def test_annotators_read_no_list_and_no_seed(web: Web):
 def test_votes_whose_annotator_gained_a_role_are_repeated_unchanged(web: Web):
     web.publish(1)
     ann = web.client("annotator")
-    (card,) = ann.post("/assignments:lease", json={"n": 1}).json()["cards"]
-    body = {"assignment_id": card["assignment_id"], "choice": "a"}
+    (card,) = ann.post("/cards:lease", json={"n": 1}).json()["cards"]
+    body = {"card_id": card["card_id"], "choice": "a"}
     first = ann.post("/votes", json=body, headers={"Idempotency-Key": "k"}).json()
     web.change(web.client("admin"), ann.user.user_id, roles=["annotator", "engineer"])
     again = ann.post("/votes", json=body, headers={"Idempotency-Key": "k"})

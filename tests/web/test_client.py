@@ -53,18 +53,16 @@ def test_cards_are_leased_judged_and_returned(annotator: Client, admin: Client) 
     assert annotator.extend() >= 3
     receipt = annotator.vote(
         "a",
-        assignment_id=first.assignment_id,
+        card_id=first.card_id,
         strength=3,
         reason="ok — ü",
         voted_at=datetime.now(UTC),
     )
-    changed = annotator.vote(
-        Choice.B, assignment_id=first.assignment_id, supersedes=receipt.vote_id
-    )
-    good = {"assignment_id": second.assignment_id, "choice": "a"}
-    results = annotator.vote_batch([good, {"assignment_id": "missing", "choice": "a"}])
+    changed = annotator.vote(Choice.B, card_id=first.card_id, supersedes=receipt.vote_id)
+    good = {"card_id": second.card_id, "choice": "a"}
+    results = annotator.vote_batch([good, {"card_id": "missing", "choice": "a"}])
     assert [result.status for result in results] == [201, 404]
-    annotator.release(third.assignment_id)
+    annotator.release(third.card_id)
     stored = {
         vote.vote_id: vote for vote in admin.votes(VoteFilter(annotator_id=annotator.me().user_id))
     }
@@ -76,7 +74,7 @@ def test_cards_are_leased_judged_and_returned(annotator: Client, admin: Client) 
 
 def test_refusals_raise_their_error(server: Served, annotator: Client, admin: Client) -> None:
     with pytest.raises(InvalidRequest) as invalid:
-        annotator.vote("a", assignment_id="x", strength=9)
+        annotator.vote("a", card_id="x", strength=9)
     assert [path for path, _ in invalid.value.fields] == ["body.strength"]
     with pytest.raises(MissingResource, match="404"):
         admin.comparison("nothing")
@@ -127,7 +125,7 @@ def test_script_of_the_documents_runs_in_under_thirty_lines(server: Served) -> N
 
 RECEIPT = {
     "vote_id": "v",
-    "assignment_id": "x",
+    "card_id": "x",
     "comparison_id": None,
     "choice": "a",
     "strength": None,
@@ -171,7 +169,7 @@ def test_vote_without_an_answer_is_sent_again_under_its_key(
     failure: httpx.Response | Exception,
 ) -> None:
     client, transport = client_of(failure, failure, httpx.Response(201, json=RECEIPT))
-    assert client.vote("a", assignment_id="x").vote_id == "v"
+    assert client.vote("a", card_id="x").vote_id == "v"
     assert len({request.headers["Idempotency-Key"] for request in transport.requests}) == 1
     assert len({request.content for request in transport.requests}) == 1
     assert len(transport.requests) == 3

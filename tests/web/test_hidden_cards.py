@@ -13,13 +13,13 @@ def judge(client, n: int) -> list[tuple[dict, dict]]:
     """Lease one card at a time and vote: (lease, receipt)."""
     seen = []
     for _ in range(n):
-        lease = client.post("/assignments:lease", json={"n": 1}).json()
+        lease = client.post("/cards:lease", json={"n": 1}).json()
         if not lease["cards"]:
             break
         card = lease["cards"][0]
         answer = client.post(
             "/votes",
-            json={"assignment_id": card["assignment_id"], "choice": "a"},
+            json={"card_id": card["card_id"], "choice": "a"},
             headers={"Idempotency-Key": str(uuid.uuid4())},
         )
         assert answer.status_code == 201, answer.text
@@ -44,9 +44,7 @@ def test_hidden_cards_look_like_any_other(web: Web):
     web.publish(30, prefix="g", offer=False, gold="a")
     ann = web.client("annotator")
     seen = judge(ann, 60)
-    kinds = [
-        web.store.cards.get(lease["cards"][0]["assignment_id"]).kind.value for lease, _ in seen
-    ]
+    kinds = [web.store.cards.get(lease["cards"][0]["card_id"]).kind.value for lease, _ in seen]
     assert {"normal", "repeat", "gold"} == set(kinds)
     shapes = {
         kind: {
@@ -57,7 +55,7 @@ def test_hidden_cards_look_like_any_other(web: Web):
         for kind in kinds
     }
     assert shapes["normal"] == shapes["repeat"] == shapes["gold"]
-    lengths = {len(lease["cards"][0]["assignment_id"]) for lease, _ in seen}
+    lengths = {len(lease["cards"][0]["card_id"]) for lease, _ in seen}
     assert lengths == {20}
     # Neither do one's own votes tell afterwards, nor the statistics of the day.
     own = ann.get("/me/votes", params={"limit": 200}).json()["items"]
@@ -78,13 +76,13 @@ def test_what_is_left_tells_no_hidden_card(web: Web):
     web.publish(30, prefix="g", offer=False, gold="a")
     ann = web.client("annotator")
     assert {lease["remaining"] for lease, _ in judge(ann, 10)} == {70}
-    ahead = [ann.post("/assignments:lease", json={"n": n}).json() for n in range(1, 21)]
+    ahead = [ann.post("/cards:lease", json={"n": n}).json() for n in range(1, 21)]
     assert [lease["remaining"] for lease in ahead] == [60] * 20
-    assert len({web.store.cards.get(card["assignment_id"]).kind for card in ahead[-1]["cards"]}) > 1
+    assert len({web.store.cards.get(card["card_id"]).kind for card in ahead[-1]["cards"]}) > 1
     judged = judge(ann, 30)
     told = [lease["remaining"] for lease, _ in judged]
     assert told == [60] * 10 + [50] * 10 + [40] * 10
-    ids = [lease["cards"][0]["assignment_id"] for lease, _ in judged]
+    ids = [lease["cards"][0]["card_id"] for lease, _ in judged]
     assert len({web.store.cards.get(card_id).kind for card_id in ids}) == 3
 
 
@@ -97,11 +95,11 @@ def test_cards_that_are_given_back_and_leased_again_are_the_same_whatever_their_
     ann = web.client("annotator")
     kinds = set()
     for _ in range(30):
-        (card,) = ann.post("/assignments:lease", json={"n": 1}).json()["cards"]
-        assert ann.post(f"/assignments/{card['assignment_id']}:release").status_code == 204
-        (again,) = ann.post("/assignments:lease", json={"n": 1}).json()["cards"]
+        (card,) = ann.post("/cards:lease", json={"n": 1}).json()["cards"]
+        assert ann.post(f"/cards/{card['card_id']}:release").status_code == 204
+        (again,) = ann.post("/cards:lease", json={"n": 1}).json()["cards"]
         assert {**again, "leased_until": ""} == {**card, "leased_until": ""}
-        kinds.add(web.store.cards.get(card["assignment_id"]).kind)
+        kinds.add(web.store.cards.get(card["card_id"]).kind)
         judge(ann, 1)
     assert len(kinds) == 3
 
@@ -124,18 +122,18 @@ def test_neither_id_nor_place_nor_time_of_a_card_goes_with_its_kind(web: Web):
         "length": [],
     }
     while len(hidden) < 360:
-        cards = ann.post("/assignments:lease", json={"n": 6}).json()["cards"]
+        cards = ann.post("/cards:lease", json={"n": 6}).json()["cards"]
         assert len({card["leased_until"] for card in cards}) == 1
         assert len({tuple(card) for card in cards}) == 1  # the same fields in the same order
         for place, card in enumerate(cards):
-            body = {"assignment_id": card["assignment_id"], "choice": "a"}
+            body = {"card_id": card["card_id"], "choice": "a"}
             receipt = ann.post(
                 "/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())}
             ).json()
-            assert set(receipt["assignment_id"] + receipt["vote_id"]) <= set("0123456789abcdef")
-            hidden.append(web.store.cards.get(card["assignment_id"]).kind.value != "normal")
-            signs["id"].append(int(card["assignment_id"][:8], 16))
-            signs["end of id"].append(int(card["assignment_id"][-8:], 16))
+            assert set(receipt["card_id"] + receipt["vote_id"]) <= set("0123456789abcdef")
+            hidden.append(web.store.cards.get(card["card_id"]).kind.value != "normal")
+            signs["id"].append(int(card["card_id"][:8], 16))
+            signs["end of id"].append(int(card["card_id"][-8:], 16))
             signs["place in the lease"].append(place)
             signs["vote"].append(int(receipt["vote_id"][:8], 16))
             signs["length"].append(len(json.dumps(receipt)))
@@ -151,10 +149,7 @@ def test_neither_id_nor_place_nor_time_of_a_card_goes_with_its_kind(web: Web):
         assert abs(together) <= 4.9 * (spread / n) ** 0.5, (name, together / (spread or 1) ** 0.5)
     # What one reads of one's own afterwards stands in the order in which it was judged, hidden or
     # not.
-    own = [
-        item["assignment_id"]
-        for item in ann.get("/me/votes", params={"limit": 200}).json()["items"]
-    ]
+    own = [item["card_id"] for item in ann.get("/me/votes", params={"limit": 200}).json()["items"]]
     assert own == [
         vote.card_id for vote in web.store.votes.page(annotator_id=ann.user.user_id, limit=200)
     ]
@@ -166,5 +161,5 @@ def test_nobody_judges_their_own_correction(web: Web):
     sent = {"kind": "correction", "prompt": "p", "completion": "bad", "correction": "good"}
     made = ann.post("/feedback", json=sent).json()
     web.store.cards.offer([made["comparison_id"]], overlap=1)
-    assert ann.post("/assignments:lease").json()["cards"] == []
-    assert len(bob.post("/assignments:lease").json()["cards"]) == 1
+    assert ann.post("/cards:lease").json()["cards"] == []
+    assert len(bob.post("/cards:lease").json()["cards"]) == 1

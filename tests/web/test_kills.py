@@ -50,10 +50,10 @@ class Voter(threading.Thread):
     def run(self) -> None:
         rng = random.Random(self.headers["Authorization"])
         while not self.ended.is_set():
-            lease = self._post("assignments:lease", {"n": 5}, None)
+            lease = self._post("cards:lease", {"n": 5}, None)
             for card in (lease or {}).get("cards", []):
                 body = {
-                    "assignment_id": card["assignment_id"],
+                    "card_id": card["card_id"],
                     "choice": rng.choice("ab"),
                     "strength": rng.randint(1, 4),
                     "reason": "so",

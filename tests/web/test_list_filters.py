@@ -26,11 +26,11 @@ def test_a_flag_takes_comparisons_out_of_use_until_it_is_removed(web: Web):
         flagged = engineer.post("/comparisons:flag", json={"ids": ids[:1], "flag": "pii"})
         assert flagged.json() == {"n_comparisons": n_changed, "n_withdrawn": n_changed}
     assert list_keys(engineer, "/comparisons", "comparison_id", flag="pii") == ids[:1]
-    cards = ann.post("/assignments:lease", json={"n": 9}).json()["cards"]
+    cards = ann.post("/cards:lease", json={"n": 9}).json()["cards"]
     assert len(cards) == 2
     engineer.post("/comparisons:flag", json={"ids": ids[:1], "flag": None})
     engineer.post("/comparisons:offer", json={"ids": ids})
-    cards = ann.post("/assignments:lease", json={"n": 9}).json()["cards"]
+    cards = ann.post("/cards:lease", json={"n": 9}).json()["cards"]
     assert len(cards) == 3
     refused = engineer.post("/comparisons:flag", json={"ids": ["none"], "flag": "pii"})
     assert refused.status_code == 404

@@ -203,7 +203,7 @@ def test_nobody_revokes_another_persons_token(web: Web):
 def test_a_token_carries_its_scopes_and_no_more(web: Web):
     reader = web.client("curator", scopes=["votes.read", "tokens.own", "audit.read"])
     assert reader.get("/votes").status_code == 200
-    assert reader.post("/assignments:lease", json={}).status_code == 403
+    assert reader.post("/cards:lease", json={}).status_code == 403
     assert reader.get("/audit").status_code == 403  # a scope brings nothing that its owner has not
     browser = web.browser(reader.user)
     assert (

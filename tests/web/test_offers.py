@@ -13,7 +13,7 @@ pytestmark = on_sqlite  # what they ask of the store is tested there, on both
 
 
 def leased(client: httpx.Client, n: int = 10) -> list[dict]:
-    return client.post("/assignments:lease", json={"n": n}).json()["cards"]
+    return client.post("/cards:lease", json={"n": n}).json()["cards"]
 
 
 def test_what_is_offered_to_somebody_by_name_comes_first_to_them_and_to_nobody_else(web: Web):
@@ -42,11 +42,9 @@ def test_what_is_offered_to_somebody_by_name_comes_first_to_them_and_to_nobody_e
         "a card does not say for whom it was meant"
     )
     for card in theirs:
-        sent = {"assignment_id": card["assignment_id"], "choice": "a"}
+        sent = {"card_id": card["card_id"], "choice": "a"}
         assert (
-            ann.post(
-                "/votes", json=sent, headers={"Idempotency-Key": card["assignment_id"]}
-            ).status_code
+            ann.post("/votes", json=sent, headers={"Idempotency-Key": card["card_id"]}).status_code
             == 201
         )
     assert web.store.cards.count_wanted(named) == dict.fromkeys(named, (1, 1))

@@ -160,9 +160,7 @@ def test_comparisons_are_offered_to_one_person_by_the_form(paged: Web):
         in offered(paged, engineer, annotator_id=who).text
     )
     assert "No new judgements requested" in offered(paged, engineer, annotator_id=who).text
-    leased = [
-        len(one.post("/assignments:lease", json={"n": 5}).json()["cards"]) for one in (bo, ann)
-    ]
+    leased = [len(one.post("/cards:lease", json={"n": 5}).json()["cards"]) for one in (bo, ann)]
     assert leased == [0, len(named)]
     assert "Requested 2 judgements of 2 comparisons" in offered(paged, engineer).text, (
         "anybody is asked beside"

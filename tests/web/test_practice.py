@@ -25,7 +25,7 @@ def test_a_practice_round_shows_no_answer_before_it_and_counts_nowhere(web: Web)
     assert web.store.votes.count() == 0
     figures = ann.get("/me/statistics").json()
     assert (figures["votes_today"], figures["gold"]["n"]) == (0, 0)
-    lease = ann.post("/assignments:lease", json={"n": 20}).json()
+    lease = ann.post("/cards:lease", json={"n": 20}).json()
     assert not {card["prompt"] for card in lease["cards"]} & {
         card["prompt"] for card in round_["cards"]
     }
@@ -69,5 +69,5 @@ def test_checkable_prompts_are_practised_on_without_gold(web: Web):
     assert ann.post(f"/practice/{ids[2]}:reveal").status_code == 404
     assert ann.get("/practice").json()["cards"] == []
     web.store.cards.offer(ids[:2], overlap=1)
-    dealt = ann.post("/assignments:lease", json={"n": 20}).json()["cards"]
+    dealt = ann.post("/cards:lease", json={"n": 20}).json()["cards"]
     assert [card["prompt"] for card in dealt] == ["prompt c2"]

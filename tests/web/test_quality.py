@@ -34,8 +34,8 @@ def judge(
 ) -> list[str]:
     """Votes on dealt cards: the page's side, whichever completion stands there."""
     made = []
-    for card in client.post("/assignments:lease", json={"n": n}).json()["cards"]:
-        body = {"assignment_id": card["assignment_id"], "choice": choice} | (
+    for card in client.post("/cards:lease", json={"n": n}).json()["cards"]:
+        body = {"card_id": card["card_id"], "choice": choice} | (
             {} if seconds is None else {"duration_s": seconds}
         )
         answer = client.post("/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())})

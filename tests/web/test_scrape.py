@@ -81,7 +81,7 @@ def test_prometheus_reads_votes_and_requests_of_this_process(web: Web):
     web.publish(2)
     annotator = web.client("annotator")
     for card in lease(annotator, 2):
-        assert vote(annotator, card["assignment_id"]).status_code == 201
+        assert vote(annotator, card["card_id"]).status_code == 201
     annotator.get("/nope")
     found = scrape(web)
     assert found["rlhf_votes_total"] == {(): 2}
@@ -124,7 +124,7 @@ class TestWithACollector:
         web.publish(1)
         annotator = web.client("annotator")
         [card] = lease(annotator, 1)
-        assert vote(annotator, card["assignment_id"], reason="too long").status_code == 201
+        assert vote(annotator, card["card_id"], reason="too long").status_code == 201
         flush_spans()
         [span] = collector.spans
         assert (span.name, span.parent_id) == ("POST /api/v1/votes", "")

@@ -28,7 +28,7 @@ def test_another_sites_form_does_nothing_with_a_cookie(web: Web, headers: dict[s
     browser = web.browser(web.add("admin"))
     del browser.headers["Origin"]
     answers = [
-        browser.post("/assignments:lease", headers=headers),
+        browser.post("/cards:lease", headers=headers),
         browser.post(
             "/users",
             content="email=x",
@@ -44,14 +44,13 @@ def test_another_sites_form_does_nothing_with_a_cookie(web: Web, headers: dict[s
 
 def test_ones_own_pages_and_programs_are_let_through(web: Web):
     browser = web.browser(web.add("annotator"))
-    assert browser.post("/assignments:lease").status_code == 200
+    assert browser.post("/cards:lease").status_code == 200
     del browser.headers["Origin"]
     assert (
-        browser.post("/assignments:lease", headers={"Sec-Fetch-Site": "same-origin"}).status_code
-        == 200
+        browser.post("/cards:lease", headers={"Sec-Fetch-Site": "same-origin"}).status_code == 200
     )
     # a token is no cookie
-    assert web.client("annotator").post("/assignments:lease").status_code == 200
+    assert web.client("annotator").post("/cards:lease").status_code == 200
     assert browser.get("/me").status_code == 200
 
 
@@ -139,14 +138,14 @@ def test_an_unstated_gigabyte_is_cut_off(web: Web):
 BODIES = {
     "deep lists": b"[" * 400_000,
     "deep objects": b'{"a":' * 200_000,
-    "deep and closed": b'{"assignment_id":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
-    "no text": b'{"assignment_id": "\xff\xfe"}',
+    "deep and closed": b'{"card_id":' + b"[" * 100_000 + b"]" * 100_000 + b"}",
+    "no text": b'{"card_id": "\xff\xfe"}',
     "utf-16": '{"choice": "a"}'.encode("utf-16"),
-    "half a character": b'{"assignment_id": "\\ud800", "choice": "a"}',
-    "NUL": b'{"assignment_id": "a\\u0000b", "choice": "a"}',
-    "not a number": b'{"assignment_id": "x", "choice": "a", "duration_s": NaN}',
-    "endless": b'{"assignment_id": "x", "choice": "a", "duration_s": 1e999}',
-    "huge integer": b'{"assignment_id": "x", "choice": "a", "strength": ' + b"9" * 100_000 + b"}",
+    "half a character": b'{"card_id": "\\ud800", "choice": "a"}',
+    "NUL": b'{"card_id": "a\\u0000b", "choice": "a"}',
+    "not a number": b'{"card_id": "x", "choice": "a", "duration_s": NaN}',
+    "endless": b'{"card_id": "x", "choice": "a", "duration_s": 1e999}',
+    "huge integer": b'{"card_id": "x", "choice": "a", "strength": ' + b"9" * 100_000 + b"}",
     "many keys": b"{" + b",".join(b'"k%d":1' % i for i in range(100_000)) + b"}",
     "no json": b"<xml/>",
     "nothing": b"",

@@ -16,20 +16,20 @@ from tests.web.databases import on_sqlite
 
 
 def lease(client: httpx.Client, n: int = 5) -> list[dict]:
-    answer = client.post("/assignments:lease", json={"n": n})
+    answer = client.post("/cards:lease", json={"n": n})
     assert answer.status_code == 200, answer.text
     return answer.json()["cards"]
 
 
 def vote(
     client: httpx.Client,
-    assignment_id: str | None,
+    card_id: str | None,
     choice: str = "a",
     *,
     key: str | None = None,
     **more,
 ) -> httpx.Response:
-    body = {"assignment_id": assignment_id, "choice": choice, **more}
+    body = {"card_id": card_id, "choice": choice, **more}
     return client.post("/votes", json=body, headers={"Idempotency-Key": key or str(uuid.uuid4())})
 
 
@@ -40,7 +40,7 @@ def test_a_vote_is_kept_as_it_was_cast_with_the_sides_of_the_comparison(web: Web
     for card in lease(ann, 12):
         answer = vote(
             ann,
-            card["assignment_id"],
+            card["card_id"],
             "a",
             strength=3,
             reason="warmer — ü",
@@ -81,7 +81,7 @@ def test_a_vote_is_kept_as_it_was_cast_with_the_sides_of_the_comparison(web: Web
 def test_a_vote_names_guidelines_that_there_are_and_without_a_version_the_newest(web: Web):
     web.publish(3)
     ann = web.client("annotator")
-    cards = [card["assignment_id"] for card in lease(ann, 3)]
+    cards = [card["card_id"] for card in lease(ann, 3)]
     refused = vote(ann, cards[0], guideline_version=1)
     assert (refused.status_code, refused.json()["errors"][0]["path"]) == (
         422,
@@ -112,7 +112,7 @@ def test_the_same_request_under_the_same_key_is_one_vote_and_one_answer(web: Web
     ann = web.client("annotator")
     (card,) = lease(ann)
     with ThreadPoolExecutor(50) as pool:
-        answers = list(pool.map(lambda _: vote(ann, card["assignment_id"], key="k"), range(50)))
+        answers = list(pool.map(lambda _: vote(ann, card["card_id"], key="k"), range(50)))
     assert {answer.status_code for answer in answers} == {201}
     assert len({answer.text for answer in answers}) == 1
     assert web.store.votes.count() == 1
@@ -122,10 +122,10 @@ def test_another_body_under_a_known_key_is_refused(web: Web):
     web.publish(2)
     ann = web.client("annotator")
     one, two = lease(ann)
-    assert vote(ann, one["assignment_id"], key="k").status_code == 201
+    assert vote(ann, one["card_id"], key="k").status_code == 201
     for body in (
-        {"assignment_id": one["assignment_id"], "choice": "b"},
-        {"assignment_id": two["assignment_id"], "choice": "a"},
+        {"card_id": one["card_id"], "choice": "b"},
+        {"card_id": two["card_id"], "choice": "a"},
     ):
         answer = ann.post("/votes", json=body, headers={"Idempotency-Key": "k"})
         assert answer.status_code == 422, answer.text
@@ -136,7 +136,7 @@ def test_two_people_may_use_the_same_key(web: Web):
     web.publish(1, overlap=2)
     for ann in (web.client("annotator"), web.client("annotator")):
         (card,) = lease(ann)
-        assert vote(ann, card["assignment_id"], key="1").status_code == 201
+        assert vote(ann, card["card_id"], key="1").status_code == 201
     assert web.store.votes.count() == 2
 
 
@@ -145,11 +145,11 @@ def test_a_replay_is_answered_the_same_although_clock_guidelines_and_rules_went_
     web.publish(1)
     ann = web.client("annotator")
     (card,) = lease(ann)
-    first = vote(ann, card["assignment_id"], key="k")
+    first = vote(ann, card["card_id"], key="k")
     web.store.guidelines.add("Be fair.", after=0, actor="test")
     web.rule(requires_reason=True)
     web.clock.shift = timedelta(hours=1)
-    again = vote(ann, card["assignment_id"], key="k")
+    again = vote(ann, card["card_id"], key="k")
     assert (again.status_code, again.json()["vote_id"], again.json()["voted_at"]) == (
         201, first.json()["vote_id"], first.json()["voted_at"],
     )  # fmt: skip
@@ -161,8 +161,8 @@ def test_somebody_elses_card_is_not_found(web: Web):
     (card,) = lease(web.client("annotator"))
     other = web.client("annotator")
     answers = [
-        vote(other, card["assignment_id"]),
-        other.post(f"/assignments/{card['assignment_id']}:release"),
+        vote(other, card["card_id"]),
+        other.post(f"/cards/{card['card_id']}:release"),
         vote(other, "nope"),
     ]
     assert [answer.status_code for answer in answers] == [404, 404, 404]
@@ -174,9 +174,9 @@ def test_a_vote_after_the_lease_on_a_card_that_was_let_again_is_one_more(web: We
     (card,) = lease(late)
     web.clock.shift = timedelta(minutes=30)
     (again,) = lease(other)
-    answer = vote(late, card["assignment_id"])
+    answer = vote(late, card["card_id"])
     assert answer.status_code == 201
-    in_time = vote(other, again["assignment_id"])
+    in_time = vote(other, again["card_id"])
     assert in_time.status_code == 201
     left = web.store.cards.remaining_work()
     assert (left.n_wanted, left.n_done, web.store.votes.count()) == (1, 1, 2)
@@ -186,12 +186,12 @@ def test_a_vote_is_taken_back_and_cast_anew(web: Web):
     web.publish(1)
     ann = web.client("annotator")
     (card,) = lease(ann)
-    first = vote(ann, card["assignment_id"], "a", strength=4).json()
-    undone = vote(ann, card["assignment_id"], "skip", supersedes=first["vote_id"], flags=["undone"])
+    first = vote(ann, card["card_id"], "a", strength=4).json()
+    undone = vote(ann, card["card_id"], "skip", supersedes=first["vote_id"], flags=["undone"])
     assert undone.status_code == 201
     assert web.store.cards.remaining_work().n_done == 0
-    assert [c["assignment_id"] for c in lease(ann)] == [card["assignment_id"]]  # still on the table
-    anew = vote(ann, card["assignment_id"], "b", strength=1, supersedes=undone.json()["vote_id"])
+    assert [c["card_id"] for c in lease(ann)] == [card["card_id"]]  # still on the table
+    anew = vote(ann, card["card_id"], "b", strength=1, supersedes=undone.json()["vote_id"])
     assert anew.status_code == 201
     assert web.store.votes.count() == 3
     counting = [vote.vote_id for vote in web.store.votes.page() if vote.is_counting]
@@ -206,16 +206,16 @@ def test_a_vote_stands_after_the_time_to_undo(web: Web):
     web.rule(undo_seconds=10)
     ann = web.client("annotator")
     (card,) = lease(ann)
-    first = vote(ann, card["assignment_id"]).json()
+    first = vote(ann, card["card_id"]).json()
     web.clock.shift = timedelta(seconds=16)
-    late = vote(ann, card["assignment_id"], "b", supersedes=first["vote_id"])
+    late = vote(ann, card["card_id"], "b", supersedes=first["vote_id"])
     assert (late.status_code, late.json()["type"]) == (409, "urn:rlhf:problem:undo_is_over")
     # Both waited in an outbox: the keys were pressed three seconds apart.
     pressed = web.store.votes.get(first["vote_id"]).voted_at + timedelta(seconds=3)
     assert (
         vote(
             ann,
-            card["assignment_id"],
+            card["card_id"],
             "b",
             supersedes=first["vote_id"],
             voted_at=pressed.isoformat(),
@@ -230,9 +230,9 @@ def test_no_clock_of_a_sender_changes_a_vote_days_later(web: Web):
     web.publish(2)
     ann = web.client("annotator")
     one, two = lease(ann)
-    first = vote(ann, one["assignment_id"]).json()
+    first = vote(ann, one["card_id"]).json()
     before = (web.clock.now() - timedelta(hours=2)).isoformat()
-    backdated = vote(ann, two["assignment_id"], voted_at=before).json()
+    backdated = vote(ann, two["card_id"], voted_at=before).json()
     for shift, ok in (
         (timedelta(minutes=55), True),
         (timedelta(minutes=61), False),
@@ -243,7 +243,7 @@ def test_no_clock_of_a_sender_changes_a_vote_days_later(web: Web):
             told = web.store.votes.get(old["vote_id"]).voted_at
             early = vote(
                 ann,
-                card["assignment_id"],
+                card["card_id"],
                 "b",
                 supersedes=old["vote_id"],
                 voted_at=(told - timedelta(seconds=1)).isoformat(),
@@ -252,7 +252,7 @@ def test_no_clock_of_a_sender_changes_a_vote_days_later(web: Web):
             if not ok:
                 late = vote(
                     ann,
-                    card["assignment_id"],
+                    card["card_id"],
                     "b",
                     supersedes=old["vote_id"],
                     voted_at=told.isoformat(),
@@ -263,7 +263,7 @@ def test_no_clock_of_a_sender_changes_a_vote_days_later(web: Web):
                 )
                 undo = vote(
                     ann,
-                    card["assignment_id"],
+                    card["card_id"],
                     "skip",
                     supersedes=old["vote_id"],
                     voted_at=told.isoformat(),
@@ -274,9 +274,7 @@ def test_no_clock_of_a_sender_changes_a_vote_days_later(web: Web):
     web.clock.shift = timedelta(minutes=55)
     waited = (web.store.votes.get(first["vote_id"]).voted_at + timedelta(seconds=3)).isoformat()
     assert (
-        vote(
-            ann, one["assignment_id"], "b", supersedes=first["vote_id"], voted_at=waited
-        ).status_code
+        vote(ann, one["card_id"], "b", supersedes=first["vote_id"], voted_at=waited).status_code
         == 201
     ), "it was in an outbox"
 
@@ -286,15 +284,15 @@ def test_a_card_judged_anew_after_an_undo_is_one_pass_whoever_remembers_it(web: 
     web.publish(1, gold="a")
     ann = web.client("admin")
     (card,) = lease(ann)
-    first = vote(ann, card["assignment_id"]).json()
+    first = vote(ann, card["card_id"]).json()
     undone = vote(
-        ann, card["assignment_id"], "skip", supersedes=first["vote_id"], flags=["undone"]
+        ann, card["card_id"], "skip", supersedes=first["vote_id"], flags=["undone"]
     ).json()
     web.clock.shift = timedelta(days=1)
-    again = vote(ann, card["assignment_id"], key="k")
+    again = vote(ann, card["card_id"], key="k")
     assert (again.status_code, again.json()["supersedes"]) == (201, undone["vote_id"])
-    assert vote(ann, card["assignment_id"], key="k").text == again.text
-    assert vote(ann, card["assignment_id"]).status_code == 409
+    assert vote(ann, card["card_id"], key="k").text == again.text
+    assert vote(ann, card["card_id"]).status_code == 409
     judged = standing(web.store.votes.log())
     assert judged.loc[judged["choice"] != "skip", "pass_no"].tolist() == [1]
     web.clock.shift = timedelta(days=2)
@@ -307,11 +305,8 @@ def test_a_card_judged_anew_after_an_undo_is_one_pass_whoever_remembers_it(web: 
 def test_nobody_undoes_another_persons_vote(web: Web):
     web.publish(1, overlap=2)
     one, other = web.client("annotator"), web.client("annotator")
-    first = vote(one, lease(one)[0]["assignment_id"]).json()
-    assert (
-        vote(other, lease(other)[0]["assignment_id"], supersedes=first["vote_id"]).status_code
-        == 404
-    )
+    first = vote(one, lease(one)[0]["card_id"]).json()
+    assert vote(other, lease(other)[0]["card_id"], supersedes=first["vote_id"]).status_code == 404
 
 
 @on_sqlite
@@ -319,7 +314,7 @@ def test_a_refused_undo_names_no_comparison(web: Web):
     """Annotators know cards: an id would tell them which cards are on one comparison."""
     ids = web.publish(2)
     ann = web.client("annotator")
-    first, second = (card["assignment_id"] for card in lease(ann, 2))
+    first, second = (card["card_id"] for card in lease(ann, 2))
     refused = vote(ann, second, supersedes=vote(ann, first).json()["vote_id"])
     assert (refused.status_code, "on another comparison" in refused.json()["detail"]) == (422, True)
     assert not any(comparison_id in refused.text for comparison_id in ids)
@@ -330,7 +325,7 @@ def test_a_skip_leaves_the_comparison_to_others(web: Web):
     one, other = web.client("annotator"), web.client("annotator")
     (card,) = lease(one)
     assert lease(other) == []
-    assert vote(one, card["assignment_id"], "skip").status_code == 201
+    assert vote(one, card["card_id"], "skip").status_code == 201
     assert lease(one) == []
     assert len(lease(other)) == 1
 
@@ -355,13 +350,13 @@ def test_a_skip_leaves_the_comparison_to_others(web: Web):
         ({"voted_at": "2026-01-02T12:00:00"}, "body.voted_at"),
         ({"voted_at": "1999-01-02T12:00:00Z"}, "body.voted_at"),
         ({"colour": "red"}, "body.colour"),
-        ({"assignment_id": None}, "body.assignment_id"),
+        ({"card_id": None}, "body.card_id"),
     ],
 )
 def test_what_is_wrong_with_a_vote_is_named(web: Web, wrong: dict, path: str):
     web.publish(1)
     ann = web.client("annotator")
-    body = {"assignment_id": lease(ann)[0]["assignment_id"], "choice": "a", **wrong}
+    body = {"card_id": lease(ann)[0]["card_id"], "choice": "a", **wrong}
     answer = ann.post("/votes", json=body, headers={"Idempotency-Key": "k"})
     assert answer.status_code == 422, answer.text
     assert path in [error["path"] for error in answer.json()["errors"]]
@@ -372,9 +367,7 @@ def test_what_is_wrong_with_a_vote_is_named(web: Web, wrong: dict, path: str):
 def test_a_vote_without_a_key_is_refused(web: Web):
     web.publish(1)
     ann = web.client("annotator")
-    answer = ann.post(
-        "/votes", json={"assignment_id": lease(ann)[0]["assignment_id"], "choice": "a"}
-    )
+    answer = ann.post("/votes", json={"card_id": lease(ann)[0]["card_id"], "choice": "a"})
     assert answer.status_code == 422
     assert answer.json()["errors"][0]["path"] == "header.Idempotency-Key"
 
@@ -385,10 +378,10 @@ def test_a_project_may_ask_for_reasons(web: Web):
     web.publish(3)
     ann = web.client("annotator")
     one, two, _ = lease(ann)
-    assert vote(ann, one["assignment_id"]).status_code == 422
-    assert vote(ann, one["assignment_id"], reason="  ").status_code == 422
-    assert vote(ann, one["assignment_id"], reason="truer").status_code == 201
-    assert vote(ann, two["assignment_id"], "skip").status_code == 201
+    assert vote(ann, one["card_id"]).status_code == 422
+    assert vote(ann, one["card_id"], reason="  ").status_code == 422
+    assert vote(ann, one["card_id"], reason="truer").status_code == 201
+    assert vote(ann, two["card_id"], "skip").status_code == 201
 
 
 def test_a_vote_by_a_clock_that_is_ahead_counts_as_now(web: Web):
@@ -396,10 +389,10 @@ def test_a_vote_by_a_clock_that_is_ahead_counts_as_now(web: Web):
     ann = web.client("annotator")
     (card,) = lease(ann)
     body = {"voted_at": "2100-01-01T00:00:00Z"}
-    first = vote(ann, card["assignment_id"], key="k", **body)
+    first = vote(ann, card["card_id"], key="k", **body)
     assert first.status_code == 201
     assert first.json()["voted_at"] <= first.json()["received_at"]
-    assert vote(ann, card["assignment_id"], key="k", **body).text == first.text
+    assert vote(ann, card["card_id"], key="k", **body).text == first.text
 
 
 def test_a_vote_by_comparison_is_for_those_who_may_read_comparisons(web: Web):
@@ -424,22 +417,22 @@ def test_a_vote_by_comparison_is_for_those_who_may_read_comparisons(web: Web):
 def test_votes_of_a_service_are_votes_of_a_machine(web: Web):
     web.publish(1)
     robot = web.client(user=web.add("admin", kind="service"))
-    answer = vote(robot, lease(robot)[0]["assignment_id"])
+    answer = vote(robot, lease(robot)[0]["card_id"])
     assert web.store.votes.get(answer.json()["vote_id"]).annotator_kind == AnnotatorKind.MACHINE
 
 
 def test_a_batch_is_answered_for_vote_by_vote(web: Web):
     web.publish(3)
     ann = web.client("annotator")
-    one, two, three = (card["assignment_id"] for card in lease(ann))
+    one, two, three = (card["card_id"] for card in lease(ann))
     batch = [
-        {"idempotency_key": "1", "assignment_id": one, "choice": "a"},
-        {"idempotency_key": "2", "assignment_id": "nope", "choice": "a"},
-        {"idempotency_key": "3", "assignment_id": two, "choice": "purple"},
-        {"idempotency_key": "4", "assignment_id": two, "choice": "tie", "strength": 3},
-        {"idempotency_key": "5", "assignment_id": three, "choice": "b"},
-        {"idempotency_key": "6", "assignment_id": three, "choice": "a"},
-        {"idempotency_key": "ké", "assignment_id": three, "choice": "b"},
+        {"idempotency_key": "1", "card_id": one, "choice": "a"},
+        {"idempotency_key": "2", "card_id": "nope", "choice": "a"},
+        {"idempotency_key": "3", "card_id": two, "choice": "purple"},
+        {"idempotency_key": "4", "card_id": two, "choice": "tie", "strength": 3},
+        {"idempotency_key": "5", "card_id": three, "choice": "b"},
+        {"idempotency_key": "6", "card_id": three, "choice": "a"},
+        {"idempotency_key": "ké", "card_id": three, "choice": "b"},
         "no vote at all",
     ]
     answer = ann.post("/votes:batch", json={"votes": batch})
@@ -459,10 +452,7 @@ def test_ones_own_votes_are_read_as_they_were_cast(web: Web):
     web.publish(6)
     ann = web.client("annotator")
     for i, card in enumerate(lease(ann, 6)):
-        assert (
-            vote(ann, card["assignment_id"], "a" if i % 2 else "b", reason=f"r{i}").status_code
-            == 201
-        )
+        assert vote(ann, card["card_id"], "a" if i % 2 else "b", reason=f"r{i}").status_code == 201
     first = ann.get("/me/votes", params={"limit": 4}).json()
     rest = ann.get("/me/votes", params={"limit": 4, "cursor": first["next"]}).json()
     items = first["items"] + rest["items"]

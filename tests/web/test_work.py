@@ -22,9 +22,9 @@ from tests.web.databases import on_sqlite
 
 def judge_all(client: httpx.Client, choice: str = "a", **more: object) -> list[dict]:
     receipts = []
-    while cards := client.post("/assignments:lease", json={"n": 20}).json()["cards"]:
+    while cards := client.post("/cards:lease", json={"n": 20}).json()["cards"]:
         for card in cards:
-            body = {"assignment_id": card["assignment_id"], "choice": choice, **more}
+            body = {"card_id": card["card_id"], "choice": choice, **more}
             answer = client.post(
                 "/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())}
             )
@@ -78,7 +78,7 @@ def test_an_empty_table_says_why(web: Web):
     ann, bob = web.client("annotator"), web.client("annotator")
 
     def why(client: httpx.Client) -> tuple:
-        answer = client.post("/assignments:lease", json={"n": 2}).json()
+        answer = client.post("/cards:lease", json={"n": 2}).json()
         return len(answer["cards"]), answer["reason_empty"]
 
     assert why(ann) == (0, "nothing_open")
@@ -109,16 +109,16 @@ def test_guidelines_are_versioned_and_a_vote_keeps_its_version(web: Web):
         curator.post("/guidelines", json={"text": "Bad"}, headers={"If-Match": "x"}).status_code
         == 422
     )
-    one, two = ann.post("/assignments:lease").json()["cards"]
+    one, two = ann.post("/cards:lease").json()["cards"]
     vote = ann.post(
         "/votes",
-        json={"assignment_id": one["assignment_id"], "choice": "a"},
+        json={"card_id": one["card_id"], "choice": "a"},
         headers={"Idempotency-Key": "1"},
     ).json()
     assert web.store.votes.get(vote["vote_id"]).guideline_version == 1
     curator.post("/guidelines", json={"text": "Two"}, headers={"If-Match": '"1"'})
     # pressed before there was a second version
-    late = {"assignment_id": two["assignment_id"], "choice": "a", "guideline_version": 1}
+    late = {"card_id": two["card_id"], "choice": "a", "guideline_version": 1}
     vote = ann.post("/votes", json=late, headers={"Idempotency-Key": "2"})
     assert web.store.votes.get(vote.json()["vote_id"]).guideline_version == 1
     assert ann.post("/votes", json=late, headers={"Idempotency-Key": "2"}).text == vote.text
@@ -148,17 +148,17 @@ def test_rules_are_edited_by_who_read_the_newest(web: Web):
         == 422
     )
     ann = web.client("annotator")
-    assert ann.post("/assignments:lease").json()["rules"]["dimensions"] == ["kind", "true"]
+    assert ann.post("/cards:lease").json()["rules"]["dimensions"] == ["kind", "true"]
 
 
 def test_progress_counts_what_stands(web: Web):
     web.publish(10)
     ann, reader = web.client("annotator"), web.client("approver")
-    cards = ann.post("/assignments:lease", json={"n": 10}).json()["cards"]
+    cards = ann.post("/cards:lease", json={"n": 10}).json()["cards"]
 
     def vote(i: int, choice: str, **more: object) -> dict:
         body = {
-            "assignment_id": cards[i]["assignment_id"],
+            "card_id": cards[i]["card_id"],
             "choice": choice,
             "duration_s": float(i),
             **more,

@@ -14,7 +14,7 @@ export class CardQueue extends EventTarget {
     this.user = user;
     this.cards = []; // ahead of the one that is shown
     this.shown = null;
-    this.judged = new Set(); // assignment ids, whether or not their votes arrived yet
+    this.judged = new Set(); // card ids, whether or not their votes arrived yet
     this.elsewhere = new Set(); // shown in other tabs
     this.unsentCards = unsentCards; // how many judged cards the server still counts as held
     this.rules = null;
@@ -35,7 +35,7 @@ export class CardQueue extends EventTarget {
   /** The next card, marked as shown; null if none is loaded. */
   next() {
     this.shown = this.cards.shift() ?? null;
-    if (this.shown) this.say({ what: "shown", id: this.shown.assignment_id });
+    if (this.shown) this.say({ what: "shown", id: this.shown.card_id });
     return this.shown;
   }
 
@@ -44,27 +44,27 @@ export class CardQueue extends EventTarget {
   }
 
   judge(card) {
-    this.judged.add(card.assignment_id);
-    this.say({ what: "judged", id: card.assignment_id });
+    this.judged.add(card.card_id);
+    this.say({ what: "judged", id: card.card_id });
   }
 
   /** Drop a card whose vote stands after all, if it is queued. */
   stand(card) {
     this.judge(card);
-    this.cards = this.cards.filter((one) => one.assignment_id !== card.assignment_id);
+    this.cards = this.cards.filter((one) => one.card_id !== card.card_id);
   }
 
   /** Allow a card to be dealt again whose vote will never arrive. */
   unjudge(card) {
-    this.judged.delete(card.assignment_id);
+    this.judged.delete(card.card_id);
     this.refill();
   }
 
   takeBack(card) {
-    this.judged.delete(card.assignment_id);
-    this.cards = this.cards.filter((one) => one.assignment_id !== card.assignment_id);
+    this.judged.delete(card.card_id);
+    this.cards = this.cards.filter((one) => one.card_id !== card.card_id);
     this.shown = card;
-    this.say({ what: "shown", id: card.assignment_id });
+    this.say({ what: "shown", id: card.card_id });
   }
 
   /** Lease more cards if fewer than wanted are queued. */
@@ -77,7 +77,7 @@ export class CardQueue extends EventTarget {
     try {
       const n = Math.min(MOST_AT_ONCE, this.ahead + 1 + this.unsentCards());
       const asked = Date.now();
-      const response = await this.post("/api/v1/assignments:lease", { n });
+      const response = await this.post("/api/v1/cards:lease", { n });
       if (!response.ok)
         throw new Refused(response.status, (await response.json().catch(() => null))?.type);
       const told = Date.parse(response.headers.get("Date") ?? "");
@@ -101,16 +101,16 @@ export class CardQueue extends EventTarget {
     this.rules = lease.rules;
     this.guidelineVersion = lease.guideline_version;
     this.remaining = lease.remaining;
-    const known = new Set(this.cards.map((card) => card.assignment_id));
-    if (this.shown) known.add(this.shown.assignment_id);
+    const known = new Set(this.cards.map((card) => card.card_id));
+    if (this.shown) known.add(this.shown.card_id);
     const fresh = lease.cards.filter(
-      (card) => !known.has(card.assignment_id) && !this.judged.has(card.assignment_id),
+      (card) => !known.has(card.card_id) && !this.judged.has(card.card_id),
     );
     // A card that another tab shows comes last: it will be judged there.
-    const isElsewhere = (card) => this.elsewhere.has(card.assignment_id);
+    const isElsewhere = (card) => this.elsewhere.has(card.card_id);
     this.cards.push(...fresh.filter((card) => !isElsewhere(card)), ...fresh.filter(isElsewhere));
     for (const card of this.cards) {
-      const again = lease.cards.find((one) => one.assignment_id === card.assignment_id);
+      const again = lease.cards.find((one) => one.card_id === card.card_id);
       if (again) card.leased_until = again.leased_until;
     }
     const isEmpty = !this.shown && this.cards.length === 0;
@@ -129,7 +129,7 @@ export class CardQueue extends EventTarget {
   /** Extend all leases while a card is shown. */
   async extend() {
     try {
-      const response = await this.post("/api/v1/assignments:extend");
+      const response = await this.post("/api/v1/cards:extend");
       if (response.ok && this.rules) {
         const until = new Date(
           Date.now() + this.skew + this.rules.lease_minutes * 60_000,
@@ -144,15 +144,15 @@ export class CardQueue extends EventTarget {
   /** Release all cards when the page is left. */
   release() {
     for (const card of [this.shown, ...this.cards]) {
-      if (!card || this.judged.has(card.assignment_id) || this.elsewhere.has(card.assignment_id))
+      if (!card || this.judged.has(card.card_id) || this.elsewhere.has(card.card_id))
         continue;
       this.post(
-        `/api/v1/assignments/${encodeURIComponent(card.assignment_id)}:release`,
+        `/api/v1/cards/${encodeURIComponent(card.card_id)}:release`,
         undefined,
         { keepalive: true },
       ).catch(() => {});
     }
-    if (this.shown) this.say({ what: "left", id: this.shown.assignment_id });
+    if (this.shown) this.say({ what: "left", id: this.shown.card_id });
     this.cards = [];
   }
 
@@ -175,19 +175,19 @@ export class CardQueue extends EventTarget {
   }
 
   heard({ what, id }) {
-    if (what === "hello" && this.shown) this.say({ what: "shown", id: this.shown.assignment_id });
+    if (what === "hello" && this.shown) this.say({ what: "shown", id: this.shown.card_id });
     if (what === "left") this.elsewhere.delete(id);
     if (what === "shown") {
       this.elsewhere.add(id);
       this.judged.delete(id);
-      const at = this.cards.findIndex((card) => card.assignment_id === id);
+      const at = this.cards.findIndex((card) => card.card_id === id);
       if (at >= 0) this.cards.push(...this.cards.splice(at, 1));
     }
     if (what === "judged") {
       this.elsewhere.delete(id);
       this.judged.add(id);
-      this.cards = this.cards.filter((card) => card.assignment_id !== id);
-      if (this.shown?.assignment_id === id) this.dispatchEvent(new CustomEvent("gone"));
+      this.cards = this.cards.filter((card) => card.card_id !== id);
+      if (this.shown?.card_id === id) this.dispatchEvent(new CustomEvent("gone"));
     }
   }
 }

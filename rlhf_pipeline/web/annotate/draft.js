@@ -24,7 +24,7 @@ export class Draft {
     try {
       return new Draft(
         card,
-        JSON.parse(sessionStorage.getItem(PREFIX + card.assignment_id) ?? "{}"),
+        JSON.parse(sessionStorage.getItem(PREFIX + card.card_id) ?? "{}"),
       );
     } catch {
       return new Draft(card);
@@ -53,7 +53,7 @@ export class Draft {
       visible: this.visible + now,
     });
     try {
-      sessionStorage.setItem(PREFIX + this.card.assignment_id, kept);
+      sessionStorage.setItem(PREFIX + this.card.card_id, kept);
     } catch {
       // Without storage a draft lives as long as the page.
     }
@@ -61,7 +61,7 @@ export class Draft {
 
   forget() {
     try {
-      sessionStorage.removeItem(PREFIX + this.card.assignment_id);
+      sessionStorage.removeItem(PREFIX + this.card.card_id);
     } catch {
       // as above
     }
@@ -83,7 +83,7 @@ export class Draft {
   body(choice, strength, votedAt) {
     const { card } = this;
     return {
-      assignment_id: card.assignment_id,
+      card_id: card.card_id,
       choice,
       strength,
       reason: this.reason.trim() || null,

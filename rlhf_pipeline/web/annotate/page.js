@@ -216,7 +216,7 @@ function undo() {
   const { entry } = last;
   const key = newKey();
   const body = {
-    assignment_id: entry.card.assignment_id,
+    card_id: entry.card.card_id,
     choice: "skip",
     flags: ["undone"],
     duration_s: 0,
@@ -332,7 +332,7 @@ outbox.addEventListener("discarded", ({
   if (!isOwn) return;
   history = history.filter((one) => one.entry.key !== entry.key);
   const waiting = outbox.unsent.filter(
-    (one) => one.card.assignment_id === entry.card.assignment_id,
+    (one) => one.card.card_id === entry.card.card_id,
   );
   if (!entry.isUndo && !isTakenBack && entry.body.choice !== "skip" && figures.today)
     figures.today -= 1;
@@ -660,8 +660,8 @@ outbox.addEventListener(
   () => {
     // Votes that wait since an earlier visit: their cards are judged, those taken back are not.
     for (const entry of outbox.unsent) {
-      if (entry.isUndo) queue.judged.delete(entry.card.assignment_id);
-      else queue.judged.add(entry.card.assignment_id);
+      if (entry.isUndo) queue.judged.delete(entry.card.card_id);
+      else queue.judged.add(entry.card.card_id);
     }
     readFigures();
     welcome().then(() => practice.isOn || queue.refill());

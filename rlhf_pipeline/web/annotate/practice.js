@@ -84,5 +84,5 @@ export class Practice {
 
 /** A card as the page takes it. */
 export function cardOf(practised) {
-  return { ...practised, assignment_id: `practice:${practised.comparison_id}` };
+  return { ...practised, card_id: `practice:${practised.comparison_id}` };
 }

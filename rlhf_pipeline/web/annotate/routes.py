@@ -16,13 +16,13 @@ from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router
 from rlhf_pipeline.web.site import Site
 
-api = api_router("assignments")
+api = api_router("cards")
 pages = APIRouter()
 Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
 STEP = 10  # an estimate: others may lease some of them in the next moment
 
 
-@api.post("/assignments:lease", response_model=Lease)
+@api.post("/cards:lease", response_model=Lease)
 async def lease(site: AnySite, principal: Annotator, body: LeaseRequest | None = None) -> Response:
     """Lease cards to judge. Cards you still hold come first. A lease lasts `lease_minutes`; later
     votes are accepted as well.
@@ -40,7 +40,7 @@ def _build_lease_response(site: Site, annotator_id: str, n: int) -> Response:
     answer = Lease(
         cards=[
             CardOut.model_construct(
-                assignment_id=content.card.card_id,
+                card_id=content.card.card_id,
                 prompt=content.texts.prompt,
                 left=content.left,
                 right=content.right,
@@ -56,14 +56,14 @@ def _build_lease_response(site: Site, annotator_id: str, n: int) -> Response:
     return Response(answer.model_dump_json(), media_type="application/json")
 
 
-@api.post("/assignments/{assignment_id}:release", status_code=204)
-def release(site: AnySite, principal: Annotator, assignment_id: str) -> Response:
+@api.post("/cards/{card_id}:release", status_code=204)
+def release(site: AnySite, principal: Annotator, card_id: str) -> Response:
     """Return a card before its lease ends."""
-    site.cards.release(assignment_id, principal.user_id)
+    site.cards.release(card_id, principal.user_id)
     return Response(status_code=204)
 
 
-@api.post("/assignments:extend")
+@api.post("/cards:extend")
 def extend(site: AnySite, principal: Annotator) -> Extended:
     """Extend the leases of all cards you hold to `lease_minutes` from now."""
     return Extended(n=site.store.cards.extend(principal.user_id, site.terms().rules.lease_minutes))

@@ -22,7 +22,6 @@ def own_votes(site: Site, annotator_id: str, *, cursor: str | None, limit: int) 
         items.append(
             OwnVote(
                 **{name: getattr(vote, name) for name in OWN_AS_CAST},
-                assignment_id=vote.card_id,
                 choice=swap_choice(vote.is_swapped, vote.choice),
                 details=vote.details and swap_sides(vote.is_swapped, vote.details),
             )
@@ -44,6 +43,7 @@ def own_tokens(site: Site, user_id: str, *, cursor: str | None, limit: int) -> P
 
 OWN_AS_CAST = (
     "vote_id",
+    "card_id",
     "strength",
     "reason",
     "stated_confidence",

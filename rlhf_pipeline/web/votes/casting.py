@@ -154,18 +154,18 @@ _SWAPPED: Mapping[str, Any] = {"a": "b", "b": "a"}
 
 
 def _find_content(site: Site, principal: Principal, sent: VoteFields) -> CardContent | None:
-    if sent.assignment_id is not None:
-        content = site.cards.get(sent.assignment_id, principal.user_id)
+    if sent.card_id is not None:
+        content = site.cards.get(sent.card_id, principal.user_id)
         if sent.comparison_id is not None and sent.comparison_id != content.card.comparison_id:
             raise _field_problem("comparison_id", "is not what the card shows; leave it out")
         return content
     if sent.comparison_id is None:
-        raise _field_problem("assignment_id", "is missing: say which card the vote is on")
+        raise _field_problem("card_id", "is missing: say which card the vote is on")
     if not principal.may(Permission.COMPARISONS_READ):
         raise Problem(
             403,
             f"A vote by comparison_id requires the permission {Permission.COMPARISONS_READ}. Lease "
-            "cards and send their assignment_id.",
+            "cards and send their card_id.",
             kind="forbidden",
         )
     return None
@@ -320,7 +320,7 @@ def _restore_first_values(site: Site, sent: VoteFields, new: NewVote) -> NewVote
 def _build_receipt(sent: VoteFields, vote: Vote) -> VoteReceipt:
     return VoteReceipt.model_construct(
         vote_id=vote.vote_id,
-        assignment_id=vote.card_id,
+        card_id=vote.card_id,
         comparison_id=sent.comparison_id,
         choice=sent.choice,
         strength=vote.strength,
