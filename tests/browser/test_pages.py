@@ -96,7 +96,7 @@ def test_every_page_is_honest_while_there_is_nothing(site: People, page: Any, ad
         "/guidelines": "No guidelines yet",
         "/me": "You have not voted yet",
         "/users": "Ada",
-        "/annotate": "Nothing to judge yet",
+        "/annotate": "Nothing to judge now",
     }
     for path, words in said.items():
         page.goto(site.url + path)
