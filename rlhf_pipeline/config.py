@@ -52,6 +52,7 @@ CONFIG = "rlhf.yaml"
 LOOP = "loop"  # the section of that file which `loop_settings` reads
 # Explicit in every URL: from SQLAlchemy 2.1 on, a bare postgresql:// selects another driver.
 DRIVER = "postgresql+psycopg2"
+BARE_SCHEMES = ("postgresql", "postgres")
 # libpq options that end connections to an unreachable server within seconds
 CONNECTION_OPTIONS = {
     "connect_timeout": 5,
@@ -507,7 +508,7 @@ class Settings(BaseSettings):
     @property
     def store_url(self) -> str:
         return (
-            _reveal(self.database_url)
+            _with_driver(self.database_url)
             or self._build_server_url("store")
             or f"sqlite:///{self.home / 'store.db'}"
         )
@@ -515,7 +516,7 @@ class Settings(BaseSettings):
     @property
     def tracking_uri(self) -> str:
         return (
-            _reveal(self.mlflow_url)
+            _with_driver(self.mlflow_url)
             or self._build_server_url("mlflow", CONNECTION_OPTIONS)
             or f"sqlite:///{self.home / 'mlflow' / 'mlflow.db'}"
         )
@@ -813,8 +814,11 @@ def _merge_facts(values: dict[str, Any], facts: HomeFacts | None, home: Path) ->
     return facts.model_dump(include=recorded, exclude_none=True) | values
 
 
-def _reveal(secret: SecretStr | None) -> str | None:
-    return None if secret is None else secret.get_secret_value()
+def _with_driver(url: SecretStr | None) -> str | None:
+    """A Postgres URL that names no driver, with ours; any other as it is."""
+    plain = "" if url is None else url.get_secret_value()
+    scheme, separator, rest = plain.partition("://")
+    return f"{DRIVER}://{rest}" if separator and scheme in BARE_SCHEMES else plain or None
 
 
 def build_database_url(
@@ -832,7 +836,7 @@ def build_database_url(
     url = server_url.get_secret_value()
     # without :// the prefix could be a name or a password
     scheme = url.partition(":")[0] if "://" in url else ""
-    if scheme not in ("postgresql", "postgres", DRIVER):
+    if scheme not in (*BARE_SCHEMES, DRIVER):
         raise ValueError(
             f"begins with {scheme + ':' if scheme else 'no scheme'}; write "
             "postgresql://user:password@host:port"

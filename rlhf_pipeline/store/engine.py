@@ -31,12 +31,12 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import (
     ArgumentError,
-    NoSuchModuleError,
     OperationalError,
 )
 from sqlalchemy.pool import NullPool
 from sqlalchemy.types import TypeEngine
 
+from rlhf_pipeline.config import BARE_SCHEMES, DRIVER
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.records import utc_now
@@ -293,24 +293,19 @@ def _bind_processor(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], 
 
 
 def _parse(url: str) -> URL:
+    cure = "Write postgresql://user:password@host/database or sqlite:///folder/store.db."
     try:
         parsed = make_url(url)
-        parsed.get_dialect()
-    except (ArgumentError, NoSuchModuleError) as cause:
+    except (ArgumentError, ValueError):
+        # without its message and cause, which may repeat the password
+        raise StoreError(f"The URL of the store cannot be read. {cure}") from None
+    if parsed.drivername in (*BARE_SCHEMES, DRIVER):
+        return parsed.set(drivername=DRIVER)
+    if parsed.drivername != "sqlite":
         raise StoreError(
-            f"Database URL cannot be used ({cause}). Write sqlite:///folder/store.db or "
-            "postgresql+psycopg2://…"
-        ) from cause
-    if parsed.get_backend_name() not in ("sqlite", "postgresql"):
-        raise StoreError(
-            f"Database {parsed.get_backend_name()!r} is not supported. Use sqlite or postgresql."
+            f"The URL of the store names {parsed.drivername!r}, which cannot be used. {cure}"
         )
-    # The only installed driver, even if the URL names none or another.
-    return (
-        parsed.set(drivername="postgresql+psycopg2")
-        if parsed.get_backend_name() == "postgresql"
-        else parsed
-    )
+    return parsed
 
 
 def _sqlite_path(url: URL, *, read_only: bool) -> Path:

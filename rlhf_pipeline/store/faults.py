@@ -141,6 +141,15 @@ CURES: tuple[tuple[str, str], ...] = (
     ),
     ('role "', "the server has no such user. Correct the name in the URL."),
     (
+        'database "',
+        "the server has no such database. Correct its name in the URL, create it with `createdb`, "
+        "or set RLHF_SERVER_URL instead: `rlhf init` makes the databases there.",
+    ),
+    (
+        "invalid response to ssl negotiation",
+        "another program than Postgres answers there. Correct host and port in the URL.",
+    ),
+    (
         "does not exist",
         "its database or tables are missing. Run `rlhf init` (Store.migrate) first.",
     ),

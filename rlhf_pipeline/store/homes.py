@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from rlhf_pipeline.config import HOME_FACTS, RESTORING, HomeFacts, Settings
+from rlhf_pipeline.config import DRIVER, HOME_FACTS, RESTORING, HomeFacts, Settings
 from rlhf_pipeline.errors import ConfigurationError, PipelineError, StoreError
 from rlhf_pipeline.store.audit_chain import Audit
 from rlhf_pipeline.store.database_copy import empty_log, has_tables, sqlite_file
@@ -20,7 +20,7 @@ RESTORE = "Restore the last backup with `rlhf restore FOLDER --replace`"
 
 def refuse_broken(settings: Settings, *, initialising: bool = False) -> None:
     """Every process checks its home here: raises ConfigurationError, with the cure, for one that
-    lost a part.
+    lost a part, and StoreError where MLflow's Postgres database does not answer.
 
     A folder in which nothing was made yet passes. With `initialising` a home may have lost
     `project.json`, because its store names the project.
@@ -179,6 +179,8 @@ def _refuse_lost_store(settings: Settings, facts: HomeFacts | None, *, initialis
 
 
 def _refuse_lost_registry(settings: Settings, *, has_models: bool) -> None:
+    if settings.mlflow_url is not None and settings.tracking_uri.startswith(DRIVER):
+        read_champions(settings.tracking_uri)  # MLflow would try for minutes, and log each attempt
     if settings.server_url is not None or settings.mlflow_url is not None:
         return
     database = settings.home / "mlflow" / "mlflow.db"

@@ -2,14 +2,16 @@
 said without the password.
 """
 
+import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from sqlalchemy import text
 
+from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.store import Store, database_copy
+from rlhf_pipeline.store import Store, database_copy, homes
 from rlhf_pipeline.store.server import ServerDatabases
 from tests.postgres import QUOTED_PASSWORD, PostgresServer
 
@@ -125,3 +127,23 @@ def test_a_bare_url_means_the_driver_that_is_installed(postgres, migrated_postgr
 
 def test_the_tests_server_lives_outside_the_checkout(postgres):
     assert not postgres.folder.is_relative_to(Path(__file__).parents[3])
+
+
+@pytest.mark.parametrize(
+    ("user", "why"),
+    [
+        ("rlhf:wrong", "refused name or password"),
+        ("nobody:wrong", "refused name or password"),
+        (f"rlhf:{QUOTED_PASSWORD}", "create it with `createdb`"),
+    ],
+)
+def test_a_database_that_refuses_is_named_at_once(postgres, tmp_path, user, why):
+    url = f"postgresql://{user}@127.0.0.1:{postgres.port}/missing"
+    began = time.monotonic()
+    with Store.open(url) as store, pytest.raises(StoreError, match=why) as refused:
+        store.migrate()
+    assert user not in str(refused.value)
+    settings = Settings.read({"RLHF_MLFLOW_URL": url}, tmp_path)
+    with pytest.raises(StoreError, match=f"of MLflow.*{why}"):
+        homes.refuse_broken(settings)
+    assert time.monotonic() - began < 10

@@ -89,8 +89,8 @@ def test_no_address_is_shown_with_its_password(tmp_path):
         {f"RLHF_{name.upper()}": f"postgresql://ann:canary@h/{name}" for name in URLS}, tmp_path
     )
     assert "canary" not in repr(settings) + str(settings) + settings.model_dump_json()
-    assert settings.store_url == "postgresql://ann:canary@h/database_url"
-    assert settings.tracking_uri == "postgresql://ann:canary@h/mlflow_url"
+    assert settings.store_url == "postgresql+psycopg2://ann:canary@h/database_url"
+    assert settings.tracking_uri == "postgresql+psycopg2://ann:canary@h/mlflow_url"
     with pytest.raises(ValueError, match="quiet_minutes") as refused:
         Settings(
             database_url="postgresql://ann:canary@h",

@@ -101,13 +101,23 @@ def test_a_file_that_is_no_database_is_named(tmp_path: Path):
     [
         ("sqlite://", "not an in-memory database"),
         ("sqlite:///:memory:", "not an in-memory database"),
-        ("mysql://host/db", "cannot be used|not supported"),
-        ("nonsense", "cannot be used"),
+        ("mysql://ann:secret@host/db", "names 'mysql', which cannot be used. Write postgresql://"),
+        ("postgresql+foo://ann:secret@host/db", r"names 'postgresql\+foo', which cannot be used"),
+        ("postgresql://ann:secret@host:port/db", "cannot be read. Write postgresql://"),
+        ("nonsense", "cannot be read"),
     ],
 )
-def test_an_unusable_url_is_refused(address, why):
-    with pytest.raises(StoreError, match=why):
+def test_an_unusable_url_is_refused_without_its_password(address, why):
+    with pytest.raises(StoreError, match=why) as refused:
         Store.open(address)
+    assert "secret" not in str(refused.value)
+    assert refused.value.__cause__ is None
+
+
+@pytest.mark.parametrize("scheme", ["postgres", "postgresql", "postgresql+psycopg2"])
+def test_a_postgres_url_needs_no_driver(scheme):
+    with Store.open(f"{scheme}://ann:secret@host/db") as store:
+        assert store.database.where == "postgresql+psycopg2://ann:***@host/db"
 
 
 @pytest.mark.parametrize(
@@ -117,6 +127,9 @@ def test_an_unusable_url_is_refused(address, why):
         ('FATAL:  too many connections for database "rlhf_store"', "no connection left"),
         ('FATAL:  role "rlhf" is not permitted to log in', "may not log in"),
         ('FATAL:  role "rlhf" does not exist', "no such user"),
+        ('FATAL:  database "rlhf" does not exist', "create it with `createdb`"),
+        ('relation "votes" does not exist', "Run `rlhf init`"),
+        ("received invalid response to SSL negotiation: H", "another program than Postgres"),
         ("canceling statement due to statement timeout", "ran longer than the limit"),
         ("terminating connection due to idle-in-transaction timeout", "paused in the middle"),
     ],
