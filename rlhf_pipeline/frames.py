@@ -298,6 +298,9 @@ EXPORTED_VOTES = FrameSchema(
         "duration_s": number("seconds the annotator took", nullable=True, low=0.0),
         "task_id": text("groups votes submitted together", nullable=True),
         "origin": text("page, api, cli, import, simulation or pipeline"),
+        "is_blind": flag(
+            "the annotator could not read other people's votes; missing if unknown", nullable=True
+        ),
         "dimensions": VOTES.columns["dimensions"],
         "highlights": VOTES.columns["highlights"],
         "is_superseded": flag("a later vote of the annotator supersedes it"),

@@ -276,7 +276,7 @@ class NewVote(Record):
     is_blind: bool | None = Field(
         default=None,
         description="whether the annotator's roles kept them from reading other people's votes; "
-        "None if unknown, as for imported votes",
+        "None if unknown, as for imported votes whose file does not state it",
     )
     details: VoteDetails | None = None
 

@@ -57,8 +57,12 @@ class QueryFilter(Record):
     def chosen(self) -> dict[str, str]:
         """The text of each filter in an address and a form, without the place in the list."""
         values = self.model_dump(mode="json", exclude=OTHER_PLACE)
+        fields = type(self).model_fields
         return {
-            name: "true" if value is True else str(value or "") for name, value in values.items()
+            name: str(value).lower()
+            if isinstance(value, bool) and value != fields[name].default
+            else str(value or "")
+            for name, value in values.items()
         }
 
 
@@ -126,6 +130,11 @@ class VoteFilter(DatedFilter):
     up_to: Number = Field(default=None, description="Number of the last vote.")
     status: VoteStatus | None = None
     flag: VoteFlag | None = None
+    is_blind: bool | None = Field(
+        default=None,
+        description="Whether the annotator could not read other people's votes. Votes of which "
+        "this is not known are in neither.",
+    )
     category: Value = None
     source: Value = Field(default=None, description="Data set, or `this project`.")
     mark: Mark | None = Field(

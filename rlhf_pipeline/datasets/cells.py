@@ -13,6 +13,7 @@ from rlhf_pipeline.records import Choice
 
 MAX_TEXT = 1_000_000  # bytes of one text; more exceeds any context window and what a page can show
 MAX_ID = 200  # characters
+FLAGS = {"true": True, "false": False, "1": True, "0": False}
 EARLIEST = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)  # clocks that were never set report 1970
 SPARE = dt.timedelta(days=1)  # tolerance for clocks ahead of ours
 MILLISECONDS_FROM = 1e11  # in seconds this would be the year 5138
@@ -135,6 +136,16 @@ def parse_optional_word(value: Any, name: str, allowed: tuple[str, ...]) -> str 
     if said not in allowed:
         raise RowRejected(f"{name} is {_abbreviate(value)}; allowed: {', '.join(allowed)}")
     return said
+
+
+def parse_optional_flag(value: Any, name: str) -> bool | None:
+    """True for true or 1, False for false or 0, None if missing. Raises RowRejected."""
+    if is_missing(value):
+        return None
+    said = (str(int(value)) if value in (0, 1) else str(value)).strip().lower()
+    if said not in FLAGS:
+        raise RowRejected(f"{name} is {_abbreviate(value)}; allowed: {', '.join(FLAGS)}")
+    return FLAGS[said]
 
 
 def parse_choice(value: Any, words: Mapping[str, Choice]) -> Choice:

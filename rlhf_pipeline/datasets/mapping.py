@@ -58,6 +58,7 @@ VOTES: Names = {
     "reason": ("comment",),
     "stated_confidence": ("confidence",),
     "task_id": (),
+    "is_blind": (),
     "annotator_kind": (),
     "annotator_group": (),
 }

@@ -106,6 +106,7 @@ VOTE_ROWS = _row_schema(
                 "stated_confidence",
                 "reason",
                 "task_id",
+                "is_blind",
                 "dimensions",
                 "highlights",
                 "is_superseded",
@@ -124,7 +125,8 @@ TUPLE_ROWS = _row_schema(
         "comparison_id": _COMPARISON["comparison_id"],
         **_SOURCE,
         **{
-            name: _VOTE[name] for name in ("annotator_id", "annotator_kind", "strength", "voted_at")
+            name: _VOTE[name]
+            for name in ("annotator_id", "annotator_kind", "strength", "voted_at", "is_blind")
         },
         "split": text(
             "split as imported, else by hash of the prompt", values=("train", "calib", "test")

@@ -21,6 +21,7 @@ COLUMNS = {
     "reason": "TEXT",
     "stated_confidence": "REAL",
     "task_id": "TEXT",
+    "is_blind": "INTEGER",
     "idempotency_key": "TEXT",
 }
 _DECLARED = ", ".join(f"{name} {kind}" for name, kind in COLUMNS.items())

@@ -16,6 +16,7 @@ from rlhf_pipeline.datasets.cells import (
     parse_identifier,
     parse_integer,
     parse_number,
+    parse_optional_flag,
     parse_optional_identifier,
     parse_optional_text,
 )
@@ -253,6 +254,7 @@ class VoteImport:
                 cells.get("stated_confidence"), "stated_confidence", low=0, high=1
             ),
             "task_id": parse_optional_identifier(cells.get("task_id"), "task_id"),
+            "is_blind": parse_optional_flag(cells.get("is_blind"), "is_blind"),
         }
 
     def _place_in_group(self, annotator: str, cell: Any) -> None:

@@ -337,6 +337,8 @@ def _check_by_row(only: VoteFilter) -> list[ColumnElement[bool]]:
         found.append(~is_counting(LATEST))
     if only.flag is not None:
         found.append(votes.c.details.like(f'%"flags":[%"{only.flag}"%'))
+    if only.is_blind is not None:
+        found.append(votes.c.is_blind.is_(only.is_blind))
     if only.category is not None:
         found.append(comparisons.c.category == only.category)
     if only.source is not None:

@@ -54,6 +54,7 @@ STATUSES: dict[str, str] = {
     "replaced": "replaced by a later vote",
     "not_counting": "followed by a later judgement",
 }
+BLINDNESS = {"true": "could not read others' votes", "false": "could read others' votes"}
 
 
 @api.post("/votes", status_code=201, response_model=VoteReceipt, responses=problem_responses(404))
@@ -116,6 +117,7 @@ def _list_fields(site: Site, names: Mapping[str, str]) -> list[FilterField]:
         FilterField("annotator_id", "Annotator", choices=list_annotators(site, names)),
         FilterField("status", "Status", choices=STATUSES),
         FilterField("flag", "Flag", choices=VOTE_FLAG_WORDS),
+        FilterField("is_blind", "Blind", choices=BLINDNESS),
         FilterField("category", "Category", choices=as_choices(list_categories(site))),
         FilterField("source", "Source", choices=as_choices(list_sources(site))),
         FilterField("mark", "Mark", choices=WORDS),

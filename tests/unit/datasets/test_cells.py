@@ -12,6 +12,7 @@ from rlhf_pipeline.datasets.cells import (
     parse_identifier,
     parse_integer,
     parse_number,
+    parse_optional_flag,
     parse_optional_identifier,
     parse_text,
 )
@@ -140,6 +141,17 @@ def test_integers_must_be_whole():
         parse_integer(1.5, "strength", low=0, high=4)
     with pytest.raises(RowRejected, match="expected 0 to 4"):
         parse_integer(5, "strength", low=0, high=4)
+
+
+def test_flags_are_true_false_or_unknown():
+    for value in (True, "true", " TRUE ", 1, 1.0, "1"):
+        assert parse_optional_flag(value, "is_blind") is True
+    for value in (False, "False", 0, "0"):
+        assert parse_optional_flag(value, "is_blind") is False
+    assert parse_optional_flag("", "is_blind") is parse_optional_flag(None, "is_blind") is None
+    for value in ("yes", 2, []):
+        with pytest.raises(RowRejected, match=r"is_blind is .*; allowed: true, false, 1, 0"):
+            parse_optional_flag(value, "is_blind")
 
 
 def test_choices_are_ours_in_any_case_or_the_mappings():

@@ -68,6 +68,7 @@ def votes(*rows):
         "duration_s": None,
         "task_id": None,
         "origin": "page",
+        "is_blind": None,
         "is_superseded": False,
         "is_counting": True,
     }
@@ -97,6 +98,7 @@ SOME_VOTES = (
             "duration_s": 0.1 + 0.2,
             "stated_confidence": 1.0,
             "task_id": "t",
+            "is_blind": False,
         },
     ),
     ("c2", "tie", {"voted_at": None, "source_pair_id": "s2"}),

@@ -141,7 +141,7 @@ def test_filters_of_votes_combine(store, make_comparisons, make_vote, monkeypatc
     store.votes.cast(make_vote("c0", choice="b", supersedes=first.vote_id, idempotency_key="k2"))
     flagged = VoteDetails(flags=("pii",))
     store.votes.cast(make_vote("i0", voted_at=late, details=flagged, reason="too LONG"))
-    store.votes.cast(make_vote("c1", voted_at=late + timedelta(days=1)))
+    store.votes.cast(make_vote("c1", voted_at=late + timedelta(days=1), is_blind=False))
 
     def seqs(**only) -> list[int]:
         found: list[int] = []
@@ -162,6 +162,8 @@ def test_filters_of_votes_combine(store, make_comparisons, make_vote, monkeypatc
         ({"source": "arena", "annotator_id": "ann"}, [3]),
         ({"flag": "pii"}, [3]),
         ({"flag": "broken"}, []),
+        ({"is_blind": "false"}, [4]),
+        ({"is_blind": "true"}, []),
         ({"since": day}, [4, 3]),
         ({"until": day}, [3, 2, 1]),
         ({"day": day}, [3]),
