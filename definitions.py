@@ -44,7 +44,6 @@ from sensors.learning import learning_sensor  # noqa: E402
 from sensors.paused_runs import paused_runs_sensor  # noqa: E402
 from sensors.replay import replay_sensor  # noqa: E402
 from sensors.retraining import retraining_sensor  # noqa: E402
-from sensors.run_health import run_health_sensor  # noqa: E402
 from sensors.votes import votes_sensor  # noqa: E402
 
 
@@ -69,7 +68,6 @@ def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
         replay_sensor,
         learning_sensor,
         retraining_sensor,
-        run_health_sensor,
         paused_runs_sensor,
         alerts_sensor,
     ]

@@ -14,7 +14,7 @@ from assets.delivery import (
     make_rule,
     unpartitioned_asset,
 )
-from assets.votes import CHANGE_SEQ_DESCRIPTION, votes_to_learn, votes_up_to
+from assets.votes import votes_to_learn, votes_up_to
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import NotEnoughVotes
@@ -48,7 +48,6 @@ PREVIEW_COLUMNS = [
 class AnnotatorModelConfig(AnnotatorModelParams, dg.Config):
     """Parameters of the annotator model, and its votes."""
 
-    change_seq: int | None = Field(default=None, ge=1, description=CHANGE_SEQ_DESCRIPTION)
     up_to_seq: int | None = Field(
         default=None,
         ge=0,
@@ -95,9 +94,7 @@ def annotator_model(
             separate_old_completions(
                 shown,
                 counting(learnable),
-                TasteChanges.from_log(
-                    store.taste_changes.all(), up_to_seq=up_to_seq, change_seq=config.change_seq
-                ),
+                TasteChanges.from_log(store.taste_changes.all(), up_to_seq=up_to_seq),
             ),
             params=config,
         )

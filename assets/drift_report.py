@@ -9,8 +9,16 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.calibration_windows import WindowSeries, load_series, measure_single_days
-from assets.day_clusters import ClusterSeries, cluster_window, find_embedding
+from assets.day_series import (
+    ClusterSeries,
+    PolicySeries,
+    WindowSeries,
+    cluster_window,
+    find_embedding,
+    load_policy_days,
+    load_windows,
+    measure_single_days,
+)
 from assets.delivery import (
     StageReport,
     as_config,
@@ -18,7 +26,6 @@ from assets.delivery import (
     deliver,
     make_rule,
 )
-from assets.policy_days import PolicySeries, load_policy_days
 from assets.votes import load_earlier_votes
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.calibration import (
@@ -123,7 +130,7 @@ def drift_report(
     pages = {}
     files = Artefacts(settings.frames)
     texts: dict[str, str] = {}
-    series = load_series(days, files, config, quarantines, store)
+    series = load_windows(days, files, config, quarantines, store)
     clusters = ClusterSeries.load(days[0], files)
     policy = load_policy_days(days, files, store, config)
     evaluations = {gate.candidate: gate.evaluation for gate in store.gates.all() if gate.evaluation}

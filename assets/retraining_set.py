@@ -6,7 +6,6 @@ from typing import Any
 
 import dagster as dg
 import pandas as pd
-from pydantic import Field
 
 from assets.delivery import (
     StageReport,
@@ -16,7 +15,6 @@ from assets.delivery import (
     unpartitioned_asset,
 )
 from assets.retraining_decision import record_launch, retraining_decision
-from assets.votes import CHANGE_SEQ_DESCRIPTION
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
@@ -36,8 +34,6 @@ from rlhf_pipeline.votes import Quarantines, TasteChanges
 
 class RetrainingSetConfig(SelectionParams, dg.Config):
     """Number, ranking and weights of pairs."""
-
-    change_seq: int | None = Field(default=None, ge=1, description=CHANGE_SEQ_DESCRIPTION)
 
 
 @unpartitioned_asset(
@@ -81,9 +77,7 @@ def retraining_set(
         pairs,
         reflections=Quarantines.from_decisions(store.decisions.fires()).drop(reflection_log),
         params=config,
-        taste_changes=TasteChanges.from_log(
-            store.taste_changes.all(), change_seq=config.change_seq
-        ),
+        taste_changes=TasteChanges.from_log(store.taste_changes.all()),
         frozen_prompt_ids=frozen,
         failing_ids=_find_failing_ids(config, settings, store),
         references=references,

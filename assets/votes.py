@@ -42,16 +42,10 @@ from rlhf_pipeline.votes.counting import (
 )
 from rlhf_pipeline.votes.teaching import decide_labels
 
-CHANGE_SEQ_DESCRIPTION = (
-    "First vote seq of an additional change of taste, for this run only; recorded changes always "
-    "apply"
-)
-
 
 class LearningRange(dg.Config):
     """Which votes a stage of group *learn* takes."""
 
-    change_seq: int | None = Field(default=None, ge=1, description=CHANGE_SEQ_DESCRIPTION)
     up_to_seq: int | None = Field(
         default=None,
         ge=0,
@@ -70,9 +64,7 @@ class LearningRange(dg.Config):
         return LearningData(
             pairs_up_to(pairs, self.up_to_seq),
             votes_to_learn(votes, store, self.up_to_seq),
-            TasteChanges.from_log(
-                store.taste_changes.all(), up_to_seq=self.up_to_seq, change_seq=self.change_seq
-            ),
+            TasteChanges.from_log(store.taste_changes.all(), up_to_seq=self.up_to_seq),
             None if soft_labels is None else self._decide_labels(store, soft_labels),
             self.up_to_seq,
         )

@@ -10,13 +10,12 @@ from time import sleep
 import dagster as dg
 from dagster._utils.schedules import reverse_cron_string_iterator
 
-from driver.recovery import release_run_keys
 from driver.runner import RunCancelled, Runner
 from jobs.retraining import policy_training
 from rlhf_pipeline.alerts.rounds import keep_ticking, record_tick, send_messages
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.terminal import escape_markup
-from sensors.runs import SCHEDULE_NAME_TAG, find_run
+from sensors.runs import SCHEDULE_NAME_TAG, started_keys
 
 COLLECTION = "collection_morning"
 ALERTS = "alerts"
@@ -46,7 +45,8 @@ class Loop:
         A failed run is reported and tried again after `RETRY_AFTER`; the others go on. While the
         settings file is invalid, nothing is due but the alert about it.
         """
-        self._release_failed()
+        now = self.runner.clock()
+        self.retry_at = {name: moment for name, moment in self.retry_at.items() if moment > now}
         try:
             self.runner.refresh()
             self.invalid_settings = ""
@@ -71,15 +71,6 @@ class Loop:
     def _report(self, failure: str) -> None:
         self.runner.write(f"[red]{escape_markup(failure)}[/]")
 
-    def _release_failed(self) -> None:
-        """Let what failed be tried again once `RETRY_AFTER` is over."""
-        now = self.runner.clock()
-        over = [name for name, moment in self.retry_at.items() if moment <= now]
-        if over:
-            release_run_keys(self.runner.instance)
-        for name in over:
-            del self.retry_at[name]
-
     def _run_schedule(self, schedule: dg.ScheduleDefinition) -> int:
         """Run what a schedule requests once its time of today has come. Collection is due as soon
         as the loop starts, because people wait for something to vote on.
@@ -103,7 +94,7 @@ class Loop:
         n = 0
         for request in requests:
             key = request.run_key or f"{schedule.name}:{now.date()}"
-            if find_run(self.runner.instance, key) is None:
+            if not started_keys(self.runner.instance, [key]):
                 with self._keep_ticking():
                     self.runner.run_scheduled(
                         request._replace(run_key=key),

@@ -1,40 +1,33 @@
 """`rlhf replay`: takes the steps of the replay sensor in this process until no day is left."""
 
-from collections.abc import Callable, Iterator
-from time import sleep
+from collections.abc import Iterator
 
 from driver.runner import Runner
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.retraining.messages import describe_action
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.terminal import escape_markup
-from sensors.replay_steps import Replay, ReplayWait, end_of_day
+from sensors.replay import Replay, end_of_day
 
 POLL_SECONDS = 1.0
 
 
-def replay_days(runner: Runner, *, pause: Callable[[float], None] = sleep) -> Iterator[str]:
-    """Each day that waited once its replay is over, whichever process took its last step.
+def replay_days(runner: Runner) -> Iterator[str]:
+    """Each day that waited once its replay is over.
 
-    Raises PipelineError, naming day and cause, where a step fails or a person has to fix something;
-    the next call goes on from there.
+    Raises PipelineError, naming day and cause, where a step fails or has to wait; the next call
+    goes on from there.
     """
     runner.retry_command = "`rlhf replay`"
     replay = Replay(runner.settings, runner.instance, runner.store, max_attempts=None)
-    left, reported = runner.store.replays.pending_days(), ""
+    left = runner.store.replays.pending_days()
     while left:
         step = replay.advance()
         pending = runner.store.replays.pending_days()
         yield from (day for day in left if day not in pending)
         left = pending
-        if isinstance(step, ReplayWait):
-            if step.is_stuck:
-                raise PipelineError(step.reason)
-            if step.reason != reported:
-                runner.write(f"  [dim]waits: {escape_markup(step.reason)}[/]")
-            reported = step.reason
-            pause(POLL_SECONDS)
-        elif step is not None:
+        if isinstance(step, str):
+            raise PipelineError(step)
+        if step is not None:
             try:
                 runner.run_request(step, "replay", left[0])
             except PipelineError:

@@ -1,8 +1,7 @@
 """Runs jobs and evaluates sensors in this process, as the daemon would."""
 
 import signal
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import nullcontext
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -19,17 +18,17 @@ from dagster._core.remote_origin import (
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
 from assets.retraining_decision import DECISION_TAG
-from jobs.cancellation import CancellationWatch
+from jobs.cancellation import stop_when_cancelled
 from jobs.retraining import policy_training
 from jobs.run_spans import record_run
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.run_launcher import LOCATION
 from rlhf_pipeline.store import Store, homes
 from sensors.runs import PARTITION_TAG, RUN_KEY_TAG, SENSOR_NAME_TAG, describe_failure
 
-LOCATION = "rlhf_pipeline"  # as in workspace.yaml
 # Everything is in the run's own log; the terminal shows one line per stage.
 QUIET_LOGGERS = {"console": {"config": {"log_level": "CRITICAL"}}}
 
@@ -91,20 +90,20 @@ class Runner:
         self._loop = loop
 
     def run(self, job: str, day: str, **arguments: Any) -> None:
-        """Run one job; `arguments` are those of `execute_in_process`.
+        """Run one job, or the assets of it in `asset_selection`; `arguments` are those of
+        `execute_in_process`.
 
         Raises PipelineError, naming the failed stages, if it fails; RunCancelled if it was stopped.
         """
         definition = self.repository.get_job(job)
+        selection = arguments.get("asset_selection") or ()
+        stages = {key.to_user_string() for key in selection} or {n.name for n in definition.nodes}
         arguments["run_config"] = {
-            **self._add_stage_config(definition, arguments.get("run_config", {})),
+            **self._add_stage_config(stages, arguments.get("run_config", {})),
             "loggers": QUIET_LOGGERS,
         }
         run_id = str(uuid4())
-        decision_id = arguments.get("tags", {}).get(DECISION_TAG)
-        watch = decision_id and CancellationWatch(
-            self.store, self.instance, run_id, int(decision_id)
-        )
+        tags = arguments.get("tags", {})
         result: dg.ExecuteInProcessResult | None = None
         on_interrupt = signal.getsignal(signal.SIGINT)
         try:
@@ -112,23 +111,26 @@ class Runner:
                 self.store.heartbeats.keep_beating(
                     run_id, job=job, seconds=self.settings.heartbeat_seconds
                 ),
-                watch.watch() if watch else nullcontext(),
+                stop_when_cancelled(self.store, self.instance, run_id, tags) as cancelled,
             ):
                 result = definition.execute_in_process(
                     instance=self.instance, raise_on_error=False, run_id=run_id, **arguments
                 )
         except (KeyboardInterrupt, dg.DagsterExecutionInterruptedError):
-            if not watch or not watch.is_cancelled:
+            if not cancelled.is_set():
                 raise
         finally:
             homes.record_end(self.settings, self.store.database)
-        if watch and watch.is_cancelled:  # the command's handler takes one interrupt only
+        stopped = RunCancelled(
+            f"Job {tags.get(DECISION_TAG)} was cancelled; its run {run_id[:8]} has ended."
+        )
+        if cancelled.is_set():  # the command's handler takes one interrupt only
             signal.signal(signal.SIGINT, on_interrupt)
         if result is None:  # interrupted before its first step
             run = self.instance.get_run_by_id(run_id)
             if run is not None and not run.is_finished:
                 self.instance.report_run_canceled(run)
-            raise RunCancelled(f"Job {decision_id} was cancelled; its run {run_id[:8]} has ended.")
+            raise stopped
         record_run(self.settings, self.instance, result.run_id)
         if result.success:
             self._show_in_timeline(result.run_id)
@@ -136,8 +138,8 @@ class Runner:
             self.history.append(stage)
             if self.on_stage is not None:
                 self.on_stage(stage)
-        if watch and watch.is_cancelled and not result.success:
-            raise RunCancelled(f"Job {decision_id} was cancelled; its run {run_id[:8]} has ended.")
+        if cancelled.is_set() and not result.success:
+            raise stopped
         if not result.success and _was_interrupted(result):
             raise KeyboardInterrupt
         if not result.success:
@@ -161,10 +163,10 @@ class Runner:
         self.instance.run_storage.replace_job_origin(run, repository.get_job_origin(run.job_name))
 
     def _add_stage_config(
-        self, job: dg.JobDefinition, run_config: Mapping[str, Any]
+        self, stages: Collection[str], run_config: Mapping[str, Any]
     ) -> dict[str, Any]:
         ops = dict(run_config.get("ops", {}))
-        for stage in self.stage_config.keys() & {node.name for node in job.nodes}:
+        for stage in self.stage_config.keys() & set(stages):
             own = ops.get(stage, {}).get("config", {})
             ops[stage] = {"config": {**self.stage_config[stage], **own}}
         return {**run_config, "ops": ops} if ops else dict(run_config)
@@ -181,7 +183,14 @@ class Runner:
         tags = {**request.tags, RUN_KEY_TAG: request.run_key or "", **origin}
         tags.pop(PARTITION_TAG, None)
         partition = {"partition_key": request.partition_key} if request.partition_key else {}
-        self.run(job, day, tags=tags, run_config=request.run_config or {}, **partition)
+        self.run(
+            job,
+            day,
+            tags=tags,
+            run_config=request.run_config or {},
+            asset_selection=request.asset_selection,
+            **partition,
+        )
 
     def tick(self, sensor: str, cursor: str | None = None) -> SensorExecutionData:
         """Evaluate one sensor, under the loop settings that were valid last: the runs that it

@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import NoReturn
 
@@ -23,7 +23,7 @@ from rich.progress import (
 )
 
 from driver.lock import lock_home, refuse_daemon
-from driver.recovery import recover
+from driver.recovery import fail_dead_runs
 from driver.runner import Runner, StageRun
 from rlhf_pipeline import protocols
 from rlhf_pipeline.config import Settings
@@ -99,7 +99,8 @@ def open_runner(settings: Settings, console: Console) -> Iterator[Runner]:
             write=bars.console.print,
             build=build,
         )
-        recover(runner.instance, runner.store, settings)
+        dead_after = timedelta(seconds=settings.dead_after_seconds)
+        fail_dead_runs(runner.instance, runner.store, dead_after)
         yield runner
 
 

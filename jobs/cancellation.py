@@ -1,10 +1,9 @@
 """Interrupts a run within seconds after its decision is cancelled, in the run's own process."""
 
-import logging
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 
 import dagster as dg
@@ -14,88 +13,69 @@ from assets.retraining_decision import DECISION_TAG
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store
 
-logger = logging.getLogger(__name__)
 POLL_S = 1.0
 GRACE_S = 2.0  # after it, the processes of steps are killed: a job ends 5 s after its cancellation
 
 
-class CancellationWatch:
-    """A thread that looks for the cancellation of one decision and then interrupts the main thread,
-    as Dagster's own termination does. So it works on any machine that reaches the store.
+@contextmanager
+def stop_when_cancelled(
+    store: Store,
+    instance: dg.DagsterInstance,
+    run_id: str,
+    tags: Mapping[str, str],
+    *,
+    kills_children: bool = False,
+) -> Iterator[threading.Event]:
+    """Look for the cancellation of the decision in `tags` while the block runs, set the event and
+    interrupt the main thread, as Dagster's own termination does. So it works on any machine that
+    reaches the store. A run without a decision is not watched.
     """
+    cancelled, ended = threading.Event(), threading.Event()
+    lock = threading.Lock()  # a run that has ended is not interrupted
+    decision_id = tags.get(DECISION_TAG)
+    if decision_id is None:
+        yield cancelled
+        return
 
-    def __init__(self, store: Store, instance: dg.DagsterInstance, run_id: str, decision_id: int):
-        self.is_cancelled = False
-        self._store = store
-        self._instance = instance
-        self._run_id = run_id
-        self._decision_id = decision_id
-        self._ended = threading.Event()
-        self._lock = threading.Lock()  # a run that has ended is not interrupted
+    def is_cancelled() -> bool:
+        with suppress(StoreError):  # a locked database costs one look
+            return store.training_jobs.find_cancellation(int(decision_id)) is not None
+        return False
 
-    @contextmanager
-    def watch(self, *, kills_children: bool = False) -> Iterator[None]:
-        thread = threading.Thread(
-            target=self._poll,
-            args=(kills_children,),
-            daemon=True,
-            name=f"cancellation-{self._run_id[:8]}",
-        )
-        thread.start()
-        # A shell starts a background process with interrupts ignored.
-        is_deaf = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-        changes_handler = is_deaf and threading.current_thread() is threading.main_thread()
-        if changes_handler:
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
-            yield
-        finally:
-            try:
-                with self._lock:  # waits for an interruption, which may arrive here
-                    self._ended.set()
-            finally:
-                self._ended.set()
-                thread.join()
-                if changes_handler:
-                    signal.signal(signal.SIGINT, signal.SIG_IGN)
-
-    def _poll(self, kills_children: bool) -> None:
-        while not self._ended.wait(POLL_S):
-            with suppress(StoreError):  # a locked database costs one look
-                if self._store.training_jobs.find_cancellation(self._decision_id) is not None:
-                    break
-        else:
-            return
-        with self._lock:
-            if self._ended.is_set():
+    def poll() -> None:
+        while not ended.wait(POLL_S) and not is_cancelled():
+            pass
+        with lock:
+            if ended.is_set():
                 return
-            try:
-                run = self._instance.get_run_by_id(self._run_id)
+            with suppress(Exception):  # whatever the storage raises: the run must end
+                run = instance.get_run_by_id(run_id)
                 if run is not None and run.is_finished:
                     return
                 if run is not None:
-                    self._instance.report_run_canceling(run, "The training job was cancelled.")
-            except Exception:  # noqa: BLE001  whatever the storage raises: the run must end
-                logger.warning("Run %s is cancelled, but not shown as that.", self._run_id)
-            self.is_cancelled = True
+                    instance.report_run_canceling(run, "The training job was cancelled.")
+            cancelled.set()
             os.kill(os.getpid(), signal.SIGINT)
-        if not self._ended.wait(GRACE_S) and kills_children:
+        if not ended.wait(GRACE_S) and kills_children:
             for child in psutil.Process().children(recursive=True):
                 with suppress(psutil.NoSuchProcess):
                     child.kill()
 
-
-@contextmanager
-def stop_when_cancelled(
-    store: Store, instance: dg.DagsterInstance, run: dg.DagsterRun
-) -> Iterator[None]:
-    """Watch over a run whose steps have processes of their own; a run without a decision is not
-    watched.
-    """
-    decision_id = run.tags.get(DECISION_TAG)
-    if decision_id is None:
-        yield
-        return
-    watch = CancellationWatch(store, instance, run.run_id, int(decision_id))
-    with watch.watch(kills_children=True):
-        yield
+    thread = threading.Thread(target=poll, daemon=True, name=f"cancellation-{run_id[:8]}")
+    thread.start()
+    # A shell starts a background process with interrupts ignored.
+    is_deaf = signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    changes_handler = is_deaf and threading.current_thread() is threading.main_thread()
+    if changes_handler:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield cancelled
+    finally:
+        try:
+            with lock:  # waits for an interruption, which may arrive here
+                ended.set()
+        finally:
+            ended.set()
+            thread.join()
+            if changes_handler:
+                signal.signal(signal.SIGINT, signal.SIG_IGN)

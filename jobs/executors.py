@@ -1,65 +1,28 @@
 """The executors of runs: light stages in the run's process, training in processes of its own.
 
 Every run writes a heartbeat from start to end, in the run's own process, so that it goes on between
-steps and while a step's process is busy. A training step whose process was killed is started again
-within the run; a step that failed would fail again and stays failed.
+steps and while a step's process is busy.
 """
 
 from collections.abc import Iterator
-from functools import lru_cache
 from typing import Any
 
 import dagster as dg
 
-# The public API has no names for the parts of an executor and its event for a repeated step.
-from dagster._core.execution.plan.objects import StepRetryData
+# the public API has no names for the parts of an executor
 from dagster._core.execution.retries import RetryMode
-from dagster._core.executor.child_process_executor import ChildProcessCrashException
 from dagster._core.executor.in_process import InProcessExecutor
 from dagster._core.executor.multiprocess import MultiprocessExecutor
 
 from jobs.cancellation import stop_when_cancelled
+from jobs.loop import open_store
 from jobs.run_spans import record_run
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.store import Store, homes
-
-# twice as many before the second retry: the memory may be free by then
-SECONDS_TO_RETRY = 2.0
-STEP_RETRIES = 2  # of a step whose process was killed; a third kill has a cause that stays
+from rlhf_pipeline.store import homes
 
 # Imported once by the process that steps are forked from; nearly every step needs them, at seconds
 # of CPU. Only installed packages, because that process does not have this folder on its path.
 PRELOADED = ("pandas", "pyarrow.parquet", "sqlalchemy", "alembic", "mlflow", "great_expectations")
-
-
-class StepProcesses(MultiprocessExecutor):
-    """Runs each step in a process of its own, forked from one that imported `PRELOADED`, and starts
-    a killed step again.
-
-    Dagster's retry policies do not distinguish a killed step from one that raised: they would
-    repeat a training that cannot succeed.
-    """
-
-    def __init__(self) -> None:
-        super().__init__(
-            retries=RetryMode.ENABLED,
-            max_concurrent=1,
-            start_method="forkserver",
-            explicit_forkserver_preload=PRELOADED,
-        )
-
-    def log_failure_or_retry_event_after_error(
-        self, step_context: Any, err_info: Any, known_state: Any
-    ) -> dg.DagsterEvent:
-        n_before: int = known_state.get_retry_state().get_attempt_count(step_context.step.key)
-        if err_info.cls_name != ChildProcessCrashException.__name__ or n_before >= STEP_RETRIES:
-            return super().log_failure_or_retry_event_after_error(
-                step_context, err_info, known_state
-            )
-        wait = SECONDS_TO_RETRY * 2**n_before
-        return dg.DagsterEvent.step_retry_event(
-            step_context, StepRetryData(error=err_info, seconds_to_wait=wait)
-        )
 
 
 class HeartbeatExecutor(dg.Executor):
@@ -78,14 +41,20 @@ class HeartbeatExecutor(dg.Executor):
 
     def execute(self, plan_context: Any, execution_plan: Any) -> Iterator[Any]:
         settings = _settings(plan_context)
-        store = _store(settings)
+        store = open_store(settings)
         beating = store.heartbeats.keep_beating(
             plan_context.run_id, job=plan_context.job_name, seconds=settings.heartbeat_seconds
         )
         try:
             with (
                 beating,
-                stop_when_cancelled(store, plan_context.instance, plan_context.dagster_run),
+                stop_when_cancelled(
+                    store,
+                    plan_context.instance,
+                    plan_context.run_id,
+                    plan_context.dagster_run.tags,
+                    kills_children=True,
+                ),
             ):
                 yield from self._inner.execute(plan_context, execution_plan)
         finally:
@@ -101,17 +70,18 @@ def _settings(context: Any) -> Settings:
         return settings
 
 
-@lru_cache(maxsize=1)
-def _store(settings: Settings) -> Store:
-    return Store.of_home(settings)
-
-
 def _make_light_executor(context: dg.InitExecutorContext) -> dg.Executor:
     return HeartbeatExecutor(InProcessExecutor(retries=RetryMode.ENABLED))
 
 
 def _make_training_executor(context: dg.InitExecutorContext) -> dg.Executor:
-    return HeartbeatExecutor(StepProcesses())
+    processes = MultiprocessExecutor(
+        retries=RetryMode.ENABLED,
+        max_concurrent=1,
+        start_method="forkserver",
+        explicit_forkserver_preload=PRELOADED,
+    )
+    return HeartbeatExecutor(processes)
 
 
 light_executor = dg.ExecutorDefinition(
@@ -127,6 +97,5 @@ training_executor = dg.ExecutorDefinition(
     config_schema={},
     executor_creation_fn=_make_training_executor,
     requirements=dg.multiple_process_executor_requirements(),
-    description="Each step in a process of its own, one after another; one that is killed is "
-    "started again.",
+    description="Each step in a process of its own, one after another.",
 )

@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 
 import dagster as dg
-from dagster._core.scheduler.instigation import TickStatus
 from dagster._core.storage.event_log import SqliteEventLogStorage
 
 from assets.retraining_decision import DECISION_TAG
 from jobs.executors import light_executor
+from jobs.loop import ENDED_STATUSES
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import RetentionParams, Settings
 from rlhf_pipeline.loop_settings import LoopSettings
@@ -34,11 +34,6 @@ from rlhf_pipeline.registry import (
 from rlhf_pipeline.store import Store, anchors
 
 RUNS_AT_ONCE = 2000  # oldest first
-ENDED_STATUSES = [
-    dg.DagsterRunStatus.SUCCESS,
-    dg.DagsterRunStatus.FAILURE,
-    dg.DagsterRunStatus.CANCELED,
-]
 JOB = "housekeeping"
 
 
@@ -56,7 +51,7 @@ class Retention:
         """Delete what is due; returns the number of things of each kind."""
         parts: dict[str, Callable[[], int]] = {
             "runs": self._delete_runs,
-            "ticks": self._delete_ticks,
+            "heartbeats": lambda: self.store.heartbeats.prune(self._cutoff(1)),
             "alert messages": lambda: self.store.alert_messages.prune(
                 delivered_before=self._cutoff(self._keep.message_days)
             ),
@@ -112,22 +107,6 @@ class Retention:
                 Path(f"{events.path_for_shard(run_id)}{end}").unlink(missing_ok=True)
         logs = self.settings.home / "dagster" / "storage" / run_id
         shutil.rmtree(logs, ignore_errors=True)
-
-    def _delete_ticks(self) -> int:
-        kept = (
-            ([TickStatus.SKIPPED], self._keep.skipped_tick_days),
-            ([TickStatus.SUCCESS, TickStatus.FAILURE], self._keep.tick_days),
-        )
-        n = 0
-        if self.instance.schedule_storage is None:  # of an instance in memory
-            return n
-        for state in self.instance.all_instigator_state():
-            for statuses, days in kept:
-                before = self._cutoff(days).timestamp()
-                of = (state.instigator_origin_id, state.selector_id)
-                n += len(self.instance.get_ticks(*of, before=before, statuses=statuses))
-                self.instance.purge_ticks(*of, before, statuses)
-        return n
 
     def _delete_embeddings(self) -> int:
         folder, before = self.settings.cache / "embeddings", self._cutoff(self._keep.cache_days)

@@ -1,7 +1,8 @@
-"""What schedules and sensors share: the loop settings of a tick, and schedules of one run a day."""
+"""What jobs and sensors share: store, loop settings of a tick, schedules of one run a day."""
 
 from collections.abc import Callable
 from datetime import date
+from functools import lru_cache
 from typing import Any
 
 import dagster as dg
@@ -9,11 +10,23 @@ import dagster as dg
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import LoopSettings
+from rlhf_pipeline.store import Store
 
 # Retries by Dagster of a killed run. A retraining is tried again by its decision, a step of a
 # replay by the replay.
 RETRIES_TAG = "dagster/max_retries"
 RETRIED = {RETRIES_TAG: "2"}
+ENDED_STATUSES = [
+    dg.DagsterRunStatus.SUCCESS,
+    dg.DagsterRunStatus.FAILURE,
+    dg.DagsterRunStatus.CANCELED,
+]
+
+
+@lru_cache(maxsize=4)
+def open_store(settings: Settings) -> Store:
+    """Open the store once per process and database, because sensors tick every few seconds."""
+    return Store.of_home(settings)
 
 
 def read_loop(settings: Settings) -> LoopSettings | dg.SkipReason:

@@ -41,7 +41,6 @@ def resources_for(settings: Settings) -> dict[str, Any]:
             settings.dtype,
         ),
         "progress": progress_resource(),
-        "now": utc_now,
         "clock": lambda day: utc_now(),
     }
     if settings.annotators == "simulated":

@@ -42,8 +42,7 @@ SENSORS = (
     Sensor("retraining", "Decides on drift, and starts what it decided", is_quick=True),
     Sensor("learning", "Starts a fit of the reward model after enough votes"),
     Sensor("replay", "Replays days of imported votes"),
-    Sensor("paused_runs", "Resumes completions that waited for a provider"),
-    Sensor("run_health", "Fails runs whose process was killed; Dagster repeats the daily ones"),
+    Sensor("paused_runs", "Resumes completions that waited, and daily runs of killed commands"),
     Sensor("alerts", "Opens and resolves alerts, and sends their messages"),
 )
 

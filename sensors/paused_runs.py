@@ -1,84 +1,101 @@
-"""The paused runs sensor: a run that waits for a provider is requested again once the wait is over.
+"""The paused runs sensor: requests again what waited for a provider, and what was killed with the
+command that ran it.
 
-The work ledger knows until when a run waits and which run of Dagster made it. The days that the run
-had not made are requested again under the same configuration; calls that were answered are in the
-ledger and are not repeated.
+The work ledger knows until when a run waits and which run of Dagster made it. Its days are
+requested again under the same configuration, unless all of them were made since; calls that were
+answered are in the ledger and are not repeated. Dagster repeats killed runs by itself, but not
+those that a command ran in its own process.
 """
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
 import dagster as dg
 
 from assets.partitions import DAYS
 from jobs.collection import collection
-from jobs.loop import read_loop
-from rlhf_pipeline.config import Settings
+from jobs.feedback import feedback, learning
+from jobs.loop import RETRIED
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation_reports import RunRow
-from sensors.runs import PARTITION_TAG, RANGE_END_TAG, RANGE_START_TAG, find_run, store_of
-from sensors.votes import group_neighbouring_days
+from sensors.runs import (
+    PARTITION_TAG,
+    RANGE_END_TAG,
+    RANGE_START_TAG,
+    SensorTick,
+    drop_started,
+    find_run,
+    has_failed_here,
+    loop_sensor,
+    request_again,
+)
 
+REASON_TAG = "dagster/failure_reason"  # Dagster's public API has no name for it
 COMPLETIONS = dg.AssetKey("completions")
 RESUMED = (COMPLETIONS, dg.AssetKey("comparisons"))  # the prompts are made: a run pauses after them
 
 
-def paused_runs_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
-    @dg.sensor(
-        name="paused_runs",
-        job=collection,
-        minimum_interval_seconds=settings.slow_sensor_seconds,
-        default_status=status,
+@loop_sensor("paused_runs", collection, feedback, learning)
+def paused_runs_sensor(tick: SensorTick) -> dg.SensorResult | dg.SkipReason:
+    """Requests again what waited for a provider, once its wait is over, and daily runs of
+    killed commands.
+    """
+    paused = [run for run in tick.store.generation.paused_runs() if run.parked_until is not None]
+    resumed = (_resume(tick.instance, tick.store, run) for run in paused)
+    requests = [
+        *(request for request in resumed if request is not None),
+        *_request_killed(tick.instance),
+    ]
+    if requests:
+        return dg.SensorResult(run_requests=requests)
+    return dg.SkipReason(
+        f"{len(paused)} runs are paused, until {paused[0].parked_until} the first"
+        if paused
+        else "no run is paused"
     )
-    def paused_runs(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Requests again what waited for a provider, once its wait is over."""
-        store, loop = store_of(context, settings), read_loop(settings)
-        if isinstance(loop, dg.SkipReason):
-            return loop
-        paused = [run for run in store.generation.paused_runs() if run.parked_until is not None]
-        requests = [request for run in paused for request in _resume(context.instance, store, run)]
-        if requests:
-            return dg.SensorResult(run_requests=requests)
-        return dg.SkipReason(
-            f"{len(paused)} runs are paused, until {paused[0].parked_until} the first"
-            if paused
-            else "no run is paused"
-        )
-
-    return paused_runs
 
 
-def _resume(instance: dg.DagsterInstance, store: Store, paused: RunRow) -> Sequence[dg.RunRequest]:
-    """Requests for the days of a paused run that were not made since. Once a run for each of them
-    has ended, the paused one leaves the ledger's list: those pause, fail or end on their own.
+def _request_killed(instance: dg.DagsterInstance) -> list[dg.RunRequest]:
+    """Requests for the daily runs of killed commands, whatever became of an earlier request that
+    made no run. A run that failed by an error has a reason.
+    """
+    failed = instance.get_runs(dg.RunsFilter(tags=RETRIED, statuses=[dg.DagsterRunStatus.FAILURE]))
+    killed = [r for r in failed if r.remote_job_origin is None and REASON_TAG not in r.tags]
+    return drop_started(instance, [request_again(r, f"killed:{r.run_id}") for r in killed])
+
+
+def _resume(instance: dg.DagsterInstance, store: Store, paused: RunRow) -> dg.RunRequest | None:
+    """A request for what a paused run was to make from the completions on. Once a run of it has
+    ended, the paused one leaves the ledger's list: that one pauses, fails or ends on its own.
     """
     if paused.parked_until is None or paused.parked_until > datetime.now(UTC):
-        return []
+        return None
     record = instance.get_run_record_by_id(paused.origin) if paused.origin else None
     if record is None or not record.dagster_run.is_finished:
-        return []
-    key = f"parked:{paused.run_id}:{paused.parked_until}"
-    stretches = group_neighbouring_days(_missing_days(instance, record))
-    asked = [
-        _request_again(record.dagster_run, f"{key}:{days[0]}...{days[-1]}", days)
-        for days in stretches
-    ]
-    started = [find_run(instance, request.run_key or "") for request in asked]
+        return None
+    run = record.dagster_run
+    left = [key for key in RESUMED if key in (run.asset_selection or RESUMED)]
+    request = request_again(run, f"parked:{paused.run_id}:{paused.parked_until}", left)
+    resumed = find_run(instance, request.run_key or "")
     # A run that makes the same requests takes the paused one over as it starts. If that had ended
     # while the new run is queued, what was refused for good would be asked for and paid again.
-    if all(run is not None and run.is_finished for run in started):
+    if resumed and has_failed_here(resumed):
+        resumed = None
+    if resumed.is_finished if resumed else _is_made_since(instance, record):
         store.generation.end(paused.run_id)
-    return [request for request, run in zip(asked, started, strict=True) if run is None]
+    elif resumed is None:
+        return request._replace(job_name=collection.name)
+    return None
 
 
-def _missing_days(instance: dg.DagsterInstance, record: dg.RunRecord) -> list[str]:
-    """The days of a run without completions of a later run, which another one would overwrite."""
+def _is_made_since(instance: dg.DagsterInstance, record: dg.RunRecord) -> bool:
+    """Whether a later run made the completions of all days of a run, which another one would
+    overwrite.
+    """
     tags = record.dagster_run.tags
     day = tags.get(PARTITION_TAG)
     first, last = tags.get(RANGE_START_TAG, day), tags.get(RANGE_END_TAG, day)
     if first is None or last is None:
-        return []
+        return True
     days = DAYS.get_partition_keys_in_range(dg.PartitionKeyRange(first, last))
     made = dg.AssetRecordsFilter(
         asset_key=COMPLETIONS,
@@ -86,21 +103,4 @@ def _missing_days(instance: dg.DagsterInstance, record: dg.RunRecord) -> list[st
         after_timestamp=record.create_timestamp.timestamp(),
     )
     events = instance.fetch_materializations(made, limit=1_000).records
-    return sorted(set(days) - {event.partition_key for event in events if event.partition_key})
-
-
-def _request_again(run: dg.DagsterRun, run_key: str, days: Sequence[str]) -> dg.RunRequest:
-    """A request for what `run` was to make of these days from the completions on."""
-    left = [key for key in RESUMED if key in (run.asset_selection or RESUMED)]
-    config: dict[str, Any] = dict(run.run_config)
-    names = {key.to_user_string() for key in left}
-    config["ops"] = {name: own for name, own in config.get("ops", {}).items() if name in names}
-    span = {RANGE_START_TAG: days[0], RANGE_END_TAG: days[-1]} if len(days) > 1 else {}
-    return dg.RunRequest(
-        run_key=run_key,
-        job_name=collection.name,
-        partition_key=days[0] if len(days) == 1 else None,
-        run_config=config,
-        asset_selection=left,
-        tags=span,
-    )
+    return set(days) <= {event.partition_key for event in events}

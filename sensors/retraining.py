@@ -17,7 +17,7 @@ import dagster as dg
 
 from assets.retraining_decision import DECISION_TAG, decision_event, describe
 from jobs.feedback import learning_config
-from jobs.loop import read_loop
+from jobs.loop import ENDED_STATUSES
 from jobs.retraining import (
     policy_training,
     recalibration,
@@ -28,69 +28,57 @@ from jobs.retraining import (
 from rlhf_pipeline.alerts.rounds import report_changes
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.records import TriggerDecision, utc_now
+from rlhf_pipeline.records import TriggerDecision
 from rlhf_pipeline.retraining.triggers import RECOMPUTING_REMEDIES, decide
 from rlhf_pipeline.store import Store
 from sensors.runs import (
-    ENDED_STATUSES,
     RANGE_END_TAG,
     RANGE_START_TAG,
     RUN_KEY_TAG,
     STEP_TAG,
     SUBMISSION_LEASE,
+    SensorTick,
     find_run,
-    resource_of,
+    loop_sensor,
     skip_during_replay,
     status_of,
-    store_of,
 )
 
 ATTEMPT_TAG = "rlhf/attempt"
 
 
-def retraining_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
-    @dg.sensor(
-        name="retraining",
-        jobs=[retraining, recalibration, recomputation, policy_training],
-        minimum_interval_seconds=settings.sensor_seconds,
-        default_status=status,
+@loop_sensor("retraining", retraining, recalibration, recomputation, policy_training, is_quick=True)
+def retraining_sensor(tick: SensorTick) -> dg.SensorResult | dg.SkipReason:
+    """Records outcomes of earlier decisions, decides on new events, requests pending runs."""
+    store, settings = tick.store, tick.settings
+    _record_outcomes(settings.project, tick.instance, store)
+    if waiting := skip_during_replay(store):
+        return waiting
+    champion = store.promotions.champion(settings.reward_model)
+    decision = store.decisions.decide(
+        partial(decide, params=tick.loop.trigger),
+        now=tick.now,
+        champion=champion.label if champion else None,
     )
-    def retrain(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Records outcomes of earlier decisions, decides on new events, requests pending runs."""
-        store, now = store_of(context, settings), resource_of(context, "now", lambda: utc_now)
-        _record_outcomes(settings.project, context.instance, store)
-        loop = read_loop(settings)
-        if isinstance(loop, dg.SkipReason):
-            return loop
-        if waiting := skip_during_replay(store):
-            return waiting
-        champion = store.promotions.champion(settings.reward_model)
-        decision = store.decisions.decide(
-            partial(decide, params=loop.trigger),
-            now=now(),
-            champion=champion.label if champion else None,
-        )
-        # a hold that claims nothing new is not stored
-        is_new = decision is not None and decision.decision_id is not None
-        # now, and not with the next tick of the alerts sensor: a demo and `rlhf run` have none
-        report_changes(store, settings, now())
-        requests = list(_request_pending(settings, context.instance, store))
-        # commands that order or answer know no Dagster
-        begun = [
-            store.decisions.get(int(request.tags[DECISION_TAG]))
-            for request in requests
-            if request.tags[ATTEMPT_TAG] == "1"
-        ]
-        made = [decision] if decision and is_new else []
-        reported = {each.stored_id: each for each in (*made, *begun)}
-        skip = describe(decision) if decision else "no open drift or calibration event"
-        return dg.SensorResult(
-            run_requests=requests,
-            asset_events=[decision_event(each) for each in reported.values()],
-            skip_reason=None if requests else skip,
-        )
-
-    return retrain
+    # a hold that claims nothing new is not stored
+    is_new = decision is not None and decision.decision_id is not None
+    # now, and not with the next tick of the alerts sensor: a demo and `rlhf run` have none
+    report_changes(store, settings, tick.now)
+    requests = list(_request_pending(settings, tick.instance, store))
+    # commands that order or answer know no Dagster
+    begun = [
+        store.decisions.get(int(request.tags[DECISION_TAG]))
+        for request in requests
+        if request.tags[ATTEMPT_TAG] == "1"
+    ]
+    made = [decision] if decision and is_new else []
+    reported = {each.stored_id: each for each in (*made, *begun)}
+    skip = describe(decision) if decision else "no open drift or calibration event"
+    return dg.SensorResult(
+        run_requests=requests,
+        asset_events=[decision_event(each) for each in reported.values()],
+        skip_reason=None if requests else skip,
+    )
 
 
 def _record_outcomes(project: str, instance: dg.DagsterInstance, store: Store) -> None:

@@ -1,22 +1,17 @@
-"""What alerts read of Dagster: failed runs and checks, late schedules, idle sensors, old assets."""
+"""What alerts read of Dagster: failed runs and checks, idle sensors, old assets."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 import dagster as dg
 
-# the public API has no names for these
-from dagster._core.scheduler.instigation import InstigatorType
-from dagster._utils.schedules import reverse_cron_string_iterator
-
 from rlhf_pipeline.alerts.readings import Reading
 from rlhf_pipeline.monitoring import MetricPoint
-from sensors.runs import SCHEDULE_NAME_TAG, describe_failure
+from sensors.runs import describe_failure
 
-GRACE = timedelta(hours=1)  # from a schedule's time to its run
 ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
 DAILY_ASSETS = ("comparisons", "drift_report")  # made every day, with or without votes
 
@@ -100,45 +95,12 @@ class RunFacts:
         counts = Counter(run.job_name for run in runs if not run.job_name.startswith("__"))
         return [_point("runs.failed", n, now, {"job": job}, n=n) for job, n in counts.items()]
 
-    def read_schedules(
-        self, schedules: Iterable[dg.ScheduleDefinition], since: datetime, now: datetime
-    ) -> Iterator[Reading]:
-        """1 for each schedule whose last time is over by more than an hour and that made no run
-        since the start of that day: `rlhf loop` collects before the time of the schedule. Times
-        before `since` do not count.
-        """
-        for schedule in schedules:
-            due = next(
-                reverse_cron_string_iterator(
-                    (now - GRACE).timestamp(),
-                    str(schedule.cron_schedule),
-                    schedule.execution_timezone,
-                )
-            ).astimezone(UTC)
-            midnight = due.replace(hour=0, minute=0, second=0, microsecond=0)
-            made = dg.RunsFilter(tags={SCHEDULE_NAME_TAG: schedule.name}, created_after=midnight)
-            is_overdue = due > since and not self.instance.get_runs(made, limit=1)
-            yield Reading(
-                name="schedules.overdue",
-                measured_at=now,
-                value=float(is_overdue),
-                labels={"schedule": schedule.name},
-                detail=f"due at {due:%Y-%m-%d %H:%M} UTC" if is_overdue else "",
-                evidence={"due_at": due.isoformat()},
-            )
-
 
 def count_failed_checks(checks: Iterable[Reading], now: datetime) -> list[MetricPoint]:
     """1 for each check whose last result is a failure of today."""
     failed = (check for check in checks if check.value is not None)
     today = [check for check in failed if check.measured_at.date() == now.date()]
     return [_point("checks.failed", 1.0, now, check.labels) for check in today]
-
-
-def find_stopped_schedules(instance: dg.DagsterInstance) -> set[str]:
-    """Schedules that a person stopped in Dagster."""
-    states = instance.all_instigator_state(instigator_type=InstigatorType.SCHEDULE)
-    return {state.instigator_name for state in states if not state.is_running}
 
 
 def measure_sensors(instance: dg.DagsterInstance, now: datetime) -> list[MetricPoint]:

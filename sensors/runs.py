@@ -1,20 +1,25 @@
-"""Finds runs by their run key and tags, so that each is requested once; describes how they ended.
+"""Builds sensors; finds runs by run key and tags, so that each is requested once.
 
 The daemon remembers run keys per sensor and location. Runs started by hand, by the demo or by
 another daemon carry the same key as a tag, so a look-up by tag covers them all.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from datetime import UTC, datetime, timedelta
-from functools import lru_cache, partial
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
 from typing import Any, TypeVar, cast
 
 import dagster as dg
 
+from jobs.loop import open_store, read_loop
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.loop_settings import LoopSettings
+from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import Store
 
 Resource = TypeVar("Resource")
+Evaluate = Callable[["SensorTick"], dg.SensorResult | dg.SkipReason]
 # Dagster's own tags; its public API has no names for them
 RUN_KEY_TAG = "dagster/run_key"
 SENSOR_NAME_TAG = "dagster/sensor_name"
@@ -27,9 +32,62 @@ RANGE_PROJECT_TAG = "rlhf/range_of_project"  # beside it, the project's name
 STEP_TAG = "rlhf/replay"  # replay:<project>:<day>:<seq>:<step>, on every run of a replay
 # a second daemon leaves alone what the first one is submitting
 SUBMISSION_LEASE = timedelta(seconds=60)
-ENDED_STATUSES = frozenset(
-    (dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
-)
+
+
+@dataclass(frozen=True)
+class SensorTick:
+    """What a sensor reads in one tick."""
+
+    context: dg.SensorEvaluationContext
+    settings: Settings
+    store: Store
+    loop: LoopSettings
+
+    @property
+    def instance(self) -> dg.DagsterInstance:
+        return self.context.instance
+
+    @property
+    def now(self) -> datetime:
+        return now_of(self.context)
+
+
+def loop_sensor(
+    name: str, *jobs: Any, is_quick: bool = False
+) -> Callable[[Evaluate], Callable[[Settings, dg.DefaultSensorStatus], dg.SensorDefinition]]:
+    """Build a sensor from what one tick does. While the loop settings are invalid, ticks are
+    skipped.
+    """
+
+    def decorate(
+        evaluate: Evaluate,
+    ) -> Callable[[Settings, dg.DefaultSensorStatus], dg.SensorDefinition]:
+        def build(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
+            @dg.sensor(
+                name=name,
+                jobs=jobs,
+                minimum_interval_seconds=settings.sensor_seconds
+                if is_quick
+                else settings.slow_sensor_seconds,
+                default_status=status,
+                description=evaluate.__doc__,
+            )
+            def sensor(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
+                loop = read_loop(settings)
+                if isinstance(loop, dg.SkipReason):
+                    return loop
+                return evaluate(SensorTick(context, settings, store_of(context, settings), loop))
+
+            return sensor
+
+        return build
+
+    return decorate
+
+
+def now_of(context: dg.SensorEvaluationContext) -> datetime:
+    """The time of the driver or the test that ticks, else of this machine."""
+    return resource_of(context, "now", lambda: utc_now)()
 
 
 def store_of(context: dg.SensorEvaluationContext, settings: Settings) -> Store:
@@ -38,7 +96,7 @@ def store_of(context: dg.SensorEvaluationContext, settings: Settings) -> Store:
     Sensors declare no resources: for each tick of a sensor that does, Dagster opens its instance,
     which is half the CPU of a tick.
     """
-    return resource_of(context, "store", partial(_open_store, settings))
+    return resource_of(context, "store", partial(open_store, settings))
 
 
 def resource_of(
@@ -50,11 +108,6 @@ def resource_of(
         if name in (context.resource_defs or {})
         else default()
     )
-
-
-@lru_cache(maxsize=4)
-def _open_store(settings: Settings) -> Store:
-    return Store.of_home(settings)
 
 
 def skip_during_replay(store: Store) -> dg.SkipReason | None:
@@ -69,12 +122,6 @@ def skip_during_replay(store: Store) -> dg.SkipReason | None:
     )
 
 
-def is_ours(context: dg.SensorEvaluationContext, run: dg.DagsterRun) -> bool:
-    """Whether a run is of this code location: those of others beat elsewhere or not at all."""
-    here, there = context.code_location_origin, run.remote_job_origin
-    return here is None or there is None or there.location_name == here.location_name
-
-
 def find_run(instance: dg.DagsterInstance, run_key: str) -> dg.DagsterRun | None:
     """The run that was started under `run_key`, if any."""
     runs = instance.get_runs(dg.RunsFilter(tags={RUN_KEY_TAG: run_key}), limit=1)
@@ -82,9 +129,17 @@ def find_run(instance: dg.DagsterInstance, run_key: str) -> dg.DagsterRun | None
 
 
 def started_keys(instance: dg.DagsterInstance, run_keys: Sequence[str]) -> set[str]:
-    """Those of `run_keys` under which a run was started."""
+    """Those of `run_keys` under which a run was started. One that failed in a command does not
+    count: nothing else retries it.
+    """
     runs = instance.get_runs(dg.RunsFilter(tags={RUN_KEY_TAG: list(run_keys)})) if run_keys else []
-    return {run.tags[RUN_KEY_TAG] for run in runs}
+    return {run.tags[RUN_KEY_TAG] for run in runs if not has_failed_here(run)}
+
+
+def has_failed_here(run: dg.DagsterRun) -> bool:
+    """Whether a run in the process of a command failed or was interrupted."""
+    ended = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
+    return run.status in ended and run.remote_job_origin is None
 
 
 def drop_started(
@@ -95,23 +150,32 @@ def drop_started(
     return [request for request in requests if request.run_key not in known]
 
 
+def request_again(
+    run: dg.DagsterRun, run_key: str, selection: Collection[dg.AssetKey] | None = None
+) -> dg.RunRequest:
+    """A request for what `run` was to make, or for those of its assets in `selection`."""
+    chosen = run.asset_selection if selection is None else selection
+    config: dict[str, Any] = dict(run.run_config)
+    if chosen:
+        names = {key.to_user_string() for key in chosen}
+        config["ops"] = {name: own for name, own in config.get("ops", {}).items() if name in names}
+    kept = ("rlhf/", RANGE_START_TAG, RANGE_END_TAG)
+    return dg.RunRequest(
+        run_key=run_key,
+        job_name=run.job_name,
+        partition_key=run.tags.get(PARTITION_TAG),
+        run_config=config,
+        asset_selection=list(chosen) if chosen else None,
+        tags={name: value for name, value in run.tags.items() if name.startswith(kept)},
+    )
+
+
 def status_of(instance: dg.DagsterInstance, run_id: str | None) -> dg.DagsterRunStatus:
-    """The status of a run. A deleted run counts as failed; one that a killed daemon made and never
-    launched is failed here.
-    """
-    record = instance.get_run_record_by_id(run_id) if run_id else None
-    if record is None:
+    """The status of a run; a deleted one counts as failed."""
+    run = instance.get_run_by_id(run_id) if run_id else None
+    if run is None:
         return dg.DagsterRunStatus.FAILURE
-    status = record.dagster_run.status
-    if (
-        status == dg.DagsterRunStatus.NOT_STARTED
-        and datetime.now(UTC) - record.create_timestamp > SUBMISSION_LEASE
-    ):
-        instance.report_run_failed(
-            record.dagster_run, "The daemon that made this run ended before it was launched."
-        )
-        return dg.DagsterRunStatus.FAILURE
-    return status
+    return run.status
 
 
 def failures_of(instance: dg.DagsterInstance, run_id: str) -> dict[str, Any]:

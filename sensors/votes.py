@@ -9,7 +9,6 @@ import dagster as dg
 
 from assets.partitions import DAYS
 from jobs.feedback import feedback
-from jobs.loop import read_loop
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.store import Store, TouchedDay
 from sensors.runs import (
@@ -18,8 +17,9 @@ from sensors.runs import (
     RANGE_PROJECT_TAG,
     RANGE_START_TAG,
     UP_TO_SEQ_TAG,
+    SensorTick,
+    loop_sensor,
     started_keys,
-    store_of,
 )
 
 # By day, votes whose feedback was not requested yet: `n` of them, the last one's `seq`, when it
@@ -27,44 +27,34 @@ from sensors.runs import (
 Waiting = Mapping[str, Mapping[str, Any]]
 
 
-def votes_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:
-    @dg.sensor(
-        name="votes",
-        job=feedback,
-        minimum_interval_seconds=settings.sensor_seconds,
-        default_status=status,
+@loop_sensor("votes", feedback, is_quick=True)
+def votes_sensor(tick: SensorTick) -> dg.SensorResult | dg.SkipReason:
+    """Reports days with new votes to `votes_inbox` and requests their feedback."""
+    store, settings = tick.store, tick.settings
+    cursor: dict[str, Any] = (
+        json.loads(tick.context.cursor) if tick.context.cursor else {"seq": 0, "waiting": {}}
     )
-    def votes(context: dg.SensorEvaluationContext) -> dg.SensorResult | dg.SkipReason:
-        """Reports days with new votes to `votes_inbox` and requests their feedback."""
-        store, loop = store_of(context, settings), read_loop(settings)
-        if isinstance(loop, dg.SkipReason):
-            return loop
-        cursor: dict[str, Any] = (
-            json.loads(context.cursor) if context.cursor else {"seq": 0, "waiting": {}}
-        )
-        touched = store.votes.touched_days(cursor["seq"])
-        waiting = _add_votes(cursor["waiting"], touched)
-        first, last = DAYS.get_first_partition_key() or "", DAYS.get_last_partition_key() or ""
-        replaying = set(store.replays.pending_days())
-        now = datetime.now(UTC)
-        due = {
-            day: w
-            for day, w in waiting.items()
-            if first <= day <= last and day not in replaying and _is_due(w, settings, now)
-        }
-        later = {day: w for day, w in waiting.items() if day not in due}
-        seq = max([cursor["seq"], *(t.max_seq for t in touched)])
-        requests = _request_feedback(context.instance, due, settings.project) if due else []
-        return dg.SensorResult(
-            run_requests=requests,
-            asset_events=[
-                _inbox_materialisation(store, t) for t in touched if first <= str(t.day) <= last
-            ],
-            cursor=json.dumps({"seq": seq, "waiting": later}),
-            skip_reason=None if requests else _describe_waiting(touched, later, replaying),
-        )
-
-    return votes
+    touched = store.votes.touched_days(cursor["seq"])
+    waiting = _add_votes(cursor["waiting"], touched)
+    first, last = DAYS.get_first_partition_key() or "", DAYS.get_last_partition_key() or ""
+    replaying = set(store.replays.pending_days())
+    now = datetime.now(UTC)
+    due = {
+        day: w
+        for day, w in waiting.items()
+        if first <= day <= last and day not in replaying and _is_due(w, settings, now)
+    }
+    later = {day: w for day, w in waiting.items() if day not in due}
+    seq = max([cursor["seq"], *(t.max_seq for t in touched)])
+    requests = _request_feedback(tick.instance, due, settings.project) if due else []
+    return dg.SensorResult(
+        run_requests=requests,
+        asset_events=[
+            _inbox_materialisation(store, t) for t in touched if first <= str(t.day) <= last
+        ],
+        cursor=json.dumps({"seq": seq, "waiting": later}),
+        skip_reason=None if requests else _describe_waiting(touched, later, replaying),
+    )
 
 
 def _describe_waiting(touched: Sequence[TouchedDay], later: Waiting, replaying: set[str]) -> str:

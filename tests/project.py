@@ -23,6 +23,7 @@ from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import initialise
 from rlhf_pipeline.config import ENV_PREFIX, Settings, silence_telemetry
+from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 from tests.once import build_once
@@ -208,7 +209,7 @@ class Project:
         daemon does.
         """
         found = self.defs.get_repository_def().get_sensor_def(sensor)
-        given = {"store": self.store, "now": (self.defs.resources or {})["now"]}
+        given = {"store": self.store, "now": (self.defs.resources or {}).get("now", utc_now)}
         with dg.build_sensor_context(
             instance=self.instance, cursor=self.cursors.get(sensor), resources=given,
             repository_def=self.defs.get_repository_def(),

@@ -22,7 +22,6 @@ FACTS: Mapping[str, str] = {
     "runs.last_failed": "1 while the last run of a job failed",
     "checks.last_failed": "while the last result of an asset check is a failure: 2 if it stops a "
     "run, 1 if it warns",
-    "schedules.overdue": "1 while a schedule has started no run within an hour of its time",
     "settings.unusable": "1 while the section loop of rlhf.yaml is invalid, or names an unknown "
     "target",
 }
@@ -32,7 +31,6 @@ FACT_LABELS = {
     "gate.refused": ("candidate",),
     "runs.last_failed": ("job",),
     "checks.last_failed": ("check",),
-    "schedules.overdue": ("schedule",),
 }
 RuleName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]*$", max_length=60)]
 # Minutes double from 1 to 6 hours: with the first one, 12 attempts in about 20 hours.
@@ -271,14 +269,6 @@ RULES: Mapping[str, AlertRule] = {
             next_step="Read the check's result in Dagster, and repair the data.",
         ),
         _rule(
-            "schedule_missed",
-            "schedules.overdue",
-            0,
-            "The schedule {schedule} did not start its run: {detail}",
-            within_days=7,
-            next_step="Check on the page Runs that a daemon runs, and start the run by hand.",
-        ),
-        _rule(
             "sensor_lag",
             "sensors.lag_seconds",
             900,
@@ -290,7 +280,7 @@ RULES: Mapping[str, AlertRule] = {
         _rule(
             "stale_asset",
             "freshness.hours",
-            50,
+            30,  # each is made once a day
             "{asset} was last materialised {value:.0f} hours ago (limit {threshold:g})",
             for_minutes=60,  # after a pause the schedules catch up first
             within_days=0,

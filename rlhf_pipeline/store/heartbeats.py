@@ -95,9 +95,10 @@ class Heartbeats:
         with self._database.write_transaction() as connection:
             connection.execute(heartbeats.delete().where(self._is_of_run(run_id)))
 
-    def find_stale(self, before: datetime) -> list[Heartbeat]:
-        """Runs whose last heartbeat was before a moment, longest silent first."""
-        return self._read(heartbeats.c.at < before)
+    def prune(self, before: datetime) -> int:
+        """Delete the rows of runs whose last heartbeat was before a moment; the number of them."""
+        with self._database.write_transaction() as connection:
+            return connection.execute(heartbeats.delete().where(heartbeats.c.at < before)).rowcount
 
     def find_recent(self, seconds: float) -> list[Heartbeat]:
         """Runs with a heartbeat within the last `seconds`."""

@@ -1,6 +1,5 @@
 """The alerts sensor: what it reads of Dagster and the store, and what it makes of a change."""
 
-import uuid
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -20,8 +19,6 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import DriftEvent, GateDecision, Promotion, TriggerDecision
 from rlhf_pipeline.store import Store
 from sensors.alerts import alerts_sensor
-from sensors.run_facts import RunFacts
-from sensors.runs import SCHEDULE_NAME_TAG
 
 RUNNING = dg.DefaultSensorStatus.RUNNING
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -180,28 +177,6 @@ def test_a_confirmed_change_is_one_alert_until_a_policy_serves(world: World) -> 
     kinds = [m.kind for m in world.store.alert_messages.page() if m.alert_id == alert.alert_id]
     assert set(kinds) == {"opened", "reminder", "resolved"}
     assert (kinds.count("opened"), kinds.count("resolved")) == (1, 1)
-
-
-def test_a_schedule_that_made_no_run_is_overdue(world: World) -> None:
-    schedule = dg.ScheduleDefinition(
-        name="morning", job_name="collection", cron_schedule="0 5 * * *", execution_timezone="UTC"
-    )
-    facts = RunFacts(world.instance, WEEKLY.get_repository_def(), "", str)
-
-    def overdue(watched_for: timedelta = timedelta(days=1)) -> list[float | None]:
-        return [r.value for r in facts.read_schedules([schedule], START - watched_for, START)]
-
-    def run_at(moment: datetime) -> None:
-        tags = {SCHEDULE_NAME_TAG: "morning"}
-        run = dg.DagsterRun(job_name="collection", run_id=str(uuid.uuid4()), tags=tags)
-        world.instance.run_storage.add_historical_run(run, moment)
-
-    assert overdue(timedelta(0)) == [0.0], "it was due before anybody watched"
-    midnight = START.replace(hour=0)
-    run_at(midnight - timedelta(hours=1))
-    assert overdue() == [1.0]
-    run_at(midnight + timedelta(minutes=6))
-    assert overdue() == [0.0], "`rlhf loop` collects right after midnight"
 
 
 def test_a_dead_daemon_is_noticed_from_outside(world: World) -> None:

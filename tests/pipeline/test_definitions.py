@@ -186,7 +186,6 @@ def test_one_setting_stops_all_sensors_and_schedules(
             "replay",
             "learning",
             "retraining",
-            "run_health",
             "paused_runs",
             "alerts",
         }

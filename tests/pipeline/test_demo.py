@@ -17,7 +17,7 @@ import pytest
 
 from driver.demo import Demo, DemoState, tick_time
 from driver.demo_report import collect_day_rows
-from driver.recovery import fail_dead_runs, recover
+from driver.recovery import fail_dead_runs
 from driver.runner import Runner
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.demo import claim
@@ -91,7 +91,7 @@ def demo_of(project: Any, **moments: str) -> Demo:
 def demo(project: Any, **moments: str) -> Demo:
     """One call of the demo: what an earlier one left, then the next day."""
     demo = demo_of(project, **moments)
-    recover(project.instance, project.store, project.settings)
+    fail_dead_runs(project.instance, project.store, timedelta(seconds=60))
     demo.run_day(state_of(project).next_days(1)[0])
     return demo
 
@@ -213,7 +213,7 @@ def test_a_retraining_killed_with_its_demo_is_retried_and_settled(
     fired = [d for d in project.store.decisions.all() if d.action == "fire"]
     assert [(d.state, d.run_id) for d in fired] == [("submitted", killed)]
     later = demo_of(project)
-    recover(project.instance, project.store, project.settings)
+    fail_dead_runs(project.instance, project.store, timedelta(seconds=60))
     later.drain("retraining", last)
     fired = [d for d in project.store.decisions.all() if d.action == "fire"]
     assert [(d.state, d.attempt) for d in fired] == [("succeeded", 2)]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from assets.policy_days import load_policy_days
+from assets.day_series import load_policy_days
 from rlhf_pipeline.drift.policy import PolicyParams
 
 

@@ -11,19 +11,6 @@ from typing import Any
 
 import dagster as dg
 import pytest
-from dagster._core.definitions.run_request import InstigatorType
-from dagster._core.remote_origin import (
-    RegisteredCodeLocationOrigin,
-    RemoteInstigatorOrigin,
-    RemoteRepositoryOrigin,
-)
-from dagster._core.scheduler.instigation import (
-    InstigatorState,
-    InstigatorStatus,
-    SensorInstigatorData,
-    TickData,
-    TickStatus,
-)
 
 from jobs.housekeeping import Retention, housekeeping
 from rlhf_pipeline.alerts.messages import build_test_message
@@ -100,32 +87,6 @@ class Home:
         champions = Champions(self.store, self.registry, self.settings.cache)
         champions.promote("policy", version, reason="won", actor="test")
 
-    def tick(self, days: float, status: TickStatus) -> None:
-        location = RegisteredCodeLocationOrigin("rlhf_pipeline")
-        origin = RemoteInstigatorOrigin(RemoteRepositoryOrigin(location, "__repository__"), "votes")
-        state = InstigatorState(
-            origin,
-            InstigatorType.SENSOR,
-            InstigatorStatus.RUNNING,
-            SensorInstigatorData(cursor=None),
-        )
-        if (
-            self.instance.get_instigator_state(state.instigator_origin_id, state.selector_id)
-            is None
-        ):
-            self.instance.add_instigator_state(state)
-        self.instance.create_tick(
-            TickData(
-                instigator_origin_id=state.instigator_origin_id,
-                instigator_name="votes",
-                instigator_type=InstigatorType.SENSOR,
-                status=status,
-                timestamp=days_ago(days).timestamp(),
-                selector_id=state.selector_id,
-                run_ids=[] if status == TickStatus.SUCCESS else None,
-            )
-        )
-
     def deliver(self, days: float) -> None:
         message = build_test_message("log", days_ago(days), project="demo")
         self.store.alert_messages.add([message])
@@ -164,13 +125,6 @@ def full(home: Home) -> Home:
     home.run(31)
     home.run(29)
     home.run(400, STARTED)
-    for days, status in (
-        (3, TickStatus.SKIPPED),
-        (1, TickStatus.SKIPPED),
-        (21, TickStatus.SUCCESS),
-        (19, TickStatus.SUCCESS),
-    ):
-        home.tick(days, status)
     for days in (61, 59):
         home.deliver(days)
     root = home.settings.home
@@ -191,7 +145,6 @@ def full(home: Home) -> Home:
 
 EXPECTED = {
     "runs": 1,
-    "ticks": 2,
     "alert messages": 1,
     "embeddings": 1,
     "checkpoints": 1,
@@ -324,4 +277,4 @@ def test_version_that_was_champion_since_the_listing_keeps_its_files(
 
 def test_no_file_is_deleted_while_another_run_is_under_way(full: Home) -> None:
     full.store.heartbeats.beat("other", pid=os.getpid(), host="here", job="retraining")
-    assert full.retention.delete().keys() == {"runs", "ticks", "alert messages"}
+    assert full.retention.delete().keys() == {"runs", "alert messages"}

@@ -16,7 +16,7 @@ from assets.retraining_decision import DECISION_TAG
 from driver.loop import Loop
 from driver.runner import Runner
 from jobs import cancellation
-from jobs.cancellation import CancellationWatch
+from jobs.cancellation import stop_when_cancelled
 from jobs.retraining import policy_training
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import TrainingOrder, utc_now
@@ -95,11 +95,11 @@ def test_process_of_a_background_job_is_interrupted_too(
 ) -> None:
     """A shell starts it with interrupts ignored."""
     run = add_run(instance, Status.STARTED)
-    watch = CancellationWatch(store, instance, run.run_id, place(store))
+    watching = stop_when_cancelled(store, instance, run.run_id, {DECISION_TAG: str(place(store))})
     cancel(store, 1)
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)
     try:
-        with pytest.raises(KeyboardInterrupt), watch.watch():
+        with pytest.raises(KeyboardInterrupt), watching:
             time.sleep(5)
         assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
     finally:

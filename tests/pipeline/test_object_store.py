@@ -2,30 +2,18 @@
 nothing lies below the home.
 """
 
-import json
-import subprocess
-import sys
-import threading
 from collections.abc import Callable, Iterator
-from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.config import ENV_PREFIX
-from rlhf_pipeline.records import CalibrationReport, ModelVersion, utc_now
+from rlhf_pipeline.records import CalibrationReport, ModelVersion
 from tests.s3 import S3, local_s3
 
 COLLECTION = ("prompts", "completions", "comparisons")
 FEEDBACK = ("votes", "reflection_log", "drift_report")
-SMALL = {
-    "prompts": {"n": 12},
-    "completions": {"max_new_tokens": 8},
-    "comparisons": {"pairs_per_prompt": 6},
-}
-IN_A_PROCESS = Path(__file__).parents[1] / "processes" / "step_processes.py"
+N = 12  # prompts of a day
 
 
 @pytest.fixture(scope="module")
@@ -34,56 +22,14 @@ def s3() -> Iterator[S3]:
         yield server
 
 
-def collect_in_a_process(project: Any, day: str) -> set[str]:
-    """A run in a process of its own; returns the jobs that beat in the project's store
-    meanwhile.
-    """
-    own = project.environ | {
-        "STEP_SETTINGS": project.settings.model_dump_json(
-            exclude_none=True, exclude={"alert_targets"}
-        ),
-        "STEP_JOB": "collection",
-    }
-    environ = {
-        key: value
-        for key, value in own.items()
-        if not key.startswith(ENV_PREFIX) or key == "RLHF_HOME"
-    }
-    config = {"ops": {stage: {"config": values} for stage, values in SMALL.items()}}
-    command = [sys.executable, str(IN_A_PROCESS), day, json.dumps(config)]
-    beat: set[str] = set()
-    with subprocess.Popen(
-        command, env=environ, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True
-    ) as running:
-        stopped = threading.Event()
-
-        def look() -> None:
-            while not stopped.wait(0.2):
-                beat.update(
-                    row.job
-                    for row in project.store.heartbeats.find_stale(utc_now() + timedelta(days=1))
-                )
-
-        looking = threading.Thread(target=look)
-        looking.start()
-        _, said = running.communicate()
-        stopped.set()
-        looking.join()
-    assert running.returncode == 0, said[-3000:]
-    return beat
-
-
 @pytest.fixture(scope="module")
 def project(s3: S3, make_project: Callable[..., Any]) -> Any:
-    """Two days whose frames are in the store: the first collected in this process, the second in
-    one of its own.
-    """
+    """Two days whose frames are in the store."""
     project = make_project(
         persistent=True, completion_backend="template", frames_url=s3.url("two/days")
     )
-    project.collect(project.day(0), n=SMALL["prompts"]["n"])
-    project.__dict__["beat"] = collect_in_a_process(project, project.day(1))
     for day in (project.day(0), project.day(1)):
+        project.collect(day, n=N)
         project.vote(day)
     project.run("feedback", project.day(0), project.day(1))
     return project
@@ -95,10 +41,6 @@ def test_every_stage_of_both_days_is_in_the_store(project: Any, s3: S3) -> None:
         assert files.days(stage) == [project.day(0), project.day(1)], stage
         # no model has predicted yet
         assert stage == "reflection_log" or len(files.read_frame(stage, project.day(1))), stage
-
-
-def test_a_run_beats_for_the_project_its_definitions_were_made_for(project: Any) -> None:
-    assert project.beat == {"collection"}
 
 
 def test_reward_model_is_fitted_with_frames_in_an_object_store(

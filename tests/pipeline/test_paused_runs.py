@@ -1,6 +1,6 @@
 """A run that waits hours for its provider: paused, shown, and requested again by the sensor."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -177,53 +177,30 @@ def test_a_paused_run_is_requested_again_and_makes_what_is_missing(
 LONG = Fault(kind="status", status=429, retry_after_ms=HOURS * 3_600_000, retry_after_as="seconds")
 
 
-def spans(requests: Sequence[dg.RunRequest]) -> list[tuple[str | None, ...]]:
-    return [
-        tuple(
-            request.tags.get(tag, request.partition_key) for tag in (RANGE_START_TAG, RANGE_END_TAG)
-        )
-        for request in requests
-    ]
-
-
-def test_missing_days_of_a_range_are_requested_until_made(
+def test_a_paused_range_is_requested_until_all_its_days_are_made(
     store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult]
 ) -> None:
-    first = "2026-01-02"
-    second = "2026-01-03"
-    third = "2026-01-04"
-    last = "2026-01-05"
-    with StubProvider(faults=[None, LONG]) as stub:
-        assert not collect(stub, CONFIG, first, last).success
+    first, second, last = "2026-01-02", "2026-01-03", "2026-01-04"
+
+    def end_wait() -> None:
         [run] = store.generation.paused_runs()
         store.generation.pause(run.run_id, utc_now() - timedelta(seconds=1), run.parked_why or "")
-        assert spans(tick(store, instance).run_requests or []) == [(first, last)]
 
+    with StubProvider(faults=[None, LONG]) as stub:
+        assert not collect(stub, CONFIG, first, last).success
+        end_wait()
         assert collect(stub, CONFIG, second, second).success  # somebody made one of its days anew
-        asked = tick(store, instance).run_requests or []
-        assert spans(asked) == [(first, first), (third, last)]
-        assert [run.run_id for run in store.generation.paused_runs()] == [run.run_id], (
-            "its other days still wait"
-        )
-
-        assert collect(stub, dict(asked[0].run_config), first, first, asked[0].run_key).success
-        assert spans(tick(store, instance).run_requests or []) == [(third, last)]
+        [asked] = tick(store, instance).run_requests or []
+        assert (asked.tags[RANGE_START_TAG], asked.tags[RANGE_END_TAG]) == (first, last)
 
         stub.add_faults([LONG])  # the rest is asked for, and has to wait: as a run of its own
-        assert not collect(stub, dict(asked[1].run_config), third, last, asked[1].run_key).success
-        n_calls = stub.n_calls
+        assert not collect(stub, dict(asked.run_config), first, last, asked.run_key).success
         assert tick(store, instance).run_requests == []
         [waiting] = store.generation.paused_runs()
-        assert waiting.run_id != run.run_id, (
-            "asked for twice it would be called for before its time"
-        )
-        assert stub.n_calls == n_calls
-        store.generation.pause(
-            waiting.run_id, utc_now() - timedelta(seconds=1), waiting.parked_why or ""
-        )
-        [again] = tick(store, instance).run_requests or []
-        assert spans([again]) == [(third, last)]
-        assert collect(stub, dict(again.run_config), third, last, again.run_key).success
+        assert waiting.parked_until > utc_now()
+        end_wait()
+        for day in (first, second, last):
+            assert collect(stub, CONFIG, day, day).success
     assert tick(store, instance).run_requests == []
     assert store.generation.paused_runs() == []
 

@@ -2,22 +2,20 @@
 kill and no repetition shows.
 """
 
-import os
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import dagster as dg
 import pytest
 
-from driver.recovery import recover
+from driver.recovery import fail_dead_runs
 from driver.replay import describe_decisions, replay_days
 from driver.runner import Runner
 from rlhf_pipeline.votes import judged_comparison_ids
 from rlhf_pipeline.votes.counting import counting
-from sensors.replay_steps import Replay, ReplayWait, end_of_day
+from sensors.replay import Replay, end_of_day
 from sensors.runs import STEP_TAG
 from tests.pipeline import imported
 
@@ -51,17 +49,13 @@ def runner_of(project: Any, **moments: int) -> Runner:
     runner = FragileRunner(project.settings, project.defs, project.instance, project.store)
     for name, number in moments.items():
         setattr(runner, name, number)
-    recover(project.instance, project.store, project.settings)
+    fail_dead_runs(project.instance, project.store, timedelta(seconds=60))
     return runner
 
 
 def replay(project: Any, **moments: int) -> list[str]:
     """The days that one call of `rlhf replay` goes through."""
-
-    def no_pause(seconds: float) -> None:
-        raise AssertionError("waits for another process")
-
-    return list(replay_days(runner_of(project, **moments), pause=no_pause))
+    return list(replay_days(runner_of(project, **moments)))
 
 
 def small_import(project: Any, n_days: int, *, n: int = 12, first: int = 0) -> None:
@@ -278,36 +272,6 @@ def test_a_killed_replay_continues_without_doubling_anything(
     assert set(runs_by_step(project).values()) == {1}
 
 
-def test_a_killed_run_is_ended_and_its_step_taken_again(
-    make_project: Callable[..., Any], unbroken: dict[str, Any]
-) -> None:
-    project = make_project(completion_backend="template", min_new_pairs=NEVER)
-    small_import(project, 2)
-    request = Replay(project.settings, project.instance, project.store).advance()
-    assert isinstance(request, dg.RunRequest)
-    tags = {**request.tags, "dagster/run_key": request.run_key, "dagster/partition": project.day(0)}
-    killed = project.instance.create_run_for_job(
-        project.defs.resolve_job_def("feedback"), tags=tags
-    )
-    started = dg.DagsterEvent(
-        event_type_value="PIPELINE_START", job_name="feedback", message="started"
-    )
-    project.instance.report_dagster_event(started, run_id=killed.run_id)
-    project.store.heartbeats.beat(
-        killed.run_id, pid=dead_pid(), host=os.uname().nodename, job="feedback"
-    )
-    assert replay(project) == [project.day(d) for d in range(2)]
-    assert project.instance.get_run_by_id(killed.run_id).status == dg.DagsterRunStatus.FAILURE
-    assert made(project) == unbroken
-    assert sorted(runs_by_step(project).values()) == [1, 2]
-
-
-def dead_pid() -> int:
-    process = subprocess.Popen([sys.executable, "-c", ""])
-    process.wait()
-    return process.pid
-
-
 def test_the_sensor_gives_up_after_three_attempts_with_instructions(
     make_project: Callable[..., Any],
 ) -> None:
@@ -339,8 +303,7 @@ def test_sensor_and_terminal_do_not_take_one_step_twice(make_project: Callable[.
     run = project.instance.create_run_for_job(project.defs.resolve_job_def("feedback"), tags=tags)
     assert f"feedback goes on in run {run.run_id[:8]}" in project.tick("replay").skip_message
     waiting = Replay(project.settings, project.instance, project.store, max_attempts=None).advance()
-    assert isinstance(waiting, ReplayWait)
-    assert not waiting.is_stuck
+    assert "feedback goes on in run" in str(waiting)
     project.instance.report_run_failed(run)
     assert project.tick("replay").run_requests[0].run_key.endswith(":feedback:2")
 

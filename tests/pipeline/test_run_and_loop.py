@@ -13,7 +13,7 @@ from driver.runner import Runner
 from driver.stage_config import parse_stage_config
 from rlhf_pipeline.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.telemetry.tracing import flush_spans
-from sensors.runs import find_run
+from sensors.runs import find_run, request_again
 from tests.collector import check_trace, collecting
 
 SMALL = {"prompts": {"n": 10}, "comparisons": {"pairs_per_prompt": 6}}
@@ -61,6 +61,22 @@ def test_stage_parameters_reach_the_run_and_its_own_values_win(project: Any) -> 
         "prompts": {"config": {"n": 12}},
         "comparisons": {"config": {"pairs_per_prompt": 6}},
     }
+
+
+def test_a_request_for_some_stages_runs_only_those_and_is_repeated_as_such(project: Any) -> None:
+    runner = runner_of(project)
+    runner.run("collection", TODAY, partition_key=TODAY)
+    left = [dg.AssetKey("completions"), dg.AssetKey("comparisons")]
+    request = dg.RunRequest(
+        "parked:1", job_name="collection", partition_key=TODAY, asset_selection=left
+    )
+    runner.run_request(request, "paused_runs", TODAY)
+    run = project.instance.get_runs()[0]
+    assert [each.stage for each in runner.history[3:]] == ["completions", "comparisons"]
+    assert set(run.run_config["ops"]) == {"comparisons"}
+    again = request_again(run, "killed:1")
+    assert set(again.asset_selection or []) == set(left)
+    assert (again.job_name, again.partition_key) == ("collection", TODAY)
 
 
 @pytest.mark.parametrize(

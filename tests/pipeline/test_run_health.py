@@ -2,7 +2,9 @@
 process, sensor by sensor.
 """
 
+import logging
 import os
+import shutil
 import uuid
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,24 +14,25 @@ from typing import Any
 
 import dagster as dg
 import pytest
-import yaml
+from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 
 from jobs.loop import RETRIED, RETRIES_TAG
+from rlhf_pipeline import run_launcher
 from rlhf_pipeline.api_types.filters import AlertFilter
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.records import DriftEvent, TriggerDecision, utc_now
+from rlhf_pipeline.run_launcher import is_dead
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.heartbeats import is_beating_here
-from sensors.retraining import retraining_sensor, run_key
-from sensors.run_health import START_SECONDS, run_health_sensor
+from sensors.paused_runs import paused_runs_sensor
+from sensors.retraining import retraining_sensor
 from tests.processes.daemon_home import ROOT, eventually
 
 Status = dg.DagsterRunStatus
 RUNNING = dg.DefaultSensorStatus.RUNNING
 NO_PID = 2**22 + 1  # above the kernel's largest
 DAY = "2026-01-05"
-RETRIES = yaml.safe_load((ROOT / "dagster_home" / "dagster.yaml").read_text())["run_retries"]
 
 
 class ClockBehind:
@@ -81,14 +84,11 @@ class World:
         ) as context:
             return list(sensor.evaluate_tick(context).run_requests or [])
 
-    def check_health(
-        self, *, start_seconds: float = START_SECONDS, **settings: float
-    ) -> list[dg.RunRequest]:
-        return self.tick(
-            run_health_sensor(
-                self.settings.model_copy(update=settings), RUNNING, start_seconds=start_seconds
-            )
-        )
+    def monitor(self) -> list[dg.RunRequest]:
+        """One round of Dagster's run monitoring, and what is requested after it."""
+        for record in self.instance.get_run_records(dg.RunsFilter(statuses=[Status.STARTED])):
+            monitor_started_run(self.instance, None, record, logging.getLogger(__name__))  # type: ignore[arg-type]
+        return self.tick(paused_runs_sensor(self.settings, RUNNING))
 
     def status(self, run: dg.DagsterRun) -> Status:
         found = self.instance.get_run_by_id(run.run_id)
@@ -97,18 +97,21 @@ class World:
 
 
 @pytest.fixture
-def world(tmp_path: Path) -> Iterator[World]:
+def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     clock = ClockBehind()
     _: Clock = clock
+    monkeypatch.setenv("RLHF_HOME", str(tmp_path))  # the launcher finds its home as a daemon does
+    run_launcher._open_home.cache_clear()
+    settings = Settings(home=tmp_path)
+    (tmp_path / "dagster").mkdir()
+    shutil.copy(ROOT / "dagster_home" / "dagster.yaml", tmp_path / "dagster")
     with (
-        Store.open(
-            f"sqlite:///{tmp_path / 'store.db'}",
-            clock=clock,
-        ) as store,
-        dg.DagsterInstance.ephemeral(settings={"run_retries": RETRIES}) as instance,
+        Store.open(settings.store_url, clock=clock) as store,
+        dg.DagsterInstance.from_config(str(tmp_path / "dagster")) as instance,
     ):
         store.migrate()
-        yield World(Settings(home=tmp_path), store, instance, clock)
+        yield World(settings, store, instance, clock)
+    run_launcher._open_home.cache_clear()
 
 
 @pytest.mark.parametrize(
@@ -124,11 +127,10 @@ def test_silent_run_is_failed_and_dagster_repeats_the_daily_ones(
     world: World, job: str, tags: dict[str, str], again: str
 ) -> None:
     run = world.run(job, Status.STARTED, **tags)
-    world.beat(run, seconds_ago=61)
-    world.check_health()
+    world.beat(run, seconds_ago=1)
+    world.monitor()
     assert world.status(run) == Status.FAILURE
     assert world.instance.get_run_by_id(run.run_id).tags["dagster/will_retry"] == again
-    assert world.store.heartbeats.get(run.run_id) is None
 
 
 def test_a_daily_run_of_a_killed_command_is_requested_again(world: World) -> None:
@@ -139,46 +141,39 @@ def test_a_daily_run_of_a_killed_command_is_requested_again(world: World) -> Non
     run = world.run("feedback", Status.STARTED, **RETRIED, **days)
     world.beat(run, seconds_ago=61)
     world.beat(world.run("retraining", Status.STARTED), seconds_ago=61)
-    [again] = world.check_health()
+    world.run("feedback", Status.FAILURE, **RETRIED, dagster__failure_reason="STEP_FAILURE")
+    [again] = world.monitor()
     assert (again.job_name, again.run_key) == ("feedback", f"killed:{run.run_id}")
     assert {k.replace("/", "__"): v for k, v in again.tags.items()}.items() >= days.items()
-    assert world.check_health() == []
+    assert world.monitor() == [again], "the daemon may be killed before it submits the request"
+    world.run("feedback", Status.STARTED, minutes_ago=0, dagster__run_key=str(again.run_key))
+    assert world.monitor() == []
 
 
-def test_a_run_that_beats_is_left_alone_however_long_it_takes(world: World) -> None:
+def test_a_run_of_another_machine_is_dead_once_it_is_silent(world: World) -> None:
     run = world.run("retraining", Status.STARTED, minutes_ago=6000)
-    world.beat(run, seconds_ago=50)
-    world.check_health()
+    world.beat(run, seconds_ago=50, host="elsewhere")
+    world.monitor()
     assert world.status(run) == Status.STARTED
-
-
-def test_a_silent_process_that_still_lives_on_this_host_is_waited_for(world: World) -> None:
-    run = world.run("feedback", Status.STARTED, dagster__partition=DAY)
-    world.check_health()  # the first tick imports the definitions
-    world.beat(run, seconds_ago=1, pid=os.getpid())
-    world.check_health(dead_after_seconds=0.8)
-    assert world.status(run) == Status.STARTED
-    world.check_health(dead_after_seconds=0.01)
-    assert world.status(run) == Status.FAILURE, "but not for ever"
-
-
-def test_a_run_that_started_and_never_beat_is_dead(world: World) -> None:
-    run = world.run("feedback", Status.STARTED, minutes_ago=30, dagster__partition=DAY)
-    world.check_health()
-    assert world.status(run) == Status.STARTED
-    world.check_health(dead_after_seconds=0.001, start_seconds=0)
+    world.beat(run, seconds_ago=61, host="elsewhere")
+    world.monitor()
     assert world.status(run) == Status.FAILURE
 
 
-def test_killed_run_failed_by_dagster_frees_its_slots(world: World) -> None:
-    run = world.run("feedback", Status.FAILURE, dagster__partition=DAY)
-    world.instance.event_log_storage.set_concurrency_slots("training", 1)
-    world.instance.event_log_storage.claim_concurrency_slot(
-        "training", run.run_id, "candidate_model"
-    )
-    world.beat(run, seconds_ago=61)
-    world.check_health()
-    assert world.instance.event_log_storage.get_concurrency_info("training").active_slot_count == 0
+def test_a_silent_process_that_still_lives_on_this_host_is_left_alone(world: World) -> None:
+    run = world.run("feedback", Status.STARTED, dagster__partition=DAY)
+    world.beat(run, seconds_ago=61, pid=1)  # as after a suspended machine wakes
+    world.monitor()
+    assert world.status(run) == Status.STARTED
+
+
+def test_a_run_that_started_and_never_beat_is_dead(world: World) -> None:
+    run = world.run("feedback", Status.STARTED, dagster__partition=DAY)
+    record = world.instance.get_run_record_by_id(run.run_id)
+    assert record is not None
+    limit, made_at = timedelta(seconds=60), record.update_timestamp
+    assert not is_dead(record, None, made_at + 2 * limit, limit)
+    assert is_dead(record, None, made_at + 2.1 * limit, limit)
 
 
 def test_a_heartbeat_covers_its_block_and_nothing_is_left(world: World) -> None:
@@ -204,16 +199,6 @@ def test_interrupted_run_leaves_its_heartbeat_but_a_failed_one_does_not(
         work("failed", ValueError("its own"))
     assert world.store.heartbeats.get("stopped") is not None
     assert world.store.heartbeats.get("failed") is None
-
-
-def test_a_run_that_was_made_but_never_launched_is_replaced(world: World) -> None:
-    decision = fired(world)
-    world.run(
-        "retraining", Status.NOT_STARTED, minutes_ago=2, dagster__run_key=run_key("demo", decision)
-    )
-    [second] = world.tick(retraining_sensor(world.settings, RUNNING))
-    assert second.tags["rlhf/attempt"] == "2"
-    assert [run.status for run in world.instance.get_runs()] == [Status.FAILURE]
 
 
 @pytest.mark.parametrize("lost", [Status.FAILURE, Status.CANCELED])

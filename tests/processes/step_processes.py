@@ -1,11 +1,10 @@
 """Not a test: a run in a process of its own, of a project that the environment does not name.
 
-`python step_processes.py DAY RUN_CONFIG`. In the environment, where every step's process finds it
-too: STEP_SETTINGS, the project's settings as JSON. STEP_JOB, `collection` of the project, or three
-steps that do nothing under the `light` or the `training` executor. STEP_MISHAP, what happens in the
-second step: `wait` for ever at the first attempt, `hang` whatever interrupts it, `die` or `raise`
-at each; STEP_MARK, a file that gets the process number of each attempt; STEP_TAGS, further tags of
-the run as JSON.
+`python step_processes.py DAY`. In the environment, where every step's process finds it too:
+STEP_SETTINGS, the project's settings as JSON. STEP_JOB, the executor of three steps that do
+nothing, `light` or `training`. STEP_MISHAP, what happens in the second step: it waits for ever, or
+has to `hang` whatever interrupts it; STEP_MARK, a file that gets the process number of each
+attempt; STEP_TAGS, further tags of the run as JSON.
 """
 
 import json
@@ -14,7 +13,6 @@ import signal
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT))
@@ -23,24 +21,16 @@ import dagster as dg  # noqa: E402
 
 from jobs import executors  # noqa: E402
 from rlhf_pipeline.config import Settings  # noqa: E402
-from rlhf_pipeline.errors import CompletionError  # noqa: E402
 
-JOB = os.environ.get("STEP_JOB")
-if JOB in ("light", "training"):
-    executors.PRELOADED = ()  # the small steps need none of it
+executors.PRELOADED = ()  # the small steps need none of it
 
 
-def mishap(*_: Any, **__: Any) -> None:
-    kind, mark = os.environ["STEP_MISHAP"], Path(os.environ["STEP_MARK"])
-    with mark.open("a", encoding="utf-8") as file:
+def mishap() -> None:
+    with Path(os.environ["STEP_MARK"]).open("a", encoding="utf-8") as file:
         file.write(f"{os.getpid()}\n")
-    if kind == "die":
-        os.kill(os.getpid(), signal.SIGKILL)
-    if kind == "hang":  # as in one long operation of a library
+    if os.environ["STEP_MISHAP"] == "hang":  # as in one long operation of a library
         signal.signal(signal.SIGINT, signal.SIG_IGN)
-    if kind == "raise":
-        raise CompletionError("a backend that refuses")
-    while len(set(mark.read_text(encoding="utf-8").split())) == 1:
+    while True:
         time.sleep(0.1)
 
 
@@ -68,16 +58,8 @@ def small() -> None:
 
 def job() -> dg.JobDefinition:
     settings = Settings.model_validate_json(os.environ["STEP_SETTINGS"])
-    if JOB == "collection":
-        from definitions import definitions_for
-
-        overrides: dict[str, Any] = {}
-        if "STEP_MISHAP" in os.environ:
-            overrides["progress"] = lambda stage: (
-                mishap if stage == "completions" else lambda *_, **__: None
-            )
-        return definitions_for(settings, **overrides).resolve_job_def(JOB)
-    executor = executors.training_executor if JOB == "training" else executors.light_executor
+    is_light = os.environ["STEP_JOB"] == "light"
+    executor = executors.light_executor if is_light else executors.training_executor
     return small.to_job(
         executor_def=executor,
         resource_defs={"settings": dg.ResourceDefinition.hardcoded_resource(settings)},
@@ -85,12 +67,11 @@ def job() -> dg.JobDefinition:
 
 
 if __name__ == "__main__":
-    day, run_config = sys.argv[1:]
+    day = sys.argv[1]
     with dg.DagsterInstance.get() as instance:
         done = dg.execute_job(
             dg.reconstructable(job),
             instance,
-            run_config=json.loads(run_config),
             tags={"dagster/partition": day} | json.loads(os.environ.get("STEP_TAGS", "{}")),
         )
     sys.exit(0 if done.success else 1)

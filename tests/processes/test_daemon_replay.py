@@ -28,7 +28,7 @@ pytestmark = pytest.mark.timeout(1800)
 
 N = 80  # comparisons of a day
 DAYS = ("2026-02-03", "2026-02-04", "2026-02-05")
-SENSORS = ("votes", "replay", "learning", "retraining", "run_health")
+SENSORS = ("votes", "replay", "learning", "retraining")
 
 
 @dataclass

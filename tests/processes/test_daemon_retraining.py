@@ -34,7 +34,7 @@ from tests.unit.alerts.receivers import Hook, serve_hook
 
 pytestmark = pytest.mark.timeout(600)
 
-SENSORS = ("votes", "learning", "retraining", "run_health", "alerts")
+SENSORS = ("votes", "learning", "retraining", "alerts")
 DECISION = "rlhf/decision_id"
 
 
@@ -196,8 +196,6 @@ def test_killed_training_is_retried_within_two_minutes(
 ) -> None:
     assert time.monotonic() - cut < 120
     assert household.instance.get_run_by_id(submitted.run_id).status == dg.DagsterRunStatus.FAILURE
-    assert submitted.run_id not in held_slots(household.instance, "training")
-    assert household.project.store.heartbeats.get(submitted.run_id) is None
     assert retried.tags[DECISION] == submitted.tags[DECISION]
 
 
