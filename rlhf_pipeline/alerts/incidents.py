@@ -185,7 +185,8 @@ def _move(
 
 
 def _refresh(alert: Alert, rule: AlertRule, reading: Reading, seen_at: datetime) -> Alert:
-    """The alert with the latest figures of its condition."""
+    """The alert with the latest figures of its condition; a fact that holds or not has none."""
+    is_measured = rule.reads in METRICS or rule.reads == "spend.share"
     return alert.model_copy(
         update={
             "severity": rule.severity,
@@ -194,8 +195,8 @@ def _refresh(alert: Alert, rule: AlertRule, reading: Reading, seen_at: datetime)
             "progress": reading.progress,
             "loop_action": reading.loop_action or rule.loop_action,
             "next_step": reading.next_step or rule.next_step,
-            "value": reading.value,
-            "threshold": rule.threshold,
+            "value": reading.value if is_measured else None,
+            "threshold": rule.threshold if is_measured else None,
             "evidence": dict(reading.evidence),
             "link": reading.link or rule.page,
             "seen_at": seen_at,

@@ -1,7 +1,8 @@
 """Builds the chart of drift over days: verdicts by space and detector, decisions, model changes."""
 
-from collections.abc import Callable, Mapping, Sequence
-from datetime import date
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import date, timedelta
+from typing import Literal
 
 from rlhf_pipeline.api_types.drift import DriftTest
 from rlhf_pipeline.records import Verdict
@@ -21,19 +22,28 @@ from rlhf_pipeline.reports.day_marks import (
     mark_deployments,
     mark_taste_changes,
 )
-from rlhf_pipeline.reports.words import display_name, format_p_value, format_value
+from rlhf_pipeline.reports.words import display_name, format_count, format_p_value, format_value
 
 TITLE = "Drift by day, space and detector"
 NO_TESTS = "No drift report of these days yet. The job feedback writes one for each day with votes."
 LANE = 18  # pixels
 LABELS = 1.5  # lanes of room for the labels of marks
-VERDICTS: dict[Verdict, tuple[str, Role]] = {
-    Verdict.INSUFFICIENT: ("dots", "small"),
-    Verdict.STABLE: ("dots", "ref"),
-    Verdict.WARNING: ("triangles", "warned"),
-    Verdict.DRIFT: ("triangles", "fired"),
-}
 WORDS = {Verdict.INSUFFICIENT: "insufficient data"}
+BY_PROMOTION = "since a policy was promoted"
+# verdict in words, or the mark of an explained shift: style and role
+MARKS: dict[str, tuple[Literal["dots", "triangles", "diamonds"], Role]] = {
+    "insufficient data": ("dots", "small"),
+    "stable": ("dots", "ref"),
+    BY_PROMOTION: ("diamonds", "model"),
+    "warning": ("triangles", "warned"),
+    "drift": ("triangles", "fired"),
+}
+FIRED = (Verdict.WARNING, Verdict.DRIFT)
+# what another policy changes by itself: its texts, and all that is computed from them
+SPACES_OF_POLICY = (
+    *("completion_text", "completion_length", "embeddings", "scores", "confidence"),
+    "policy",
+)
 # spaces in the order of the report: what people decided on first, then what moved beside it
 FIRST_SPACES = ("overall", "errors", "calibration")
 # on a phone the names of lanes have 25 characters
@@ -69,15 +79,25 @@ def chart_drift_days(
     policies: Mapping[date, str] | None = None,
     taste_changes: Mapping[date, str] | None = None,
     link: Callable[[date], str] | None = None,
+    is_folded: bool = True,
 ) -> Chart:
     """One lane per space and detector; a day without a report is a gap. Lines mark days on which
     another reward model or policy is deployed than on the day before; `policies` holds the policy
     of each day, `taste_changes` the words of confirmed ones. `link` leads from a day to its tests.
+
+    Folded, only tests that fired have a lane, those that fired first above; the verdict stays. A
+    shift of texts or scores that a promotion explains has a mark of its own.
     """
     if not tests:
         return Chart(kind="drift_days", title=TITLE, alt=TITLE, panels=(), notes=(NO_TESTS,))
-    names = _order({(test.space, test.detector) for test in tests})
+    every = {(test.space, test.detector) for test in tests}
+    fired = order_by_firing(tests)
+    names = [*[name for name in every if name[0] == "overall"], *fired] if is_folded else []
+    names = names or _order(every)
     lanes = {name: float(i) for i, name in enumerate(names)}
+    n_folded = len(every) - len(lanes)
+    explained = find_promotion_shifts(tests, policies or {})
+    tests = [test for test in tests if (test.space, test.detector) in lanes]
     x = day_axis(first, last)
     reward_models = {test.day: test.model_version for test in tests if test.model_version != "none"}
     marks = (
@@ -87,14 +107,57 @@ def chart_drift_days(
     bare = x.model_copy(update={"ticks": ()})  # the lower panel has the days
     panels = [
         *([_decision_panel(bare, decisions)] if decisions else []),
-        _verdict_panel(x, tests, lanes, link, room=LABELS if marks and not decisions else 0),
+        _verdict_panel(
+            x, tests, lanes, explained, link, room=LABELS if marks and not decisions else 0
+        ),
     ]
     return Chart(
         kind="drift_days",
         title=TITLE,
         alt=f"{TITLE}, from {first} to {last}",
         panels=tuple(add_marks(panels, marks)),
+        notes=(
+            (f"{format_count(n_folded, 'other test')} found nothing; choose a space to see them",)
+            if n_folded
+            else ()
+        ),
     )
+
+
+def order_by_firing(tests: Sequence[DriftTest]) -> list[tuple[str, str]]:
+    """Space and detector of the tests that warned or found drift, those that did first leading;
+    the verdict over all is left out.
+    """
+    first: dict[tuple[str, str], date] = {}
+    for test in sorted(tests, key=lambda test: test.day):
+        if test.verdict in FIRED and test.space != "overall":
+            first.setdefault((test.space, test.detector), test.day)
+    order = _order(set(first))
+    return sorted(order, key=lambda name: (first[name], order.index(name)))
+
+
+def find_promotion_shifts(
+    tests: Sequence[DriftTest], policies: Mapping[date, str]
+) -> set[tuple[date, str, str]]:
+    """Day, space and detector of the shifts of texts and scores that a promotion explains: the
+    reference of the reward model holds texts of another policy than the one that served that day.
+    """
+    first: dict[str, date] = {}  # of each reward model
+    for test in sorted(tests, key=lambda test: test.day):
+        first.setdefault(test.model_version, test.day)
+
+    def find_policy(day: date) -> str | None:
+        known = [each for each in policies if each <= day]
+        return policies[max(known)] if known else None
+
+    before = {model: find_policy(day - timedelta(days=1)) for model, day in first.items()}
+    return {
+        (test.day, test.space, test.detector)
+        for test in tests
+        if test.verdict in FIRED
+        and test.space in SPACES_OF_POLICY
+        and before[test.model_version] not in (None, find_policy(test.day))
+    }
 
 
 def _short_name(detector: str) -> str:
@@ -137,6 +200,7 @@ def _verdict_panel(
     x: Axis,
     tests: Sequence[DriftTest],
     lanes: Mapping[tuple[str, str], float],
+    explained: Collection[tuple[date, str, str]],
     link: Callable[[date], str] | None,
     room: float,
 ) -> Panel:
@@ -156,20 +220,26 @@ def _verdict_panel(
         height=round(LANE * (len(lanes) + 1 + room)),
         series=tuple(
             Series(
-                style="triangles" if style == "triangles" else "dots",
+                style=style,
                 role=role,
-                name=WORDS.get(verdict, verdict.value),
+                name=name,
                 x=tuple(day_value(test.day) for test in given),
                 y=tuple(lanes[test.space, test.detector] for test in given),
                 n=tuple(test.n_current for test in given),
-                faint=(verdict == Verdict.INSUFFICIENT,) * len(given),
+                faint=(name == WORDS[Verdict.INSUFFICIENT],) * len(given),
                 evidence=tuple(describe_test(test) for test in given),
                 links=tuple(link(test.day) for test in given) if link else (),
             )
-            for verdict, (style, role) in VERDICTS.items()
-            if (given := [test for test in tests if test.verdict == verdict])
+            for name, (style, role) in MARKS.items()
+            if (given := [test for test in tests if _name_mark(test, explained) == name])
         ),
     )
+
+
+def _name_mark(test: DriftTest, explained: Collection[tuple[date, str, str]]) -> str:
+    if (test.day, test.space, test.detector) in explained:
+        return BY_PROMOTION
+    return WORDS.get(test.verdict, test.verdict.value)
 
 
 def describe_test(test: DriftTest) -> str:

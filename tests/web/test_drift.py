@@ -58,7 +58,7 @@ def test_a_point_has_its_evidence_and_leads_to_the_tests_of_its_day(paged: Web):
     assert first["evidence"]["events"] == [EVENT]
     assert reader.get("/drift-tests?day=2026-01-09").status_code == 404
     browser = paged.browser(paged.add(Role.ENGINEER))
-    assert "This test found a change" in browser.get(f"{paged.url}/drift").text
+    assert "Found a change" in browser.get(f"{paged.url}/drift").text
     page = browser.get(f"{paged.url}/drift/2026-01-03").text
     assert 'href="/votes?day=2026-01-03"' in page
     assert 'href="/drift/2026-01-02"' in page

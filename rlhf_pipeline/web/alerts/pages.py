@@ -10,7 +10,6 @@ from rlhf_pipeline.alerts.rounds import read_plan
 from rlhf_pipeline.api_types.alerts import NewSilence, TestMessageOut
 from rlhf_pipeline.api_types.filters import AlertFilter, AlertMessageFilter
 from rlhf_pipeline.errors import AlertState
-from rlhf_pipeline.metric_catalogue import METRICS
 from rlhf_pipeline.monitoring import AlertState as State
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.alerts import routes
@@ -31,7 +30,6 @@ VIEWS: dict[str, tuple[str, list[State]]] = {
     "acknowledged": ("acknowledged", ["acknowledged"]),
     "resolved": ("resolved", ["resolved"]),
 }
-TIMES = {"seconds": " s", "hours": " h", "days": " days"}  # by unit of a metric
 HOURS = {1: "1 hour", 8: "8 hours", 24: "1 day", 168: "1 week"}
 
 
@@ -151,15 +149,16 @@ def _render_page(
         status=problem.status if problem else 200,
         problem=problem.detail if problem else None,
         page=found or {"items": [], "next": None},
+        now=now,
+        n_open=site.store.alerts.count_open(),
+        n_critical=sum(
+            alert.severity == "critical"
+            for alert in (site.store.alerts.page(AlertFilter(limit=200)) if may_read else ())
+        ),
         views={name: words for name, (words, _) in VIEWS.items()},
         shown=shown,
         query=query_of({"state": shown}),
         plan=plan,
-        units={
-            name: TIMES.get(METRICS[rule.reads].unit, "")
-            for name, rule in plan.rules.items()
-            if rule.reads in METRICS
-        },
         silences=[one for one in site.store.silences.all() if one.ends_at > now],
         dead=site.store.alert_messages.page(AlertMessageFilter(state="dead")) if may_read else [],
         targets=plan.targets,

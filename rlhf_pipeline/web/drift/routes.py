@@ -13,7 +13,12 @@ from rlhf_pipeline.api_types.filters import DriftFilter
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Verdict
 from rlhf_pipeline.reports.chart import Chart
-from rlhf_pipeline.reports.drift_days import Decided, chart_drift_days
+from rlhf_pipeline.reports.drift_days import (
+    Decided,
+    chart_drift_days,
+    find_promotion_shifts,
+    order_by_firing,
+)
 from rlhf_pipeline.reports.words import display_name, format_threshold, name_test
 from rlhf_pipeline.retraining.messages import summarise_decision
 from rlhf_pipeline.web.auth import Principal
@@ -32,9 +37,9 @@ WORST_FIRST = (Verdict.DRIFT, Verdict.WARNING, Verdict.STABLE, Verdict.INSUFFICI
 
 @api.get("/charts/drift", response_model=Chart)
 def read_chart(site: AnySite, _: Reader, chosen: Chosen) -> Response:
-    """The verdict of each space and detector by day with its evidence, the decisions, and the days
-    on which the champion changed. Without `until`, up to the newest report; without `since`, 90
-    days.
+    """The verdict of each space and detector that fired, by day with its evidence, the decisions,
+    and the days on which the champion changed; with `space`, of all its detectors. Without
+    `until`, up to the newest report; without `since`, 90 days.
     """
     known = site.drift_reports.find_days()
     first, last = chosen.resolve(max(known, default=None))
@@ -49,6 +54,7 @@ def read_chart(site: AnySite, _: Reader, chosen: Chosen) -> Response:
         policies=read_policies(site.store, first, last),
         taste_changes=find_taste_changes(site.store),
         link=cache(lambda day: f"/drift/{day}"),
+        is_folded=chosen.space is None,
     )
     return answer_chart(chart)
 
@@ -68,19 +74,25 @@ def read_day(
 @pages.get("/drift")
 def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen) -> Response:
     known = site.drift_reports.find_days()
-    newest = max(known, default=None)
-    tests = site.drift_reports.read(newest, newest) if newest else []
+    first, newest = chosen.resolve(max(known, default=None))
+    tests = site.drift_reports.read(first, newest) if known else []
+    explained = find_promotion_shifts(tests, read_policies(site.store, first, newest))
+    latest = [test for test in tests if test.day == newest]
+    fired = [test for test in latest if test.verdict in WORST_FIRST[:2] and test.space != "overall"]
+    changes = find_taste_changes(site.store)
     return render(
         "drift/page.html",
         request,
         site,
         principal,
-        newest=newest,
-        found=[
-            test for test in tests if test.verdict in WORST_FIRST[:2] and test.space != "overall"
-        ],
+        newest=newest if known else None,
+        found=[test for test in fired if (test.day, test.space, test.detector) not in explained],
+        explained=[test for test in fired if (test.day, test.space, test.detector) in explained],
+        change=max(changes.items(), default=None),
+        first_fired=order_by_firing(tests),
         name_test=name_test,
-        overall=next((test.verdict for test in tests if test.space == "overall"), None),
+        display=display_name,
+        overall=next((test.verdict for test in latest if test.space == "overall"), None),
         spaces=sorted({test.space for test in tests}),
         filters=chosen.chosen,
         left_out=chosen.find_left_out(known),

@@ -6,7 +6,11 @@ from rlhf_pipeline.api_types.drift import DriftTest
 from rlhf_pipeline.records import Verdict
 from rlhf_pipeline.reports.chart import day_value
 from rlhf_pipeline.reports.draw import draw_svg
-from rlhf_pipeline.reports.drift_days import chart_drift_days
+from rlhf_pipeline.reports.drift_days import (
+    BY_PROMOTION,
+    chart_drift_days,
+    find_promotion_shifts,
+)
 
 FIRST = date(2026, 1, 1)
 LAST = FIRST + timedelta(days=3)
@@ -32,7 +36,7 @@ def test_each_verdict_lies_in_its_lane_with_evidence_count_and_link():
     tests = [
         check(0, "scores", "ks", Verdict.STABLE),
         check(0, "overall", "confirmation", Verdict.STABLE),
-        check(1, "scores", "ks", Verdict.DRIFT, "m@2"),
+        check(1, "errors", "ks", Verdict.DRIFT, "m@2"),
     ]
     chart = chart_drift_days(
         tests,
@@ -49,7 +53,7 @@ def test_each_verdict_lies_in_its_lane_with_evidence_count_and_link():
         ("retrained",),
         ("/decisions/1",),
     )
-    assert [tick.label for tick in verdicts.y.ticks] == ["overall: verdict", "scores: KS"]
+    assert [tick.label for tick in verdicts.y.ticks] == ["overall: verdict", "errors: KS"]
     (drift,) = (series for series in verdicts.series if series.name == "drift")
     assert (drift.x, drift.y, drift.n) == ((day_value(FIRST) + 1,), (1.0,), (41,))
     assert drift.evidence == ("statistic 0.25, threshold 0.2, effect 0.1, p < 0.001",)
@@ -58,6 +62,41 @@ def test_each_verdict_lies_in_its_lane_with_evidence_count_and_link():
     assert (mark.label, mark.x) == ("reward model @2, policy @2", (day_value(FIRST) + 1,) * 2)
     drawn = draw_svg(chart)
     assert (drawn.count('class="diamond now"'), drawn.count('class="fired"')) == (1, 1)
+
+
+def test_tests_that_found_nothing_are_folded_and_the_first_to_fire_leads():
+    tests = [
+        check(0, "overall", "confirmation", Verdict.STABLE),
+        check(0, "errors", "ddm", Verdict.STABLE),
+        check(1, "errors", "ddm", Verdict.DRIFT),
+        check(0, "prompt_mix", "chi_squared", Verdict.WARNING),
+        *(check(day, "scores", "ks", Verdict.STABLE) for day in (0, 1)),
+    ]
+    chart = chart_drift_days(tests, FIRST, LAST)
+    assert chart.panels[0] is not None
+    labels = [tick.label for tick in chart.panels[0].y.ticks]
+    assert labels == ["overall: verdict", "kinds of prompts: χ²", "errors: DDM"]
+    assert chart.notes == ("1 other test found nothing; choose a space to see them",)
+    whole = chart_drift_days(tests, FIRST, LAST, is_folded=False)
+    assert whole.panels[0] is not None
+    assert len(whole.panels[0].y.ticks) == 4
+
+
+def test_a_shift_of_texts_that_a_promotion_explains_is_no_drift():
+    policies = {FIRST: "p@1", FIRST + timedelta(days=1): "p@2"}
+    tests = [
+        check(0, "scores", "ks", Verdict.STABLE, "m@1"),
+        check(1, "scores", "ks", Verdict.STABLE, "m@2"),
+        check(2, "scores", "ks", Verdict.DRIFT, "m@2"),
+        check(2, "prompt_text", "ks", Verdict.DRIFT, "m@2"),
+    ]
+    day = FIRST + timedelta(days=2)
+    assert find_promotion_shifts(tests, policies) == {(day, "scores", "ks")}
+    (panel,) = chart_drift_days(tests, FIRST, LAST, policies=policies).panels
+    assert panel is not None
+    assert {each.name for each in panel.series} == {"stable", BY_PROMOTION, "drift"}
+    of_one_policy = {day: "p@1" for day in policies}
+    assert find_promotion_shifts(tests, of_one_policy) == set()
 
 
 def test_days_without_a_report_say_what_writes_one():
