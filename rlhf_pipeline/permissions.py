@@ -34,6 +34,7 @@ class Permission(StrEnum):
     ALERTS_WRITE = "alerts.write"
     DECISIONS_ANSWER = "decisions.answer"
     MODELS_PROMOTE = "models.promote"
+    ANNOTATORS_PAUSE = "annotators.pause"
     TOKENS_OWN = "tokens.own"
 
 
@@ -54,6 +55,7 @@ ROLE_PERMISSIONS: dict[Role, frozenset[Permission]] = {
         P.COMPARISONS_OFFER,
         P.CONSENSUS_READ,
         P.CONSENSUS_DECIDE,
+        P.ANNOTATORS_PAUSE,
         P.GUIDELINES_WRITE,
         P.RULES_WRITE,
         P.FEEDBACK_READ,
@@ -71,6 +73,7 @@ ROLE_PERMISSIONS: dict[Role, frozenset[Permission]] = {
         P.ALERTS_READ,
         P.ALERTS_WRITE,
         P.DECISIONS_ANSWER,
+        P.ANNOTATORS_PAUSE,
         P.TOKENS_OWN,
     },
     Role.AUDITOR: READER | {P.AUDIT_READ, P.AUDIT_VERIFY, P.VOTES_READ, P.ALERTS_READ},

@@ -1172,6 +1172,9 @@ class User(Record):
     has_password: bool = False
     created_at: datetime
     disabled_at: datetime | None = None
+    paused_at: datetime | None = Field(
+        default=None, description="since when they may not vote; they can still log in"
+    )
 
 
 class Token(Record):

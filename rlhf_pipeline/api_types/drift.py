@@ -148,3 +148,36 @@ class Lift(Request):
     """Ends a quarantine: its votes count again."""
 
     reason: Reason
+
+
+class LeavingOut(Answer):
+    """What training loses if an annotator's votes are left out."""
+
+    annotator_id: str
+    from_seq: int = Field(description="The first vote that would be left out.")
+    n_votes: int = Field(description="Their votes from there on that teach.")
+    n_pairs: int = Field(description="Comparisons of these votes, whose pairs change or go.")
+    share: float = Field(description="Of all votes of people that teach.")
+    decision_id: int | None = Field(
+        description="The decision that leaves their votes out now; null while they count."
+    )
+
+
+class NewLeavingOut(Request):
+    """Leaves out the votes of an annotator from a vote on."""
+
+    from_seq: int = Field(default=1, ge=1, le=2**62, description="The first vote to leave out.")
+    reason: Reason
+
+
+class Restoring(Request):
+    """Ends it: the votes count again."""
+
+    reason: Reason
+
+
+class VotingPause(Request):
+    """Keeps a user from voting, or lets them vote again."""
+
+    is_paused: bool
+    reason: Reason

@@ -67,6 +67,8 @@ def list_users() -> None:
             "group": groups.get(user.user_id, ""),
             "login": "disabled"
             if user.disabled_at
+            else "paused"
+            if user.paused_at
             else "password"
             if user.has_password
             else "by link",
@@ -163,6 +165,22 @@ def enable(email: Email) -> None:
     workspace = Workspace.open_current()
     user = workspace.store.users.enable(_get_user(workspace, email).user_id, actor=ACTOR)
     echo(f"enabled {_describe_user(user)}")
+
+
+@app.command("pause")
+def pause(
+    email: Email,
+    reason: Annotated[str, typer.Option(help="Reason, kept in the audit chain.")],
+    resume: Annotated[bool, typer.Option("--resume", help="Let them vote again.")] = False,
+) -> None:
+    """Keep a user from voting, or with --resume let them vote again; they can log in meanwhile.
+    `rlhf triggers quarantine` leaves out the votes that they cast.
+    """
+    workspace = Workspace.open_current()
+    user = workspace.store.users.pause(
+        _get_user(workspace, email).user_id, is_paused=not resume, reason=reason, actor=ACTOR
+    )
+    echo(f"{'paused' if user.paused_at else 'voting again:'} {_describe_user(user)}")
 
 
 @app.command("login-link")

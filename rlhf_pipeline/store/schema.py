@@ -650,6 +650,7 @@ users = _table(
     _text("password_hash", nullable=True),
     _time("created_at"),
     _time("disabled_at", nullable=True),
+    _time("paused_at", nullable=True),
     CheckConstraint("kind IN ('person', 'service')", name="kind"),
     UniqueConstraint("email", name="uq_users_email"),
     key=("user_id",),

@@ -48,6 +48,7 @@ class Users:
             "password_hash": password_hash,
             "created_at": self._database.clock.now(),
             "disabled_at": None,
+            "paused_at": None,
         }
         with audited_transaction(self._database) as (connection, ledger):
             if self._read_users(connection, users.c.email == email):
@@ -131,6 +132,21 @@ class Users:
     def enable(self, user_id: str, *, actor: str) -> User:
         return self.change(user_id, disabled=False, actor=actor)
 
+    def pause(self, user_id: str, *, is_paused: bool, reason: str, actor: str) -> User:
+        """Keep a user from voting, or let them vote again; they can log in meanwhile. Raises
+        NotFound.
+        """
+        with audited_transaction(self._database) as (connection, ledger):
+            user = self._read_user(connection, user_id)
+            if is_paused != (user.paused_at is not None):
+                at = self._database.clock.now() if is_paused else None
+                self._update(connection, user_id, {"paused_at": at})
+                action = "users.pause" if is_paused else "users.resume"
+                self._record_change(ledger, actor, action, user_id, {"reason": reason})
+            user = self._read_user(connection, user_id)
+            self._open_reserved_offers(connection, ledger, user, actor)
+            return user
+
     def set_roles(self, user_id: str, roles: Iterable[Role], *, actor: str) -> User:
         """Replace the roles. Raises NotFound; ConfigurationError if no admin would
         be left.
@@ -177,7 +193,8 @@ class Users:
         self, connection: Connection, ledger: Ledger, user: User, actor: str
     ) -> None:
         """Open the offers to anybody that only a user who may no longer vote would be dealt."""
-        if user.disabled_at is None and VOTERS & set(user.roles):
+        may_vote = user.disabled_at is None and user.paused_at is None
+        if may_vote and VOTERS & set(user.roles):
             return
         reserved = offers.update().where(offers.c.reserved_for == user.user_id, IS_UNFINISHED)
         n = connection.execute(reserved.values(reserved_for=ANYBODY)).rowcount
@@ -313,7 +330,7 @@ _SELECT_ROLES = select(role_grants.c.role).where(role_grants.c.user_id == bindpa
 
 
 def _build_user(row: dict[str, Any], roles: Iterable[Role]) -> User:
-    names = ("user_id", "email", "name", "kind", "created_at", "disabled_at")
+    names = ("user_id", "email", "name", "kind", "created_at", "disabled_at", "paused_at")
     return User(
         **{name: row[name] for name in names},
         roles=tuple(sorted(roles)),

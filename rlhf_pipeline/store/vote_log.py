@@ -207,6 +207,23 @@ class VoteLog(VoteLists):
             )
         return self._database.fetch_scalar(counted) or 0
 
+    def count_teaching(
+        self, annotator_id: str, from_seq: int, quarantined: Mapping[str, int] = NO_QUARANTINE
+    ) -> tuple[int, int]:
+        """Number of an annotator's votes from a seq on that teach, and of their comparisons."""
+        counted: Any = (
+            select(func.count(), func.count(votes.c.comparison_id.distinct()))
+            .select_from(votes)
+            .join(comparisons, is_on_comparison())
+            .where(
+                votes.c.annotator_id == annotator_id,
+                votes.c.seq >= from_seq,
+                is_teaching(None, quarantined),
+            )
+        )
+        n_votes, n_comparisons = self._database.fetch_all(counted)[0]
+        return n_votes, n_comparisons
+
     def day_digest(self, day: str, up_to_seq: int | None = None) -> DayDigest:
         """Number of votes of `day` up to a seq and a hash over them; equal hashes mean
         equal logs.

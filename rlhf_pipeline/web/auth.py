@@ -126,6 +126,8 @@ class Auth:
             return None
         user = self._store.users.get(token.user_id)
         allowed = permissions_of(user.roles)
+        if user.paused_at is not None:
+            allowed -= {Permission.VOTES_CAST}
         if token.scopes is not None:
             allowed = frozenset(
                 permission for permission in allowed if permission.value in token.scopes

@@ -80,6 +80,12 @@ class RequiredPermission:
                 "Log in as that user and repeat the request.",
                 kind="other_login",
             )
+        if self.permission == Permission.VOTES_CAST and principal.user.paused_at is not None:
+            raise Problem(
+                403,
+                "Your voting is paused; earlier votes are kept. Ask a curator when it goes on.",
+                kind="paused",
+            )
         if self.permission is not None and self.permission not in principal.permissions:
             raise Problem(
                 403,

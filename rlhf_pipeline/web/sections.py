@@ -31,6 +31,7 @@ from rlhf_pipeline.web.preferences import routes as preferences
 from rlhf_pipeline.web.production import routes as production
 from rlhf_pipeline.web.progress import points
 from rlhf_pipeline.web.progress import routes as progress
+from rlhf_pipeline.web.quality import leaving_out
 from rlhf_pipeline.web.quality import routes as quality
 from rlhf_pipeline.web.rules import routes as rules
 from rlhf_pipeline.web.runs import routes as runs
@@ -138,7 +139,7 @@ BUILT_IN = {
         folder=HERE / "users",
     ),
     "quality": Section(
-        (quality.api, quality.charts, quality.pages),
+        (quality.api, leaving_out.api, quality.charts, quality.pages, leaving_out.pages),
         Permission.VOTES_READ,
         place="People",
         tab="Quality",

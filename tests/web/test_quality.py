@@ -198,3 +198,42 @@ def test_weeks_of_an_annotator_equal_those_of_the_command(web: Web):
             drawn_ends = (series.y, series.low, series.high)
             for values, column in zip(drawn_ends, interval_columns(plot.measure), strict=True):
                 assert values == pytest.approx(own[column].tolist())
+
+
+@on_sqlite
+def test_an_annotator_is_paused_and_left_out_with_the_effect_shown_before(paged: Web):
+    ann = paged.add("annotator")
+    ids = paged.publish(4, overlap=2)
+    voter, bob = paged.client(user=ann), paged.client("admin")
+    judge(paged, voter, 4)
+    for comparison_id in ids[:2]:
+        cast(bob, comparison_id)
+    curator = paged.client("curator")
+    effect = curator.get(f"/annotators/{ann.user_id}/effect").json()
+    assert (effect["n_votes"], effect["n_pairs"], effect["share"]) == (4, 4, 4 / 6)
+    later = curator.get(f"/annotators/{ann.user_id}/effect", params={"from_seq": 4}).json()
+    assert later["n_votes"] == 1
+    assert paged.client("auditor").get(f"/annotators/{ann.user_id}/effect").status_code == 403
+
+    body = {"is_paused": True, "reason": "asked to"}
+    assert curator.post(f"/users/{ann.user_id}:pause", json=body).json()["paused_at"]
+    lease = voter.post("/cards:lease", json={"n": 1})
+    assert (lease.status_code, lease.json()["type"]) == (403, "urn:rlhf:problem:paused")
+    curator.post(f"/users/{ann.user_id}:pause", json=body | {"is_paused": False})
+    assert voter.post("/cards:lease", json={"n": 1}).is_success
+    acts = [link.action for link in paged.store.audit.page(action="users.*")[0]]
+    assert acts[:2] == ["users.resume", "users.pause"]
+
+    browser, address = paged.browser(curator.user), f"{paged.url}/quality/trust"
+    form = {"annotator_id": ann.user_id, "action": "leave-out", "reason": "careless"}
+    assert browser.post(address, data=form | {"reason": ""}).status_code == 422
+    assert browser.post(address, data=form).status_code == 303
+    made = paged.store.decisions.latest()
+    assert (made.actor, made.reasons) == (curator.user.user_id, ("by hand: careless",))
+    page = browser.get(address, params={"annotator_id": ann.user_id}).text
+    assert "their votes are left out" in " ".join(page.split())
+    again = curator.post(f"/annotators/{ann.user_id}:leave-out", json={"reason": "x"})
+    assert again.status_code == 409
+    assert browser.post(address, data=form | {"action": "restore"}).status_code == 303
+    assert paged.store.decisions.latest().remedy == "lift_quarantine"
+    assert curator.post("/annotators/nobody:leave-out", json={"reason": "x"}).status_code == 404

@@ -39,7 +39,7 @@ retraining: prepare
 policy: train jobs status cancel
 models: list promote register export
 lab: run suite
-users: add list roles group enable disable token login-link
+users: add list roles group enable disable pause token login-link
 settings: show check
 keys: new seal
 audit: verify export
@@ -54,7 +54,7 @@ def test_the_commands_are_these():
         wanted |= {f"{group} {name}".strip() for name in names.split()}
     groups = {path[:-1] for path in PATHS}
     assert {" ".join(path) for path in PATHS if path not in groups} == wanted
-    assert len(wanted) == 74
+    assert len(wanted) == 75
 
 
 @pytest.mark.parametrize("path", PATHS, ids=" ".join)
