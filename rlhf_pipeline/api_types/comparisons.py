@@ -94,7 +94,7 @@ class Flagging(Request):
 
     ids: list[Id] = Field(min_length=1, max_length=10_000)
     flag: Literal["pii", "identity", "broken"] | None = Field(
-        description="Contains personal data; names its maker; is unreadable."
+        description="Contains personal data; mentions its model; is unreadable."
     )
 
 

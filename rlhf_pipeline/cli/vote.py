@@ -92,7 +92,7 @@ class VotingSession:
             f"right (6-9) ──\n{card.right}\n"
         )
         if card.names_maker:
-            self.say("(a completion names its maker: judge the text, not the name)")
+            self.say("(a completion mentions its model: judge the text, not the name)")
         remarks, shown_at = Remarks(), time.monotonic()
         for line in self.lines:
             key, _, rest = line.strip().partition(" ")

@@ -9,7 +9,7 @@ from pydantic import BaseModel, create_model
 from starlette.responses import RedirectResponse, Response
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import Filter
+from rlhf_pipeline.api_types.filters import OTHER_PLACE, Filter
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.problems import Problem
@@ -39,13 +39,15 @@ class RowList(Generic[M]):
 @dataclass(frozen=True)
 class FilterField:
     """A filter above a list: words to search, one of `choices`, a day, first and last day (`since`
-    and `until`), or a value that only links set and that a person removes.
+    and `until`), or a value that only links set and that a person removes. `default` is the first
+    choice where a list is never of all.
     """
 
     name: str
     label: str
     kind: Literal["search", "pick", "day", "days", "given"] = "pick"
     choices: Mapping[str, str] = field(default_factory=dict)
+    default: str = ""
 
 
 def page_filter(model: type[F]) -> Any:
@@ -97,7 +99,7 @@ def render_list(
     **values: Any,
 ) -> Response:
     asked, page, problem = shown.asked, shown.page, shown.problem
-    query = query_of(asked.chosen)
+    query, given = query_of(asked.chosen), set(request.query_params)
     is_whole = page.next is None and asked.cursor is None
     return render(
         rows.template,
@@ -111,7 +113,7 @@ def render_list(
         chosen=asked.chosen,
         query=query,
         query_here=query_of(asked.here),
-        is_filtered=_is_filtered(asked),
+        is_filtered=any(request.query_params[name] for name in given - OTHER_PLACE),
         is_later=asked.cursor is not None,
         n_rows=len(page.items) if is_whole else None if query else shown.n_rows,
         opened=shown.opened,
@@ -127,8 +129,3 @@ def keep_csv_address(pages: APIRouter, path: str, model: type[Filter]) -> None:
     def redirect(request: Request, _: Annotated[Any, page_filter(model)]) -> Response:
         query = f"{request.url.query}&" if request.url.query else ""
         return RedirectResponse(f"{path}?{query}format=csv", 308)
-
-
-def _is_filtered(asked: Filter) -> bool:
-    unset = type(asked)().chosen
-    return any(value != unset[name] for name, value in asked.chosen.items())

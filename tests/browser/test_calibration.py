@@ -160,18 +160,14 @@ def test_a_bin_in_drawing_and_table_leads_to_exactly_its_votes(site: People, bro
         n = int(bins.nth(i).locator("td").last.inner_text())
         bins.nth(i).locator("a").click()
         page.wait_for_url("**/calibration/pairs?*")
-        assert page.locator("article.row").count() == min(n, 20)
-        if n > 20:
-            page.get_by_role("link", name="More").click()
-            page.wait_for_function(
-                "n => document.querySelectorAll('article.row').length === n", arg=n
-            )
-        tags = page.locator("article.row .tag").all_inner_texts()
+        assert page.locator(".list details").count() == n
+        tags = page.locator(".list .tag").all_inner_texts()
         assert tags == sorted(tags, key=lambda said: said != "predicted wrong")
-        page.locator("article.row header a").first.click()
+        page.locator(".list summary").first.click()
+        page.get_by_role("link", name="Open").first.click()
         page.wait_for_url("**/comparisons/*")
         page.go_back()
-        page.get_by_role("link", name="Calibration", exact=True).last.click()
+        page.locator("h1 ~ a", has_text="Calibration").click()
         page.wait_for_url("**/calibration*")
     settled(page)
     drawing = page.locator(f"{LATER_VOTES} canvas")

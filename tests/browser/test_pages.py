@@ -311,7 +311,7 @@ def test_data_quality_leads_from_a_figure_to_its_votes_by_keyboard(
     for colours in ("light", "dark"):
         page.emulate_media(color_scheme=colours)
         page.goto(site.url + "/quality")
-        names = page.locator("tbody th").all_inner_texts()
+        names = page.locator(".list summary").all_inner_texts()
         assert names == ["Held", "Careful"]  # the most doubtful first
         inside = page.locator("table").bounding_box()["width"]
         assert inside <= page.locator("main").bounding_box()["width"]
@@ -324,7 +324,8 @@ def test_data_quality_leads_from_a_figure_to_its_votes_by_keyboard(
     assert page.get_by_label("Mark").input_value() == "same_as_before"
     page.set_viewport_size({"width": 360, "height": 700})
     page.goto(site.url + "/quality")
-    page.get_by_role("link", name="Held", exact=True).click()
+    page.locator(".list summary", has_text="Held").click()
+    page.get_by_role("link", name="Charts by week").click()
     page.wait_for_selector("[data-chart] canvas")
     assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
     page.goto(site.url + "/quality")

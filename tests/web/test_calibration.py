@@ -385,12 +385,12 @@ def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_vote
         assert 'data-chart="/api/v1/charts/calibration/calibrators"' in page
         assert f"/calibration?model={MODEL.replace('@', '%40')}&amp;version=2" in page
         assert "noise ceiling" in page
-        first = get("/calibration/pairs", bin=0.925).text
-        assert first.count('<article class="row') == 20
+        first = get("/calibration/pairs", bin=0.925, limit=20).text
+        assert first.count('<details name="row"') == 20
         assert first.index("predicted wrong") < first.index("predicted right")
         assert 'href="/comparisons/c0020"' in first
         more = httpx.URL(first.split('hx-get="')[1].split('"')[0].replace("&amp;", "&"))
-        assert browser.get(f"{seen.url}{more}").text.count('<article class="row') == 5
+        assert browser.get(f"{seen.url}{more}").text.count('<details name="row"') == 5
         chosen = words(get("/calibration", model=MODEL, version=1))
         assert "25 votes on 25 comparisons" in chosen
         shown = get("/calibration", model=MODEL, version=1).text

@@ -224,7 +224,7 @@ def test_a_policy_lists_the_pairs_it_was_trained_on(paged: Web):
     assert gone == {"items": [], "next": None}
     address = f"{paged.url}/evolution/training"
     page = paged.browser(paged.add("engineer")).get(address, params={"model": asked["model"]}).text
-    assert page.count('class="row"') == 5
+    assert page.count('<details name="row"') == 5
     assert page.count('href="/comparisons/') == 1, "only what is stored"
 
 

@@ -16,8 +16,17 @@ from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
 from rlhf_pipeline.store.audit_chain import AuditLink
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.web.lists import (
+    FilterField,
+    ListPage,
+    RowList,
+    page_filter,
+    render_list,
+    send_csv,
+    wants_csv,
+)
 from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
-from rlhf_pipeline.web.rendering import names_for, query_of, render
+from rlhf_pipeline.web.rendering import names_for
 from rlhf_pipeline.web.routing import api_router
 from rlhf_pipeline.web.site import Site
 
@@ -25,6 +34,8 @@ api = api_router("audit")
 pages = APIRouter()
 READER = [Depends(needs(Permission.AUDIT_READ))]
 Asked = Annotated[AuditFilter, Query()]
+Shown = Annotated[AuditFilter, page_filter(AuditFilter)]
+AUDIT = RowList("Audit", "/audit", "audit/page.html", AuditLink, key="seq")
 EXPORTED_AT_ONCE = 1000
 LINES: dict[int | str, dict[str, Any]] = {
     200: {
@@ -85,7 +96,9 @@ def _export_lines(store: Store) -> Iterator[str]:
 
 
 @pages.get("/audit")
-def show_page(site: AnySite, request: Request, principal: Reader, asked: Asked) -> Response:
+def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
+    if wants_csv(request):
+        return send_csv(AUDIT, asked, lambda part: read(site, part))
     return _render_page(site, request, principal, asked)
 
 
@@ -102,18 +115,15 @@ def _render_page(
     *,
     verification: Verification | None = None,
 ) -> Response:
-    # Users who may only verify see the verdict without the list of links.
-    found = None
-    if principal.may(Permission.AUDIT_READ):
-        found = read(site, asked)
-    return render(
-        "audit/page.html",
-        request,
-        site,
-        principal,
-        page=found or {"items": [], "next": None},
-        filters=asked.chosen,
-        query=query_of(asked.chosen),
-        verification=verification,
-        names=names_for(site, principal),
+    may_read = principal.may(Permission.AUDIT_READ)  # else the verdict without the list
+    names = names_for(site, principal)
+    fields = [
+        FilterField("object_id", "Object", "search"),
+        FilterField("action", "Action, or users.*", "search"),
+        FilterField("actor", "Actor", choices=names),
+    ]
+    page = read(site, asked) if may_read else Page[AuditLink](items=(), next=None)
+    shown = ListPage(asked, page, fields, n_rows=site.store.audit.head()[0])
+    return render_list(
+        AUDIT, request, site, principal, shown, names=names, verification=verification
     )

@@ -1,15 +1,17 @@
 """The page of calibrators, of the reliability of predictions, and of the votes in each bin."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.filters import (
     CalibrationBinFilter,
     CalibrationPageFilter,
     ProbedPairFilter,
 )
-from rlhf_pipeline.api_types.predictions import CalibrationOut
+from rlhf_pipeline.api_types.predictions import CalibrationOut, ProbedPair
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.calibration import describe_bin
 from rlhf_pipeline.web.auth import Principal
@@ -17,13 +19,23 @@ from rlhf_pipeline.web.calibration import queries
 from rlhf_pipeline.web.calibration.queries import query_of_selection
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
+from rlhf_pipeline.web.lists import (
+    ListPage,
+    RowList,
+    page_filter,
+    render_list,
+    send_csv,
+    wants_csv,
+)
 from rlhf_pipeline.web.pick_lists import list_sources
 from rlhf_pipeline.web.rendering import names_for, render
 
 router = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 Asker = Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))]
-SHOWN = 20  # calibrators, and pairs
+ShownBin = Annotated[CalibrationBinFilter, page_filter(CalibrationBinFilter)]
+PAIRS = RowList("Votes", "/calibration/pairs", "calibration/pairs.html", ProbedPair, key="seq")
+SHOWN = 20  # calibrators
 
 
 @router.get("/calibration")
@@ -73,26 +85,27 @@ def download(site: AnySite, principal: Reader) -> Response:
 
 
 @router.get("/calibration/pairs")
-def pairs(
-    site: AnySite,
-    request: Request,
-    principal: Asker,
-    selection: Annotated[CalibrationBinFilter, Query()],
-) -> Response:
-    probe = queries.build_probe_query(selection, queries.find_chosen(site, selection))
-    place = {"bin": selection.bin, "cursor": selection.cursor, "limit": SHOWN}
-    asked = ProbedPairFilter.model_validate(probe.model_dump() | place)
-    wanted, page = queries.pairs(site, principal, asked)
-    return render(
-        "calibration/pairs.html",
+def pairs(site: AnySite, request: Request, principal: Asker, asked: ShownBin) -> Response:
+    probe = queries.build_probe_query(asked, queries.find_chosen(site, asked))
+
+    def read_pairs(part: CalibrationBinFilter) -> Page[ProbedPair]:
+        place = {"bin": part.bin, "cursor": part.cursor, "limit": part.limit}
+        only = ProbedPairFilter.model_validate(probe.model_dump() | place)
+        return queries.pairs(site, principal, only)[1]
+
+    if wants_csv(request):
+        return send_csv(PAIRS, asked, read_pairs)
+    only = ProbedPairFilter.model_validate(probe.model_dump() | {"bin": asked.bin, "limit": 1})
+    wanted, _ = queries.pairs(site, principal, only)
+    title = f"Votes with a confidence of {wanted.low:.0%} to {wanted.high:.0%}"
+    return render_list(
+        replace(PAIRS, title=title),
         request,
         site,
         principal,
-        page=page,
-        bin=wanted,
-        chosen=queries.describe_votes(selection),
+        ListPage(asked, read_pairs(asked)),
+        votes_of=queries.describe_votes(asked),
         words=describe_bin(wanted),
         names=names_for(site, principal),
-        query=f"{query_of_selection(selection, bin=str(selection.bin))}&",
-        back=f"/calibration?{query_of_selection(selection)}#served",
+        back=f"/calibration?{query_of_selection(asked)}#served",
     )

@@ -19,10 +19,19 @@ from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.comparisons import offers
 from rlhf_pipeline.web.consensus import queries
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.forms import EMPTY_FORM, Fields, Form, attempt, validate
+from rlhf_pipeline.web.lists import (
+    FilterField,
+    ListPage,
+    RowList,
+    keep_csv_address,
+    page_filter,
+    render_list,
+    send_csv,
+    wants_csv,
+)
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import choice_words, names_of, query_of, render, see_other
+from rlhf_pipeline.web.rendering import choice_words, names_of, query_of, see_other
 from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
 
@@ -31,18 +40,33 @@ pages = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.CONSENSUS_READ))]
 Expert = Annotated[Principal, Depends(needs(Permission.CONSENSUS_DECIDE))]
 Offerer = Annotated[Principal, Depends(needs(Permission.COMPARISONS_OFFER))]
-STATES = (
-    ("disputed", "disputed: needs a decision"),
-    ("agreed", "agreed"),
-    ("decided", "decided by an expert"),
-    ("open", "open: too few judgements"),
-    ("all", "all"),
+CONSENSUS = RowList(
+    "Consensus", "/consensus", "consensus/page.html", ConsensusOut, key="comparison_id"
 )
-METHODS = (
-    ("majority", "majority: equal weights"),
-    ("strength_weighted", "weighted by strength"),
-    ("joint_model", "annotator model"),
-)
+FIELDS = [
+    FilterField(
+        "state",
+        "State",
+        choices={
+            "disputed": "disputed: needs a decision",
+            "agreed": "agreed",
+            "decided": "decided by an expert",
+            "open": "open: too few judgements",
+            "all": "all",
+        },
+        default="disputed",
+    ),
+    FilterField(
+        "method",
+        "Votes",
+        choices={
+            "majority": "majority: equal weights",
+            "strength_weighted": "weighted by strength",
+            "joint_model": "annotator model",
+        },
+        default="majority",
+    ),
+]
 
 
 @api.get("/consensus", responses=problem_responses(409))
@@ -75,7 +99,9 @@ def undo(site: AnySite, principal: Expert, body: Undoing) -> None:
     site.store.adjudications.undo(body.comparison_id, reason=body.reason, actor=principal.user_id)
 
 
-def read_shown(asked: Annotated[ConsensusFilter, Query()]) -> ConsensusFilter:
+def read_shown(
+    asked: Annotated[ConsensusFilter, page_filter(ConsensusFilter)],
+) -> ConsensusFilter:
     """The list that a page and its file show: disputed comparisons if the address names none."""
     if "state" in asked.model_fields_set:
         return asked
@@ -87,7 +113,12 @@ Shown = Annotated[ConsensusFilter, Depends(read_shown)]
 
 @pages.get("/consensus")
 def show_page(site: AnySite, request: Request, principal: Reader, shown: Shown) -> Response:
+    if wants_csv(request):
+        return send_csv(CONSENSUS, shown, lambda part: queries.page(site, part).page)
     return _render(site, request, principal, shown)
+
+
+keep_csv_address(pages, CONSENSUS.path, ConsensusFilter)
 
 
 @pages.post("/consensus/decide")
@@ -157,35 +188,21 @@ def _render(
         else {}
     )
     users = site.store.users.all()
-    return render(
-        "consensus/page.html",
+    is_listed = draft.text("comparison_id") in {one.comparison_id for one in page.items}
+    opened = draft.text("comparison_id") if is_listed else ""
+    return render_list(
+        CONSENSUS,
         request,
         site,
         principal,
-        status=problem.status if problem else 200,
-        problem=problem.detail if problem else None,
+        ListPage(shown, page, FIELDS, problem=problem, opened=opened),
         draft=draft,
-        page=page,
         nothing=nothing,
         up_to_seq=found.up_to_seq,
-        state=shown.state,
-        method=shown.method,
-        states=STATES,
-        methods=METHODS,
-        query=query_of(shown.chosen),
-        query_here=query_of(shown.here),
-        prompts={one: known.prompt for one, known in texts.items()},
+        texts=texts,
         names=names_of(users, principal),
         people=offers.list_people(users, principal),
     )
-
-
-@pages.get("/consensus.csv")
-def download(site: AnySite, _: Reader, shown: Shown) -> Response:
-    if shown.method == "joint_model":
-        queries.newest_fit(site)  # a problem must be raised before the file begins
-    rows = read_all_pages(lambda cursor: queries.page(site, shown.at(cursor, AT_ONCE)).page)
-    return csv_of("consensus", list(ConsensusOut.model_fields), rows)
 
 
 def _show_again(shown: ConsensusFilter, notice: str) -> Response:

@@ -3,6 +3,7 @@
 import base64
 import hashlib
 import re
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
@@ -27,8 +28,16 @@ from rlhf_pipeline.web.evolution import queries
 from rlhf_pipeline.web.evolution.pairs import list_pairs
 from rlhf_pipeline.web.evolution.training import describe_training, find_version
 from rlhf_pipeline.web.forms import Form, attempt, validate
+from rlhf_pipeline.web.lists import (
+    ListPage,
+    RowList,
+    page_filter,
+    render_list,
+    send_csv,
+    wants_csv,
+)
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import names_for, query_of, render, see_other
+from rlhf_pipeline.web.rendering import names_for, render, see_other
 from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
 
@@ -45,6 +54,10 @@ ORIGINS = {
 
 
 Asked = Annotated[LearntPairFilter, Query()]
+Shown = Annotated[LearntPairFilter, page_filter(LearntPairFilter)]
+PAIRS = RowList(
+    "Pairs", "/evolution/training", "evolution/training.html", LearntPair, key="comparison_id"
+)
 MANY = 2  # evaluated versions from which a chart says more than their rows
 
 
@@ -143,17 +156,18 @@ def read_pairs(site: AnySite, _: ClusterReader, asked: Asked) -> Page[LearntPair
 
 @pages.get("/evolution/training")
 def show_learnt(
-    site: AnySite, request: Request, principal: ClusterReader, asked: Asked
+    site: AnySite, request: Request, principal: ClusterReader, asked: Shown
 ) -> Response:
     version = find_version(site, asked.model)
-    return render(
-        "evolution/training.html",
+    if wants_csv(request):
+        return send_csv(PAIRS, asked, lambda part: list_pairs(site, version, part))
+    return render_list(
+        replace(PAIRS, title=f"What {version.label} learnt from"),
         request,
         site,
         principal,
+        ListPage(asked, list_pairs(site, version, asked)),
         learnt=describe_training(site, version),
-        page=list_pairs(site, version, asked),
-        query=query_of(asked.chosen),
         origins=ORIGINS,
     )
 

@@ -12,11 +12,21 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import AnnotatorKind, Feedback, NewFeedback
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.idempotency import OptionalKey
+from rlhf_pipeline.web.lists import (
+    FilterField,
+    ListPage,
+    RowList,
+    keep_csv_address,
+    page_filter,
+    render_list,
+    send_csv,
+    wants_csv,
+)
 from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
+from rlhf_pipeline.web.pick_lists import as_choices
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import names_for, query_of, render
+from rlhf_pipeline.web.rendering import names_for
 from rlhf_pipeline.web.routing import api_router
 from rlhf_pipeline.web.site import Site
 
@@ -25,6 +35,8 @@ pages = APIRouter()
 Sender = Annotated[Principal, Depends(needs(Permission.FEEDBACK_SEND))]
 Reader = Annotated[Principal, Depends(needs(Permission.FEEDBACK_READ))]
 Asked = Annotated[FeedbackFilter, Query()]
+Shown = Annotated[FeedbackFilter, page_filter(FeedbackFilter)]
+FEEDBACK = RowList("Feedback", "/feedback", "feedback/page.html", Feedback, key="feedback_id")
 
 
 @api.post("/feedback", status_code=201)
@@ -85,25 +97,19 @@ def _check_time(site: Site, sent: NewFeedback) -> None:
 
 
 @pages.get("/feedback")
-def show_page(site: AnySite, request: Request, principal: Reader, asked: Asked) -> Response:
-    return render(
-        "feedback/page.html",
-        request,
-        site,
-        principal,
-        page=_list_feedback(site, asked),
-        is_later=asked.cursor is not None,
-        filters=asked.chosen,
-        query=query_of(asked.chosen),
-        kinds=get_args(FeedbackKind),
-        names=names_for(site, principal),
-    )
+def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
+    if wants_csv(request):
+        return send_csv(FEEDBACK, asked, lambda part: _list_feedback(site, part))
+    fields = [
+        FilterField("kind", "Kind", choices=as_choices(get_args(FeedbackKind))),
+        FilterField("session_id", "session", "given"),
+        FilterField("created_by", "from", "given"),
+    ]
+    shown = ListPage(asked, _list_feedback(site, asked), fields)
+    return render_list(FEEDBACK, request, site, principal, shown, names=names_for(site, principal))
 
 
-@pages.get("/feedback.csv")
-def download(site: AnySite, _: Reader, asked: Asked) -> Response:
-    rows = read_all_pages(lambda cursor: _list_feedback(site, asked.at(cursor, AT_ONCE)))
-    return csv_of("feedback", list(Feedback.model_fields), rows)
+keep_csv_address(pages, FEEDBACK.path, FeedbackFilter)
 
 
 def _list_feedback(site: Site, asked: FeedbackFilter) -> Page[Feedback]:

@@ -4,6 +4,7 @@ from typing import Annotated, Literal, get_args
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.filters import AnnotatorFilter, QualityFilter
 from rlhf_pipeline.api_types.project import AnnotatorQuality, QualityOut
 from rlhf_pipeline.permissions import Permission
@@ -11,11 +12,20 @@ from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.charts import answer_chart
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.downloads import csv_of
+from rlhf_pipeline.web.lists import (
+    FilterField,
+    ListPage,
+    RowList,
+    keep_csv_address,
+    page_filter,
+    render_list,
+    send_csv,
+    wants_csv,
+)
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.quality import queries
 from rlhf_pipeline.web.quality.week_reader import draw_weeks
-from rlhf_pipeline.web.rendering import names_for, query_of, render
+from rlhf_pipeline.web.rendering import names_for, render
 from rlhf_pipeline.web.routing import api_router
 
 api, charts = api_router("quality"), api_router("charts")
@@ -25,8 +35,11 @@ AllVotesReader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 FigureName = Literal["speed", "sides", "gold", "agreement"]
 Chosen = Annotated[AnnotatorFilter, Query()]
 Asked = Annotated[QualityFilter, Query()]
+Shown = Annotated[QualityFilter, page_filter(QualityFilter)]
+QUALITY = RowList(
+    "Data quality", "/quality", "quality/page.html", AnnotatorQuality, key="annotator_id"
+)
 SHOWN = 50
-ALL = 1 << 30
 WORDS: dict[str, str] = {
     "too_fast": "too fast to read",
     "same_as_before": "same side as before",
@@ -62,21 +75,24 @@ def read_chart(
 
 
 @pages.get("/quality")
-def show_page(site: AnySite, request: Request, principal: Reader, asked: Asked) -> Response:
+def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
+    def read_page(part: QualityFilter) -> Page[AnnotatorQuality]:
+        found = queries.project_quality(site, principal, part)
+        return Page(items=found.annotators, next=found.next)
+
+    if wants_csv(request):
+        return send_csv(QUALITY, asked, read_page)
     if "limit" not in asked.model_fields_set:
         asked = asked.at(asked.cursor, SHOWN)
-    chosen = {"q": asked.q or "", "sort": asked.sort if asked.sort != "doubt" else ""}
-    return render(
-        "quality/page.html",
-        request,
-        site,
-        principal,
-        found=queries.project_quality(site, principal, asked),
-        marks=WORDS,
-        asked=asked,
-        sorts=SORTS | WORDS,
-        query=query_of(chosen),
-    )
+    fields = [
+        FilterField("q", "Annotator", "search"),
+        FilterField("sort", "Order", choices=SORTS | WORDS, default="doubt"),
+    ]
+    shown = ListPage(asked, read_page(asked), fields)
+    return render_list(QUALITY, request, site, principal, shown, marks=WORDS)
+
+
+keep_csv_address(pages, QUALITY.path, QualityFilter)
 
 
 @pages.get("/quality/annotator")
@@ -108,9 +124,3 @@ def show_annotator(
         left_out=chosen.find_left_out([day for day in (oldest, newest) if day]),
         figures=get_args(FigureName),
     )
-
-
-@pages.get("/quality.csv")
-def download(site: AnySite, principal: Reader, asked: Asked) -> Response:
-    found = queries.project_quality(site, principal, asked.at(None, ALL))
-    return csv_of("quality", list(AnnotatorQuality.model_fields), found.annotators)

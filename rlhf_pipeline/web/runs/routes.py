@@ -11,15 +11,31 @@ from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.rendering import query_of, render
+from rlhf_pipeline.web.lists import (
+    FilterField,
+    ListPage,
+    RowList,
+    page_filter,
+    render_list,
+    send_csv,
+    wants_csv,
+)
+from rlhf_pipeline.web.pick_lists import as_choices
+from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router
 from rlhf_pipeline.web.runs import queries
-from rlhf_pipeline.web.site import Site
 
 api, pages = api_router("runs"), APIRouter()
 schedule_pages, spending_pages = APIRouter(), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 Asked = Annotated[RunFilter, Query()]
+Shown = Annotated[RunFilter, page_filter(RunFilter)]
+RUNS = RowList("Runs", "/runs", "runs/page.html", RunOut, key="run_id")
+UNREADABLE = (
+    "Dagster's records cannot be read; the log of the web app names the cause. The loop itself may "
+    "still work."
+)
 
 
 @api.get("/runs")
@@ -47,20 +63,22 @@ def read_spending(site: AnySite, _: Reader) -> SpendingOut:
 
 
 @pages.get("/runs")
-def show_page(site: AnySite, request: Request, principal: Reader, asked: Asked) -> Response:
-    runs, jobs = _read_runs(site, asked)
-    return render(
-        "runs/page.html",
-        request,
-        site,
-        principal,
-        runs=runs,
-        jobs=jobs,
-        states=list(get_args(RecordedState)),
-        filters=asked.chosen,
-        query=query_of(asked.chosen),
-        dagster=site.settings.dagster_ui.rstrip("/"),
-    )
+def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
+    if wants_csv(request):
+        return send_csv(RUNS, asked, lambda part: queries.read_runs(site, part))
+    page, jobs, problem = Page[RunOut](items=(), next=None), [], None
+    try:
+        page, jobs = queries.read_runs(site, asked), site.dagster_runs.list_jobs()
+    except StoreError as cause:
+        queries.logger.warning("Runs were not read: %s", cause)
+        problem = Problem(503, UNREADABLE)
+    fields = [
+        FilterField("job", "Job", choices=as_choices(jobs)),
+        FilterField("state", "State", choices=as_choices(get_args(RecordedState))),
+    ]
+    shown = ListPage(asked, page, fields, problem=problem)
+    dagster = site.settings.dagster_ui.rstrip("/")
+    return render_list(RUNS, request, site, principal, shown, dagster=dagster)
 
 
 @schedule_pages.get("/runs/schedules")
@@ -79,12 +97,3 @@ def show_schedules(site: AnySite, request: Request, principal: Reader) -> Respon
 def show_spending(site: AnySite, request: Request, principal: Reader) -> Response:
     spending = queries.read_spending(site)
     return render("runs/spending.html", request, site, principal, spending=spending)
-
-
-def _read_runs(site: Site, asked: RunFilter) -> tuple[Page[RunOut] | None, list[str]]:
-    """Runs, and all jobs that ever ran; without runs where they cannot be read."""
-    try:
-        return queries.read_runs(site, asked), site.dagster_runs.list_jobs()
-    except StoreError as cause:
-        queries.logger.warning("Runs were not read: %s", cause)
-        return None, []

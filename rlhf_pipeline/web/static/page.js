@@ -100,7 +100,8 @@ async function applyFilters(form) {
   const chosen = [...new FormData(form)].filter(([, value]) => value !== "");
   for (const chip of form.querySelectorAll(".chip")) {
     const controls = [...chip.querySelectorAll("input, select")];
-    chip.classList.toggle("on", controls.some(({ value }) => !["", "all"].includes(value)));
+    const isSet = ({ value, selectedIndex }) => (selectedIndex ?? Number(value !== "")) > 0;
+    chip.classList.toggle("on", controls.some(isSet));
   }
   const address = chosen.length ? `${form.action}?${new URLSearchParams(chosen)}` : form.action;
   const list = document.querySelector("#list");

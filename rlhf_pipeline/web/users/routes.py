@@ -6,6 +6,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from rlhf_pipeline.api_types.accounts import AddedUser, LoginLink, NewUser, UserChange
 from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.filters import Filter
 from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import Role, User
@@ -13,9 +14,16 @@ from rlhf_pipeline.store.audit import joint_transaction
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
-from rlhf_pipeline.web.pagination import Cursor, Paged, cursor_problem, make_cursor, parse_cursor
+from rlhf_pipeline.web.lists import (
+    ListPage,
+    RowList,
+    page_filter,
+    render_list,
+    send_csv,
+    wants_csv,
+)
+from rlhf_pipeline.web.pagination import Paged, cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router
 from rlhf_pipeline.web.site import Site
 
@@ -24,13 +32,14 @@ pages = APIRouter()
 READER = [Depends(needs(Permission.USERS_READ))]
 Admin = Annotated[Principal, Depends(needs(Permission.USERS_WRITE))]
 Reader = Annotated[Principal, Depends(needs(Permission.USERS_READ))]
-SHOWN = 50
+Shown = Annotated[Filter, page_filter(Filter)]
+USERS = RowList("Users", "/users", "users/page.html", User, key="user_id")
 
 
 @api.get("/users", dependencies=READER)
 def read_all(site: AnySite, asked: Paged) -> Page[User]:
     """All users, by e-mail address."""
-    return _list_users(site, cursor=asked.cursor, limit=asked.limit)
+    return _list_users(site, asked)
 
 
 @api.get("/users/{user_id}", dependencies=READER)
@@ -95,10 +104,10 @@ def change_user(site: Site, principal: Principal, user_id: str, asked: UserChang
 
 
 @pages.get("/users")
-def show_page(
-    site: AnySite, request: Request, principal: Reader, cursor: Cursor = None
-) -> Response:
-    return _render_page(site, request, principal, cursor=cursor)
+def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
+    if wants_csv(request):
+        return send_csv(USERS, asked, lambda part: _list_users(site, part))
+    return _render_page(site, request, principal, asked=asked)
 
 
 @pages.post("/users")
@@ -187,36 +196,32 @@ def _render_page(
     problem: Problem | None = None,
     link: dict[str, str | None] | None = None,
     draft: dict[str, object] | None = None,
-    cursor: str | None = None,
+    asked: Filter = Filter(),  # noqa: B008 (frozen)
 ) -> Response:
-    users = _list_users(site, cursor=cursor, limit=SHOWN)
-    return render(
-        "users/page.html",
+    return render_list(
+        USERS,
         request,
         site,
         principal,
-        status=problem.status if problem else 200,
+        ListPage(asked, _list_users(site, asked), problem=problem),
         notice=notice,
-        users=users,
         sees_votes=principal.may(Permission.VOTES_READ),
-        is_later=cursor is not None,
         roles=list(Role),
         link=link,
-        problem=problem.detail if problem else None,
         draft=draft or {"email": "", "name": "", "roles": None},
     )
 
 
-def _list_users(site: Site, *, cursor: str | None, limit: int) -> Page[User]:
+def _list_users(site: Site, asked: Filter) -> Page[User]:
     """List users by e-mail address. Cursors contain ids, so that access logs contain no
     addresses.
     """
-    place = parse_cursor(cursor, str)
+    place = parse_cursor(asked.cursor, str)
     try:
-        found = site.store.users.page(after=place[0] if place else None, limit=limit)
+        found = site.store.users.page(after=place[0] if place else None, limit=asked.limit)
     except NotFound:
         raise cursor_problem() from None
     return Page(
         items=found,
-        next=make_cursor(found[-1].user_id) if len(found) == limit else None,
+        next=make_cursor(found[-1].user_id) if len(found) == asked.limit else None,
     )
