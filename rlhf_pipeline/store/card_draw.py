@@ -13,7 +13,6 @@ from typing import Any
 from sqlalchemy import (
     ColumnElement,
     Connection,
-    Row,
     Select,
     and_,
     bindparam,
@@ -23,6 +22,7 @@ from sqlalchemy import (
     literal_column,
     or_,
     select,
+    union,
 )
 
 from rlhf_pipeline.records import AnnotationRules, CardKind, content_id
@@ -111,27 +111,24 @@ class CardDraw:
             for c in chosen
         ]
 
-    def find_offers(self, most: int) -> Iterator[Row[Any]]:
-        """Offers with a free place whose comparison this annotator has not met, at most so many
-        reserved for the annotator, then as many open to anybody, each in queue order.
+    def count_open(self, most: int) -> int:
+        """Number of comparisons that this annotator has not met, with a free place in an offer;
+        exact up to `most`.
         """
-        for reserved_for in (self.annotator_id, ANYBODY):
-            parameters = self._parameters(reserved_for=reserved_for, most=most)
-            yield from self.connection.execute(_SELECT_OFFERS, parameters)
+        return int(self._fetch_scalar(_COUNT_OPEN, most=most))
 
     def _draw_normal_cards(self, n: int, drawn: Container[str]) -> Iterator[CardRow]:
         """Open comparisons that were not `drawn`, from the head of the queue, in an order of the
         annotator's own; those reserved for the annotator first.
         """
-
-        def rank(offer: Any) -> tuple[Any, ...]:
-            number = self._draw_number("order", offer.comparison_id)
-            return offer.reserved_for == ANYBODY, offer.priority, number
-
-        for offer in sorted(self.find_offers(WINDOW + n), key=rank):
-            c = offer.comparison_id
-            if c not in drawn:
-                yield self._build_card(c, CardKind.NORMAL, offered_to=offer.offered_to)
+        for reserved_for in (self.annotator_id, ANYBODY):
+            parameters = self._parameters(reserved_for=reserved_for, most=WINDOW + n)
+            rows = self.connection.execute(_SELECT_OFFERS, parameters).all()
+            for c, offered_to, _ in sorted(
+                rows, key=lambda row: (row.priority, self._draw_number("order", row.comparison_id))
+            ):
+                if c not in drawn:
+                    yield self._build_card(c, CardKind.NORMAL, offered_to=offered_to)
 
     def _draw_hidden_card(self, place: int, drawn: Container[str]) -> CardRow | None:
         """A repeat or a gold card, if this place of the annotator's sequence is one and a
@@ -144,10 +141,8 @@ class CardDraw:
         if self._is_drawn_place(place, self.rules.repeat_share, "repeat"):
             for c, is_swapped in self._repeatable_cards:
                 if c not in drawn:
-                    return {
-                        **self._build_card(c, CardKind.REPEAT, pass_no=2),
-                        "is_swapped": not is_swapped,
-                    }
+                    card = self._build_card(c, CardKind.REPEAT, pass_no=2)
+                    return {**card, "is_swapped": not is_swapped}
         if self._is_drawn_place(place, self.rules.gold_share, "gold"):
             for c, free_place in self._gold_places.items():
                 if c not in drawn:
@@ -185,12 +180,7 @@ class CardDraw:
         return dict(sorted(map(tuple, rows), key=lambda row: self._draw_number("gold", row[0])))
 
     def _build_card(
-        self,
-        comparison_id: str,
-        kind: CardKind,
-        *,
-        pass_no: int = 1,
-        offered_to: str | None = None,
+        self, comparison_id: str, kind: CardKind, *, pass_no: int = 1, offered_to: str | None = None
     ) -> CardRow:
         # with the seed, which annotators do not know: else they could compute the id of a repeat
         key = ("card", comparison_id, self.annotator_id, pass_no, self.rules.seed)
@@ -221,6 +211,8 @@ def _number_of(name: str) -> int:
 
 # The conditions of the indexes, literally: else SQLite does not use them.
 IS_UNFINISHED = offers.c.n_done < offers.c.n_wanted
+# values of offers that the `annotator` may be dealt
+RESERVED_FOR: tuple[ColumnElement[Any], ...] = (literal_column("''"), bindparam("annotator"))
 
 
 def is_held(table: Any = cards) -> ColumnElement[bool]:
@@ -289,7 +281,7 @@ def _select_free_place(comparison_id: ColumnElement[str]) -> ColumnElement[Any]:
         select(offers.c.offered_to)
         .where(
             offers.c.comparison_id == comparison_id,
-            offers.c.reserved_for.in_((literal_column("''"), bindparam("annotator"))),
+            offers.c.reserved_for.in_(RESERVED_FOR),
             has_free_place(),
         )
         .order_by(offers.c.reserved_for.desc())
@@ -384,15 +376,25 @@ _SELECT_GOLD = (
     .order_by(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
     .limit(bindparam("most"))
 )
-_SELECT_OFFERS = (
-    select(offers)
+_OPEN_OFFERS = (
+    select(offers.c.comparison_id, offers.c.offered_to, offers.c.priority)
     .join(comparisons, comparisons.c.comparison_id == offers.c.comparison_id)
-    .where(
-        offers.c.reserved_for == bindparam("reserved_for"),
-        has_free_place(),
-        is_eligible(),
-        ~is_met(offers.c.comparison_id),
-    )
+    .where(has_free_place(), is_eligible(), ~is_met(offers.c.comparison_id))
+)
+_SELECT_OFFERS = (
+    _OPEN_OFFERS.where(offers.c.reserved_for == bindparam("reserved_for"))
     .order_by(offers.c.priority, offers.c.comparison_id)
     .limit(bindparam("most"))
+)
+_COUNT_OPEN = select(func.count()).select_from(
+    union(
+        *(
+            _OPEN_OFFERS.with_only_columns(offers.c.comparison_id)
+            .where(offers.c.reserved_for == name)
+            .limit(bindparam("most"))
+            .subquery()
+            .select()
+            for name in RESERVED_FOR
+        )
+    ).subquery()
 )

@@ -226,8 +226,7 @@ class Cards:
             day = draw.count_day()
             n_allowed = day.n_held + draw.remaining_quota(day.n_used)
             # enough that `n` stays exact up to MOST_COUNTED
-            offered = draw.find_offers(MOST_COUNTED + day.n_hidden)
-            n_open = len({offer.comparison_id for offer in offered})
+            n_open = draw.count_open(MOST_COUNTED + day.n_hidden)
         n = min(day.n_places + n_open - day.n_hidden, MOST_COUNTED)
         n = min(max(n, day.n_held, min(n_open, 1)), n_allowed)
         reason: Reason = "nothing_open" if n_allowed else "cap_reached"

@@ -4,7 +4,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cache
@@ -29,10 +29,7 @@ from sqlalchemy import (
 )
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
-from sqlalchemy.exc import (
-    ArgumentError,
-    OperationalError,
-)
+from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.types import TypeEngine
 
@@ -227,16 +224,12 @@ class Database:
         connection: Connection,
         table: Table,
         rows: Sequence[Mapping[str, Any]],
-        key: Sequence[str],
-        kept: Collection[str] = (),
+        key: tuple[str, ...],
+        kept: tuple[str, ...] = (),
     ) -> None:
         """Insert rows, or replace those with the same `key` but for their `kept` columns."""
         if rows:
-            insert = sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
-            changed = {n: c for n, c in insert.excluded.items() if n not in {*key, *kept}}
-            connection.execute(
-                insert.on_conflict_do_update(index_elements=key, set_=changed), list(rows)
-            )
+            connection.execute(_build_upsert(self.is_sqlite, table, key, kept), list(rows))
 
     def next_number(
         self, connection: Connection, column: Column[int], *conditions: ColumnElement[bool]
@@ -285,6 +278,15 @@ class Database:
                         time.sleep(self._pace.poll_s)
             finally:
                 driver.execute(f"PRAGMA busy_timeout={int(self.busy_timeout_s * 1000)}")
+
+
+@cache
+def _build_upsert(
+    is_sqlite: bool, table: Table, key: tuple[str, ...], kept: tuple[str, ...]
+) -> Any:
+    insert = sqlite.insert(table) if is_sqlite else postgresql.insert(table)
+    changed = {name: c for name, c in insert.excluded.items() if name not in key + kept}
+    return insert.on_conflict_do_update(index_elements=key, set_=changed)
 
 
 @cache
