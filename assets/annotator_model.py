@@ -35,7 +35,7 @@ from rlhf_pipeline.votes.annotators_over_time import (
     agreement_over_time,
     annotators_over_time,
 )
-from rlhf_pipeline.votes.counting import counting
+from rlhf_pipeline.votes.counting import counting, drop_open_votes
 from rlhf_pipeline.votes.model_consensus import store_labels
 
 PREVIEW_COLUMNS = [
@@ -85,8 +85,9 @@ def annotator_model(
     up_to_seq = config.up_to_seq
     said = votes_up_to(votes, up_to_seq)
     shown = store.comparisons.with_ids(judged_comparison_ids(said))
-    over_time = annotators_over_time(said, shown, config)
-    together = agreement_over_time(said, config)
+    measured = drop_open_votes(said) if config.blind_only else said
+    over_time = annotators_over_time(measured, shown, config)
+    together = agreement_over_time(measured, config)
     learnable = votes_to_learn(votes, store, up_to_seq)
     try:
         learnt = fit_annotator_model(
@@ -97,6 +98,7 @@ def annotator_model(
                 TasteChanges.from_log(store.taste_changes.all(), up_to_seq=up_to_seq),
             ),
             params=config,
+            blind_only=config.blind_only,
         )
     except NotEnoughVotes as none:
         yield from deliver(

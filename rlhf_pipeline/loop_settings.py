@@ -81,6 +81,12 @@ class ComparisonsParams(PairingParams, RoutingParams):
 class AnnotatorModelParams(JointParams, AnnotatorWindowParams):
     """Parameters of the joint model, its votes, and the window of figures over time."""
 
+    blind_only: bool = Field(
+        default=False,
+        description="Agreement and figures of annotators without votes of people who could read "
+        "others' votes, as if these had not been cast; the joint model uses all votes",
+    )
+
 
 class DriftReportParams(DriftParams, OverTimeParams):
     """Detectors, windows, required agreement, thresholds of the calibration tests, and the span of

@@ -15,7 +15,7 @@ from rlhf_pipeline.records import Interval, Record
 from rlhf_pipeline.votes.agreement import Agreement, agreement
 from rlhf_pipeline.votes.annotators import FiguresParams, annotator_figures
 from rlhf_pipeline.votes.chance_corrected import krippendorff_alpha
-from rlhf_pipeline.votes.counting import counting
+from rlhf_pipeline.votes.counting import counting, drop_open_votes
 from rlhf_pipeline.votes.joint_model import JointModel, JointParams, joint_model
 from rlhf_pipeline.votes.judgements import judged_comparison
 from rlhf_pipeline.votes.splits import splits_of
@@ -79,9 +79,11 @@ def fit_annotator_model(
     *,
     params: JointParams | None = None,
     figures: FiguresParams | None = None,
+    blind_only: bool = False,
 ) -> AnnotatorModel:
     """Fit and measure from VOTES and their COMPARISONS. Uses counting votes; self-consistency also
-    uses earlier passes.
+    uses earlier passes. With `blind_only`, agreement and figures leave out what `drop_open_votes`
+    drops; the model is fitted to all votes.
 
     Raises NotEnoughVotes without usable votes, UnknownComparison, FrameError.
     """
@@ -93,12 +95,13 @@ def fit_annotator_model(
         if teacher is not None and is_all
         else joint_model(counted, comparisons, params, start=teacher)
     )
+    measured = drop_open_votes(votes) if blind_only else votes
     return AnnotatorModel(
         model=model,
         teacher=teacher,
-        figures=annotator_figures(votes, model, comparisons=comparisons, params=figures),
-        alpha=krippendorff_alpha(counted),
-        agreement=agreement(votes),
+        figures=annotator_figures(measured, model, comparisons=comparisons, params=figures),
+        alpha=krippendorff_alpha(counting(measured)),
+        agreement=agreement(measured),
     )
 
 

@@ -115,3 +115,12 @@ def drop_machine_votes(votes: pd.DataFrame) -> pd.DataFrame:
     the accuracy of a model, and is used for training only on request.
     """
     return keep_rows(votes, votes["annotator_kind"] != AnnotatorKind.MACHINE)
+
+
+def drop_open_votes(votes: pd.DataFrame) -> pd.DataFrame:
+    """The votes without those of people who could read others' votes, as if these had not been
+    cast. Votes of which this is not known are kept.
+    """
+    if "is_blind" not in votes:
+        return votes
+    return keep_rows(votes, votes["is_blind"].astype("boolean").fillna(True).astype(bool))

@@ -54,6 +54,22 @@ def test_the_last_pass_teaches_and_earlier_ones_measure_consistency_alone():
     )
 
 
+def test_open_votes_are_left_out_of_figures_on_request_but_teach():
+    truth = simulate(60, n_annotators=6, ties=False, seed=5)
+    is_open = truth.votes["annotator_id"].eq(truth.votes["annotator_id"].iloc[0])
+    said = truth.votes.assign(is_blind=(~is_open).astype("boolean"))
+    every, blind = (
+        fit_annotator_model(said, truth.comparisons, blind_only=only) for only in (False, True)
+    )
+    pd.testing.assert_frame_equal(every.labels, blind.labels, check_exact=True)
+    assert every.agreement.n_votes == len(said)
+    assert blind.agreement.n_votes == len(said) - is_open.sum()
+    assert (every.agreement.n_annotators, blind.agreement.n_annotators) == (6, 5)
+    unknown = said.assign(is_blind=pd.array([pd.NA] * len(said), dtype="boolean"))
+    known = fit_annotator_model(unknown, truth.comparisons, blind_only=True)
+    assert known.agreement.n_votes == len(said)
+
+
 def test_a_repeat_needs_its_original_too():
     votes = votes_of([3, 7], [0, 0], ["a", "b"]).assign(repeat_of=[None, "c00001"])
     assert judged_comparison_ids(votes) == ["c00001", "c00003", "c00007"]
