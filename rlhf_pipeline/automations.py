@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from datetime import datetime, time, timedelta
 from typing import Literal
 
+from pydantic import Field
+
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.loop_settings import ScheduleParams
 from rlhf_pipeline.records import Record
@@ -53,11 +55,15 @@ class Automation(Record):
     name: str
     kind: Literal["schedule", "sensor"]
     purpose: str
-    job: str | None  # of a schedule
-    every_s: int | None  # of a sensor: least seconds between two ticks
+    job: str | None = Field(description="Of a schedule: the job that it starts.")
+    every_s: int | None = Field(description="Of a sensor: least seconds between two ticks.")
     is_on: bool
-    last_at: datetime | None  # of a schedule its last run, of a sensor its last tick
-    next_at: datetime | None  # None: it is off, or nothing evaluates schedules and sensors
+    last_at: datetime | None = Field(
+        description="Of a schedule its last run, of a sensor its last tick by the daemon."
+    )
+    next_at: datetime | None = Field(
+        description="Null where it is off, or where nothing evaluates it."
+    )
 
 
 def list_automations(

@@ -3,6 +3,7 @@
 from pydantic import Field
 
 from rlhf_pipeline.api_types.base import Answer, Page
+from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import DimensionComparison, Interval
 
 
@@ -36,6 +37,10 @@ class ComparedVersions(Page[ComparedPrompt]):
     dimensions: tuple[DimensionComparison, ...] = Field(
         description="Of b against a over all prompts, as heads of the reward model estimate it; "
         "empty where votes judge no dimensions of the rubric."
+    )
+    points: tuple[MetricPoint, ...] = Field(
+        description="The newest metric points `policy.*` and `production.*` of either version, "
+        "whatever the filters."
     )
     categories: tuple[str, ...]
     n_rows: int = Field(description="Prompts, times samples of each, that match the filters.")

@@ -3,10 +3,10 @@
 from datetime import date
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, computed_field
 
 from rlhf_pipeline.api_types.base import Answer, Id, Request
-from rlhf_pipeline.records import Adjudication, Choice, ClusterDay, Text
+from rlhf_pipeline.records import Adjudication, Choice, Interval, PromptCluster, Text
 
 
 class ComparisonOut(Answer):
@@ -61,32 +61,20 @@ class Offered(Answer):
     n_wanted: int = Field(description="Number of judgements newly wanted.")
 
 
-class ClusterOut(Answer):
+class ClusterOut(PromptCluster):
     """A cluster of the prompts that were judged on a day; `docs/loop.md` explains the figures."""
 
-    cluster_id: str
-    name: str = Field(description="Its most distinctive words.")
     day: date
     first_day: date = Field(description="The day on which it was first found.")
     model_version: str = Field(description="The reward model whose errors are counted.")
-    n_prompts: int
-    error: float | None = Field(description="Error rate; null if there are too few prompts.")
-    error_low: float | None
-    error_high: float | None
-    noise_ceiling: float | None = Field(
-        description="Accuracy that the day's votes allow: their noise ceiling; null if unknown."
+    noise_ceiling: Interval | None = Field(
+        description="Accuracy that the day's votes allow; null if unknown."
     )
-    noise_ceiling_low: float | None
-    noise_ceiling_high: float | None
-    lift: float | None = Field(description="Error rate over that of the day's other prompts.")
-    lift_low: float | None
-    lift_high: float | None
-    is_failing: bool = Field(description="Whether it has more errors than the rest of the day.")
-    is_worse: bool = Field(description="Whether it has more errors than in the reference.")
-    change: Literal["grew", "shrank", "steady"]
-    examples: tuple[str, ...] = Field(description="Comparison ids nearest the centre.")
-    comparison_ids: tuple[str, ...]
-    trend: tuple[ClusterDay, ...] = Field(description="The days on which it was found.")
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def n_prompts(self) -> int:
+        return super().n_prompts
 
 
 class Flagging(Request):

@@ -7,9 +7,20 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, computed_field
 
 from rlhf_pipeline.api_types.base import Answer, Request
-from rlhf_pipeline.api_types.home import CHANGED_AT, LastGate
-from rlhf_pipeline.records import DriftEvent, Interval, Quarantine, Remedy, Text, Verdict
+from rlhf_pipeline.records import (
+    Cause,
+    DriftEvent,
+    GateDecision,
+    Interval,
+    Promotion,
+    Quarantine,
+    Remedy,
+    Text,
+    Verdict,
+)
 
+VOTES_UNTIL = "Day of the newest vote behind it; null before the first reward model."
+CHANGED_AT = "`voted_at` of the vote at which the change is dated."
 Reason = Annotated[Text, Field(min_length=1, max_length=1000)]
 
 
@@ -87,25 +98,11 @@ class ConditionOut(Answer):
     )
 
 
-class SeenEvent(Answer):
+class SeenEvent(DriftEventOut):
     """An event that the decision saw, and what it counted for."""
 
-    event_id: str
-    day: date
-    seq: int
-    detector: str
-    stream: str
-    model_version: str
-    change_seq: int | None
-    changed_at: datetime | None = Field(description=CHANGED_AT)
     role: str
     figures: Mapping[str, str]
-
-
-class CauseOut(Answer):
-    name: str
-    share: float
-    probability: float | None
 
 
 class RiseOut(Answer):
@@ -116,16 +113,35 @@ class RiseOut(Answer):
     n_after: int
 
 
-class DecisionGate(LastGate):
-    """The gate on the candidate that the decision led to."""
+class GateOut(GateDecision):
+    """What the gate decided on a candidate."""
 
-    checks: tuple[str, ...]
+    votes_until: date | None = Field(description=VOTES_UNTIL)
+    refused_for: tuple[str, ...] = Field(description="The failed rules, each in a word or two.")
+    n_decisions: int = Field(
+        default=1, description="How often the gate decided on this candidate, as far as counted."
+    )
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def verdict(self) -> str:
+        return super().verdict
+
+    @property
+    def win_rate(self) -> Interval | None:
+        """Of the candidate against the champion."""
+        return self.evaluation.win_rate if self.evaluation else None
+
+    @property
+    def failed_checks(self) -> tuple[str, ...]:
+        """Why the failed rules failed."""
+        return tuple(check.reason for check in self.checks if not check.passed)
 
 
 class DecisionDetail(DecisionOut):
     """A decision with everything that it rests on."""
 
-    causes: tuple[CauseOut, ...]
+    causes: tuple[Cause, ...]
     rise: RiseOut | None = Field(description="What the causes explain; null where there are none.")
     conditions: tuple[ConditionOut, ...]
     events: tuple[SeenEvent, ...]
@@ -133,7 +149,7 @@ class DecisionDetail(DecisionOut):
     differences: tuple[str, ...] = Field(
         description="What a replay from the same evidence decides otherwise; empty if nothing."
     )
-    gate: DecisionGate | None
+    gate: GateOut | None
 
 
 class NewAnswer(Request):
@@ -181,3 +197,9 @@ class VotingPause(Request):
 
     is_paused: bool
     reason: Reason
+
+
+class PromotionOut(Promotion):
+    """The last time that a version became champion."""
+
+    votes_until: date | None = Field(description=VOTES_UNTIL)

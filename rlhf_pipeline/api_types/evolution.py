@@ -1,15 +1,14 @@
 """Versions of policies and reward models: what the gate decided, why, and what they learnt from."""
 
-from datetime import date, datetime
+from datetime import date
 from typing import Literal
 
 from pydantic import Field
 
 from rlhf_pipeline.api_types.base import Answer, Request
-from rlhf_pipeline.api_types.drift import Reason
-from rlhf_pipeline.api_types.home import VOTES_UNTIL, LastDecision, PromotionOut
+from rlhf_pipeline.api_types.drift import DecisionOut, GateOut, PromotionOut, Reason
 from rlhf_pipeline.api_types.predictions import CalibrationOut
-from rlhf_pipeline.records import Evaluation, GateCheck, Interval, Text
+from rlhf_pipeline.records import Interval, Text
 
 DAY = (
     "Day of the gate's last decision on it; without one, of its last promotion, else of the fit of "
@@ -87,24 +86,12 @@ class TrainingOut(Answer):
     )
 
 
-class GateOut(Answer):
-    """The gate's last decision on a candidate."""
-
-    champion: str = Field(description="What it was compared with, as name@version.")
-    verdict: str
-    checks: tuple[GateCheck, ...]
-    evaluation: Evaluation | None
-    decided_at: datetime
-    votes_until: date | None = Field(description=VOTES_UNTIL)
-    n_decisions: int = Field(description="How often the gate decided on this candidate.")
-
-
 class VersionOut(Answer):
     version: int
     label: str
     day: date = Field(description=DAY)
     promotion: PromotionOut | None
-    decision: LastDecision | None = Field(
+    decision: DecisionOut | None = Field(
         description="The retraining decision that started it; null if none is recorded."
     )
 

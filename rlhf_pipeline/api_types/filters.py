@@ -14,7 +14,6 @@ from pydantic import (
 )
 
 from rlhf_pipeline.api_types.base import LARGEST, MOST_LISTED
-from rlhf_pipeline.api_types.runs import RecordedState
 from rlhf_pipeline.monitoring import AlertState, MessageState
 from rlhf_pipeline.records import Record, Text
 
@@ -27,6 +26,7 @@ ConsensusState = Literal["open", "disputed", "agreed", "decided", "all"]
 ConsensusMethod = Literal["majority", "strength_weighted", "joint_model"]
 PreferenceGrouping = Literal["day", "category", "source", "group"]
 ComparedOrder = Literal["disagreement", "a", "b"]
+RecordedState = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
 FeedbackKind = Literal["thumbs", "rating", "correction", "detailed"]
 Value = Annotated[Text, Field(max_length=200)] | None
 Number = Annotated[int, Field(ge=1, le=LARGEST)] | None

@@ -7,8 +7,8 @@ from pydantic import Field
 
 from rlhf_pipeline.api_types.base import MOST_IN_BATCH, Answer, LongText, Request
 from rlhf_pipeline.records import (
+    CalibrationReport,
     Choice,
-    DimensionCalibration,
     GroupCalibration,
     Interval,
     ReliabilityBin,
@@ -71,64 +71,17 @@ class PredictionsOut(Answer):
     predictions: tuple[PredictionOut, ...]
 
 
-class CalibrationOut(Answer):
-    """One calibrator, measured on the test split it was fitted with. Its accuracy stands beside
-    the noise ceiling.
-    """
+class CalibrationOut(CalibrationReport):
+    """One calibrator, measured on the test split it was fitted with, as it is logged."""
 
-    reward_model: str = Field(description="Reward model as name@version.")
-    version: int = Field(description="Number of the entry among those of its reward model.")
-    calibrator_version: int | None = Field(
-        description="Version where the calibrator was made; imported entries keep their original."
+    version: int = Field(
+        description="Number of the entry among those of its reward model; imported entries keep "
+        "theirs as `calibrator_version`."
     )
-    method: str = Field(description="Calibration method; `none` if no method improved on it.")
     state: CalibratorState = Field(
         description="serving: used for the champion's predictions. standby: would be used if its "
         "reward model were champion. replaced: superseded by a later calibrator. refused: worse "
         "than its predecessor, never used. imported: a report without a calibrator."
-    )
-    fitted_at: datetime
-    n_fit: int = Field(description="Number of pairs used for the fit.")
-    n: int = Field(description="Number of comparisons used for the measurement.")
-    ece_raw: Interval = Field(
-        description="Expected calibration error before calibration, with bins of equal weight; "
-        "biased upwards by noise."
-    )
-    ece_calibrated: Interval
-    ece_debiased_raw: Interval = Field(description="The same corrected for noise.")
-    ece_debiased_calibrated: Interval
-    slope_raw: Interval | None = Field(
-        description="Calibration slope: 1 is calibrated, below 1 is overconfident."
-    )
-    slope_calibrated: Interval | None
-    accuracy: Interval
-    noise_ceiling: Interval | None = Field(
-        description="Accuracy of a perfect model on all votes up to the calibration; null if "
-        "unknown."
-    )
-    refusal: str | None = Field(
-        default=None, description="Why the reward model was not made champion; null if it may be."
-    )
-    data_seq: int | None = Field(
-        default=None,
-        description="Number of the last vote that the reward model may have learnt from; null if "
-        "it is not recorded, and for imported reports.",
-    )
-
-
-class CalibrationDetail(CalibrationOut):
-    """A calibrator with its reliability diagrams before and after calibration."""
-
-    raw_bins: tuple[ReliabilityBin, ...]
-    calibrated_bins: tuple[ReliabilityBin, ...]
-    by_group: tuple[GroupCalibration, ...] = Field(
-        description="The figures of each source and category; null for too few pairs."
-    )
-    by_dimension: tuple[DimensionCalibration, ...] = Field(
-        default=(),
-        description="The figures of the reward model's head of each dimension of the rubric, and "
-        "the calibrator that was measured on it; null for too few pairs. Empty where no test vote "
-        "judges a dimension, and in entries made before it was measured.",
     )
 
 

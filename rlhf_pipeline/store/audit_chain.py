@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, String, Table, cast, func, select
 
+from rlhf_pipeline.api_types.filters import AuditFilter
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import Record
 from rlhf_pipeline.store.audit import (
@@ -128,42 +129,37 @@ class Audit:
 
     def page(
         self,
+        only: AuditFilter = AuditFilter(),  # noqa: B008 (frozen)
         *,
         before_seq: int | None = None,
-        actor: str | None = None,
-        action: str | None = None,
-        object_id: str | None = None,
-        limit: int = 50,
         within: int = PAGE_LOOKS_AT,
     ) -> tuple[list[AuditLink], int | None]:
-        """Links newest first, at most `limit`, and `before_seq` of the next page (None at the end
-        of the chain).
-
-        `action` may end in `*`. A page reads at most `within` links: for a rare actor it may be
+        """Links newest first, whatever the filter's cursor, and `before_seq` of the next page (None
+        at the end of the chain). A page reads at most `within` links: for a rare actor it may be
         empty and still have a next.
         """
         upper = before_seq if before_seq is not None else self.head()[0] + 1
         lower = max(1, upper - within)
         conditions = [audit.c.seq < upper, audit.c.seq >= lower]
-        if actor is not None:
-            conditions.append(audit.c.actor == actor)
-        if object_id is not None:
-            conditions.append(audit.c.object_id == object_id)
-        if action is not None:
-            is_prefix = action.endswith("*")
+        if only.actor is not None:
+            conditions.append(audit.c.actor == only.actor)
+        if only.object_id is not None:
+            conditions.append(audit.c.object_id == only.object_id)
+        if only.action is not None:
+            is_prefix = only.action.endswith("*")
             conditions.append(
-                audit.c.action.startswith(action[:-1], autoescape=True)
+                audit.c.action.startswith(only.action[:-1], autoescape=True)
                 if is_prefix
-                else audit.c.action == action
+                else audit.c.action == only.action
             )
         rows = self._database.fetch_mappings(
-            select(audit).where(*conditions).order_by(audit.c.seq.desc()).limit(limit)
+            select(audit).where(*conditions).order_by(audit.c.seq.desc()).limit(only.limit)
         )
         links = [
             AuditLink.model_validate({name: row[name] for name in AuditLink.model_fields})
             for row in rows
         ]
-        if len(links) == limit:
+        if len(links) == only.limit:
             return links, links[-1].seq if links[-1].seq > 1 else None
         return links, lower if lower > 1 else None
 

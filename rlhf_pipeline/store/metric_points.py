@@ -9,6 +9,8 @@ from typing import Any
 from sqlalchemy import Connection, and_, func, or_, select
 
 from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.records import content_hash
+from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import batches, json_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import metric_points
@@ -25,15 +27,24 @@ class MetricPoints:
     def __init__(self, database: Database):
         self._database = database
 
-    def put(self, points: Sequence[MetricPoint]) -> None:
-        """Store the points; an earlier one of the same day, name and labels is replaced.
+    def put(self, points: Sequence[MetricPoint], *, actor: str | None = None) -> None:
+        """Store the points; an earlier one of the same day, name and labels is replaced. With an
+        actor, who sent figures that nothing here can compute anew, they are a link of the audit
+        chain.
 
         Raises InvalidScores for NaN or infinity.
         """
         for batch in batches({_key(p): p for p in points}.values(), MAX_ROWS):
-            with self._database.write_transaction() as connection:
+            with audited_transaction(self._database) as (connection, ledger):
                 for point in batch:
                     self._put(connection, point)
+                if actor is not None:
+                    ledger.append(
+                        actor=actor,
+                        action="metrics.send",
+                        object_id=f"{len(batch)} points",
+                        digest=content_hash([point.model_dump(mode="json") for point in batch]),
+                    )
 
     def replace(
         self, names: Sequence[str], days: Sequence[date], points: Sequence[MetricPoint]

@@ -12,6 +12,7 @@ from datetime import timedelta
 import httpx
 import pandas as pd
 
+from rlhf_pipeline.api_types.filters import AuditFilter
 from rlhf_pipeline.calibration.log import calibration_log
 from rlhf_pipeline.frames import PREDICTIONS, check_frame
 from rlhf_pipeline.records import (
@@ -313,10 +314,9 @@ def test_the_log_says_what_became_of_each_calibrator(web: Web):
     assert [one["calibrator_version"] for one in items] == [7, 1, 3, 2, 1]
     assert [one["noise_ceiling"] is None for one in items] == [False, True, False, False, False]
     newest = items[3]
-    assert (newest["ece_raw"]["value"], newest["ece_debiased_calibrated"]["value"]) == (
-        0.05,
-        0.0125,
-    )
+    raw, calibrated = newest["raw"], newest["calibrated"]
+    assert raw["ece_equal_mass"]["value"] == 0.05
+    assert calibrated["ece_debiased"]["value"] == 0.0125
     paged, cursor = [], None
     while True:
         page = get_counted(
@@ -347,7 +347,7 @@ def test_an_imported_report_never_serves_and_is_exported_again(web: Web):
         actor="ann",
     )
     assert (again.n_added, again.n_known) == (0, 2)
-    (link,), _ = web.store.audit.page(action="calibration.import")
+    (link,), _ = web.store.audit.page(AuditFilter(action="calibration.import"))
     assert (link.actor, link.object_id) == ("ann", f"{MODEL} calibrator 1")
     assert web.store.audit.verify() > 0
 

@@ -2,9 +2,10 @@
 
 import pytest
 
+from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.web.compare.queries import find_partner
 from tests.policy_versions import N_PROMPTS, put_versions
-from tests.web.conftest import Web
+from tests.web.conftest import NOON, Web
 from tests.web.databases import on_sqlite
 
 
@@ -59,6 +60,24 @@ def test_filters_count_what_matches(read):
 def test_what_was_never_generated_is_named(read, web: Web):
     assert "versions 3 and 2; 2 and 1." in read(1, 9, 404)["detail"]
     assert "same version" in read(2, 2, 422)["detail"]
+
+
+@on_sqlite
+def test_the_page_compares_two_versions_and_shows_their_metric_points(paged: Web):
+    put_versions(paged.store, paged.settings.frames)
+    point = MetricPoint(
+        day=NOON.date(), name="production.quality", value=0.25, n=4, measured_at=NOON
+    )
+    paged.store.metric_points.put(
+        [point.model_copy(update={"labels": {"model": f"demo.policy@{n}"}}) for n in (1, 2, 7)]
+    )
+    browser = paged.browser(paged.add("auditor"))
+    page = browser.get(f"{paged.url}/compare?a=1&b=2").text
+    assert "win rate of policy 2 against policy 1" in page
+    assert page.count('<option value="1" selected>') == page.count('<option value="2" selected>')
+    assert page.count("production.quality") == 2
+    points = browser.get("/compare", params={"a": 1, "b": 2}).json()["points"]
+    assert [one["labels"]["model"] for one in points] == ["demo.policy@1", "demo.policy@2"]
 
 
 def test_one_version_gets_its_newest_partner():

@@ -2,6 +2,7 @@
 
 from datetime import UTC, date, datetime
 
+from rlhf_pipeline.api_types.filters import AuditFilter
 from rlhf_pipeline.records import DriftEvent, TriggerDecision
 from rlhf_pipeline.store import Store
 from tests.web.conftest import Web
@@ -98,5 +99,5 @@ def test_a_person_answers_once_and_ends_the_quarantine(web: Web):
     lifted = engineer.post(f"/decisions/{made['decision_id']}:lift", json={"reason": "no"}).json()
     assert lifted["remedy"] == "lift_quarantine"
     assert engineer.post(f"/decisions/{number}:lift", json={"reason": "no"}).status_code == 409
-    actors = {link.actor for link in web.store.audit.page(action="decision.*")[0]}
+    actors = {link.actor for link in web.store.audit.page(AuditFilter(action="decision.*"))[0]}
     assert engineer.user.user_id in actors

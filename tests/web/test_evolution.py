@@ -7,6 +7,7 @@ import re
 from datetime import date
 from pathlib import Path
 
+from rlhf_pipeline.api_types.filters import AuditFilter
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.intervals import interval_of_share
@@ -152,7 +153,7 @@ def test_an_approver_serves_another_version_with_a_reason(paged: Web, tmp_path: 
     assert missing.status_code == 404
     made = approver.post("/evolution:promote", json=body).json()
     assert (made["version"], made["previous_version"], made["reason"]) == (1, 2, "too long")
-    newest = paged.store.audit.page(action="model.promote")[0][0]
+    newest = paged.store.audit.page(AuditFilter(action="model.promote"))[0][0]
     assert (newest.object_id, newest.actor) == ("demo.policy@1", approver.user.user_id)
 
     gate = paged.store.gates.latest()  # a refusal

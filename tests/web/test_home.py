@@ -164,7 +164,7 @@ def test_what_is_wrong_needs_attention_and_leads_somewhere(paged: Web):
         "the reward model predicts worse than the votes allow: its accuracy lies below the noise "
         "ceiling",
     ]
-    assert home["spending"] == {"today": 1.5, "days_30": 1.5}
+    assert (home["spending"]["today"], home["spending"]["days_30"]) == (1.5, 1.5)
     assert [one["label"] for one in home["champions"]] == ["demo.reward_model@1"]
     assert home["headline"]["text"] == "No change of taste so far."
     assert {p["name"]: p["value"] for p in home["figures"]} == {
@@ -205,7 +205,9 @@ def test_home_dates_the_change_by_its_vote_and_replayed_runs_by_their_votes(page
     )
     home = paged.client("engineer").get("/home").json()
     assert datetime.fromisoformat(home["decision"]["changed_at"]) == earlier
-    assert home["gate"]["win_rate"] == gate.evaluation.win_rate.model_dump(mode="json")
+    assert home["gate"]["evaluation"]["win_rate"] == gate.evaluation.win_rate.model_dump(
+        mode="json"
+    )
     assert home["gate"]["votes_until"] == earlier.date().isoformat()
     page = " ".join(paged.browser(paged.add(Role.AUDITOR)).get(f"{paged.url}/").text.split())
     assert f"since votes up to {earlier.date()}" in page

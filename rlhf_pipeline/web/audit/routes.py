@@ -51,13 +51,7 @@ Verifier = Annotated[Principal, Depends(needs(Permission.AUDIT_VERIFY))]
 def read(site: AnySite, asked: Asked) -> Page[AuditLink]:
     """Actions, newest first. A page of rare actions may be empty and still have a `next`."""
     place = parse_cursor(asked.cursor, int)
-    links, following = site.store.audit.page(
-        before_seq=place[0] if place else None,
-        actor=asked.actor,
-        action=asked.action,
-        object_id=asked.object_id,
-        limit=asked.limit,
-    )
+    links, following = site.store.audit.page(asked, before_seq=place[0] if place else None)
     return Page(
         items=links,
         next=make_cursor(following) if following else None,

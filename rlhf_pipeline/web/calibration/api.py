@@ -7,7 +7,6 @@ from fastapi import Depends, Path, Query
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.filters import ProbedPairFilter, ProbeFilter
 from rlhf_pipeline.api_types.predictions import (
-    CalibrationDetail,
     CalibrationOut,
     ProbedPair,
     ProbeOut,
@@ -57,8 +56,8 @@ def read(
     _: Reader,
     reward_model: Annotated[Text, Path(max_length=200)],
     version: Annotated[int, Path(ge=1, lt=2**31)],
-) -> CalibrationDetail:
+) -> CalibrationOut:
     """One calibrator, by reward model (name@version) and its own version, with its reliability
     diagrams before and after calibration.
     """
-    return queries.detail(site, reward_model, version)
+    return queries.entry(site, reward_model, version)

@@ -165,8 +165,8 @@ def _chart_calibrators(site: Site) -> Chart:
             CalibratorError(
                 label=f"@{one.reward_model.rpartition('@')[2]} {one.method}@{one.version}",
                 name=f"{one.reward_model}, {one.state}",
-                before=one.ece_debiased_raw,
-                after=one.ece_debiased_calibrated,
+                before=one.raw.ece_debiased,
+                after=one.calibrated.ece_debiased,
                 link=_link_calibrator(one.reward_model, one.version),
             )
             for one in entries

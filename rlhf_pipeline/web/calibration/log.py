@@ -17,7 +17,11 @@ def describe_entries(
     names = {entry.report.reward_model for entry in found}
     serving = {name: find_serving_version(store, name) for name in names}
     return [
-        _describe_entry(entry, _find_state(entry, serving[entry.report.reward_model], champion))
+        CalibrationOut(
+            **entry.report.model_dump(exclude={"data_seq"} if entry.is_imported else None),
+            version=entry.version,
+            state=_find_state(entry, serving[entry.report.reward_model], champion),
+        )
         for entry in found
     ]
 
@@ -41,28 +45,3 @@ def _find_state(
     if entry.version != serving:
         return "replaced"
     return "serving" if entry.report.reward_model == champion else "standby"
-
-
-def _describe_entry(entry: LoggedCalibration, state: CalibratorState) -> CalibrationOut:
-    report = entry.report
-    raw, calibrated = report.raw, report.calibrated
-    return CalibrationOut(
-        reward_model=report.reward_model,
-        version=entry.version,
-        calibrator_version=report.calibrator_version,
-        method=report.method,
-        state=state,
-        fitted_at=report.fitted_at,
-        n_fit=report.n_fit,
-        n=calibrated.n,
-        ece_raw=raw.ece_equal_mass,
-        ece_calibrated=calibrated.ece_equal_mass,
-        ece_debiased_raw=raw.ece_debiased,
-        ece_debiased_calibrated=calibrated.ece_debiased,
-        slope_raw=raw.slope,
-        slope_calibrated=calibrated.slope,
-        accuracy=raw.accuracy,
-        noise_ceiling=report.noise_ceiling,
-        refusal=None if report.refusal is None else report.refusal.cause,
-        data_seq=None if entry.is_imported else report.data_seq,
-    )

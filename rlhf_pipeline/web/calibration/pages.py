@@ -11,7 +11,7 @@ from rlhf_pipeline.api_types.filters import (
     CalibrationPageFilter,
     ProbedPairFilter,
 )
-from rlhf_pipeline.api_types.predictions import CalibrationOut, ProbedPair
+from rlhf_pipeline.api_types.predictions import ProbedPair
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.reports.calibration import describe_bin
 from rlhf_pipeline.web.auth import Principal
@@ -33,6 +33,10 @@ from rlhf_pipeline.web.rendering import names_for, render
 router = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 Asker = Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))]
+COLUMNS = (
+    *("reward_model", "version", "calibrator_version", "method", "state", "fitted_at", "n_fit"),
+    *("raw", "calibrated", "noise_ceiling", "refusal", "data_seq"),
+)
 ShownBin = Annotated[CalibrationBinFilter, page_filter(CalibrationBinFilter)]
 PAIRS = RowList("Votes", "/calibration/pairs", "calibration/pairs.html", ProbedPair, key="seq")
 SHOWN = 20  # calibrators
@@ -81,7 +85,7 @@ def read(
 @router.get("/calibration.csv")
 def download(site: AnySite, principal: Reader) -> Response:
     rows = read_all_pages(lambda cursor: queries.page(site, cursor=cursor, limit=AT_ONCE))
-    return csv_of("calibration", list(CalibrationOut.model_fields), rows)
+    return csv_of("calibration", COLUMNS, rows)
 
 
 @router.get("/calibration/pairs")

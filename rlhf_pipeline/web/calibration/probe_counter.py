@@ -1,4 +1,4 @@
-"""Compares served predictions with later votes: of each model those with its NEWEST votes."""
+"""Compares served predictions with a model's NEWEST votes, because no point holds a diagram."""
 
 from dataclasses import dataclass, replace
 from datetime import datetime

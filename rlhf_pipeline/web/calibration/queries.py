@@ -9,7 +9,6 @@ import pandas as pd
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.filters import CalibrationFilter, ProbedPairFilter, ProbeFilter
 from rlhf_pipeline.api_types.predictions import (
-    CalibrationDetail,
     CalibrationOut,
     ProbedPair,
     ProbeOut,
@@ -138,20 +137,6 @@ def entry(site: Site, reward_model: str, version: int) -> CalibrationOut:
             404, f"The log has no calibrator {version} of {reward_model!r}.", kind="not_found"
         )
     return found[0]
-
-
-def detail(site: Site, reward_model: str, version: int) -> CalibrationDetail:
-    """Raises Problem 404 for one that is not in the log."""
-    found = entry(site, reward_model, version)
-    logged = site.store.calibrations.entry(reward_model, version)
-    assert logged is not None  # entries are never removed from the log
-    return CalibrationDetail(
-        **found.model_dump(),
-        raw_bins=list(logged.report.raw_bins),
-        calibrated_bins=list(logged.report.calibrated_bins),
-        by_group=list(logged.report.by_group),
-        by_dimension=list(logged.report.by_dimension),
-    )
 
 
 def _champion_label(site: Site) -> str | None:

@@ -1,9 +1,11 @@
-"""Finds completions of two policy versions on the same prompts among the kept evaluations."""
+"""Reads completions of two policy versions from kept evaluations, the documents that it shows."""
 
 from collections.abc import Callable, Iterable, Sequence
 
 from rlhf_pipeline.api_types.compare import ComparedPrompt, ComparedVersions
 from rlhf_pipeline.api_types.filters import ComparedOrder, ComparedVersionsFilter, CompareFilter
+from rlhf_pipeline.metric_catalogue import METRICS
+from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import EvaluationSamples, JudgedSample
 from rlhf_pipeline.web.evolution.queries import list_versions, name_of
 from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
@@ -11,6 +13,7 @@ from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
 Pair = tuple[int, int]  # candidate and the version beside it in its evaluation
+FIGURES = [name for name in METRICS if name.partition(".")[0] in ("policy", "production")]
 MAX_NAMED = 10  # pairs in a message
 
 
@@ -57,11 +60,22 @@ def compare(site: Site, asked: ComparedVersionsFilter) -> ComparedVersions:
         evaluation_set=evaluation.evaluation_set,
         win_rate=rate.complement() if is_turned else rate,
         dimensions=tuple(each.complement() for each in dimensions) if is_turned else dimensions,
+        points=_read_points(site, _label(site, asked.a), _label(site, asked.b)),
         categories=tuple(sorted({row.category for row in every})),
         n_rows=len(rows),
         n_better_a=sum(row.difference < 0 for row in rows),
         n_better_b=sum(row.difference > 0 for row in rows),
         n_same=sum(row.completion_a == row.completion_b for row in rows),
+    )
+
+
+def _read_points(site: Site, *labels: str) -> tuple[MetricPoint, ...]:
+    """The newest of each figure of these versions: of its own completions, and in production."""
+    points = site.store.metric_points.latest(FIGURES)
+    return tuple(
+        point
+        for point in points
+        if point.labels.get("policy") in labels or point.labels.get("model") in labels
     )
 
 

@@ -57,7 +57,7 @@ def show_page(
             if cause.status not in (404, 422) or chosen.cursor is not None:
                 raise
             problem = cause
-    state = chosen.chosen | {"a": str(a or ""), "b": str(b or "")}
+    state = {**chosen.chosen, "a": a, "b": b}
     return render(
         "compare/page.html",
         request,
@@ -73,7 +73,7 @@ def show_page(
         state=state,
         orders=ORDERS,
         what_exists=queries.describe_pairs(pairs),
-        query=query_of(state),
+        query=query_of({name: str(value or "") for name, value in state.items()}),
     )
 
 

@@ -69,25 +69,9 @@ def clusters(site: Site, day: date | None) -> Page[ClusterOut]:
 
 def build_cluster(of: DayClusters, one: PromptCluster) -> ClusterOut:
     return ClusterOut(
-        cluster_id=one.cluster_id,
-        name=one.name,
+        **one.model_dump(),
         day=date.fromisoformat(of.day),
         first_day=date.fromisoformat(one.trend[0].day if one.trend else of.day),
         model_version=of.model_version,
-        n_prompts=one.n_prompts,
-        error=one.error_current.value if one.error_current else None,
-        error_low=one.error_current.low if one.error_current else None,
-        error_high=one.error_current.high if one.error_current else None,
-        noise_ceiling=of.noise_ceiling.value if of.noise_ceiling else None,
-        noise_ceiling_low=of.noise_ceiling.low if of.noise_ceiling else None,
-        noise_ceiling_high=of.noise_ceiling.high if of.noise_ceiling else None,
-        lift=one.lift.value if one.lift else None,
-        lift_low=one.lift.low if one.lift else None,
-        lift_high=one.lift.high if one.lift else None,
-        is_failing=one.is_failing,
-        is_worse=one.is_worse,
-        change=one.change,
-        examples=one.examples,
-        comparison_ids=one.comparison_ids,
-        trend=one.trend,
+        noise_ceiling=of.noise_ceiling,
     )

@@ -1,4 +1,4 @@
-"""Reads the newest fit of the annotator model."""
+"""Reads the soft labels of the newest annotator model, a table with a row for each comparison."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

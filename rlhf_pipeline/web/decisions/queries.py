@@ -1,20 +1,18 @@
 """Composes decisions as the API returns them, with their explanation and the gate they led to."""
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import date, datetime
 from typing import Any, Literal
 
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.drift import (
-    CauseOut,
     ConditionOut,
     DecisionDetail,
-    DecisionGate,
     DecisionOut,
+    GateOut,
     RiseOut,
     SeenEvent,
 )
-from rlhf_pipeline.api_types.home import LastDecision, LastGate
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import GateDecision, TriggerDecision
 from rlhf_pipeline.retraining.answers import has_ended, waits
@@ -54,7 +52,7 @@ def page(site: Site, *, cursor: str | None, limit: int) -> Page[DecisionOut]:
     answers = site.store.decisions.find_answers()
     after = make_cursor(found[-1].stored_id) if len(found) == limit else None
     times = find_changes(site.store, found)
-    items = tuple(DecisionOut(**_describe(each, answers, times)) for each in found)
+    items = tuple(describe_decision(each, answers, times) for each in found)
     return Page(items=items, next=after)
 
 
@@ -72,22 +70,14 @@ def find_changes(store: Store, decisions: Sequence[TriggerDecision]) -> dict[int
 
 def describe(store: Store, decision: TriggerDecision) -> DecisionOut:
     """One that nobody has answered yet."""
-    return DecisionOut(**_describe(decision, {}, find_changes(store, [decision])))
+    return describe_decision(decision, {}, find_changes(store, [decision]))
 
 
-def describe_briefly(
+def describe_decision(
     decision: TriggerDecision, answers: Mapping[int, int], times: Mapping[int, datetime]
-) -> LastDecision:
-    """The decision and what became of it, for other pages."""
-    answered_by = answers.get(decision.stored_id)
-    return LastDecision.model_validate(
-        decision.model_dump()
-        | {
-            "state": describe_state(decision, answered_by),
-            "summary": summarise_decision(decision, answered_by),
-            "changed_at": times.get(decision.change_seq or 0),
-        }
-    )
+) -> DecisionOut:
+    """The decision and what became of it."""
+    return DecisionOut(**_describe(decision, answers, times))
 
 
 def detail(site: Site, decision_id: int) -> DecisionDetail:
@@ -102,10 +92,7 @@ def detail(site: Site, decision_id: int) -> DecisionDetail:
         described["actions"] = ("keep",)
     return DecisionDetail(
         **described,
-        causes=tuple(
-            CauseOut(name=each.name, share=each.share, probability=each.probability)
-            for each in (causes.causes if causes else ())
-        ),
+        causes=causes.causes if causes else (),
         rise=None
         if causes is None
         else RiseOut(difference=causes.rise, n_before=causes.n_before, n_after=causes.n_after),
@@ -113,7 +100,7 @@ def detail(site: Site, decision_id: int) -> DecisionDetail:
             ConditionOut(**condition._asdict())
             for condition in (check_conditions(inputs) if inputs else ())
         ),
-        events=_list_events(site.store, inputs) if inputs else (),
+        events=_list_events(site.store, decision, inputs) if inputs else (),
         not_explained=not_explained,
         differences=tuple(find_differences(decision)) if inputs else (),
         gate=_find_gate(site, decision),
@@ -176,15 +163,13 @@ def _read_inputs(decision: TriggerDecision) -> tuple[Inputs | None, str | None]:
         return None, str(cause)
 
 
-def _list_events(store: Store, inputs: Inputs) -> tuple[SeenEvent, ...]:
+def _list_events(store: Store, decision: TriggerDecision, inputs: Inputs) -> tuple[SeenEvent, ...]:
     times = store.votes.times(event.change_seq for event, _ in list_events(inputs))
     return tuple(
         SeenEvent(
-            **event.model_dump(
-                include={"day", "seq", "detector", "stream", "model_version", "change_seq"}
-            ),
-            event_id=event.event_id,
+            **event.model_dump(),
             changed_at=times.get(event.change_seq or 0),
+            decision_id=decision.stored_id,
             role=role,
             figures=format_figures(event.evidence),
         )
@@ -192,32 +177,27 @@ def _list_events(store: Store, inputs: Inputs) -> tuple[SeenEvent, ...]:
     )
 
 
-def _find_gate(site: Site, decision: TriggerDecision) -> DecisionGate | None:
+def _find_gate(site: Site, decision: TriggerDecision) -> GateOut | None:
     """The gate of the decision's run."""
     if not _has_trained(decision):
         return None
     found = [gate for gate in site.store.gates.all() if gate.run_id == decision.run_id]
-    if not found:
-        return None
-    gate = found[-1]
-    return DecisionGate(
-        **describe_gate(site, gate).model_dump(),
-        checks=tuple(check.reason for check in gate.checks),
-    )
+    return describe_gate(site, found[-1]) if found else None
 
 
-def describe_gate(site: Site, gate: GateDecision) -> LastGate:
-    """The gate's decision, for other pages."""
+def describe_gate(site: Site, gate: GateDecision) -> GateOut:
     days = find_vote_days(site.store, site.settings.project, [gate.decided_at])
-    return LastGate(
-        **gate.model_dump(include={"candidate", "champion", "decided_at"}),
-        verdict=gate.verdict,
-        win_rate=gate.evaluation.win_rate if gate.evaluation else None,
-        votes_until=find_votes_until(days, gate.decided_at),
-        failed_checks=tuple(check.reason for check in gate.checks if not check.passed),
+    return build_gate(gate, find_votes_until(days, gate.decided_at))
+
+
+def build_gate(gate: GateDecision, votes_until: date | None, n_decisions: int = 1) -> GateOut:
+    return GateOut(
+        **{name: getattr(gate, name) for name in GateDecision.model_fields},
+        votes_until=votes_until,
         refused_for=tuple(
             REFUSALS.get(check.name, check.name) for check in gate.checks if not check.passed
         ),
+        n_decisions=n_decisions,
     )
 
 

@@ -1,4 +1,4 @@
-"""Keeps the tests of drift reports in memory; a day is read again once its file was replaced."""
+"""Reads drift reports, which pages show with all their columns: each day once until replaced."""
 
 import json
 import math

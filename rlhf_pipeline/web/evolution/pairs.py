@@ -1,4 +1,4 @@
-"""Lists the pairs of the retraining set that a policy was trained on."""
+"""Lists the pairs of a policy's retraining set from its file, the document that it shows."""
 
 import pandas as pd
 

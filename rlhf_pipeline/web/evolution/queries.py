@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 
+from rlhf_pipeline.api_types.drift import DecisionOut, PromotionOut
 from rlhf_pipeline.api_types.evolution import (
     EvolutionOut,
-    GateOut,
     PolicyTraining,
     PolicyVersionOut,
     RewardModelVersionOut,
 )
-from rlhf_pipeline.api_types.home import LastDecision, PromotionOut
 from rlhf_pipeline.api_types.predictions import CalibrationOut
 from rlhf_pipeline.errors import MissingPartition
 from rlhf_pipeline.records import (
@@ -21,7 +20,7 @@ from rlhf_pipeline.records import (
     Promotion,
 )
 from rlhf_pipeline.web.calibration.log import describe_entries
-from rlhf_pipeline.web.decisions.queries import describe_briefly, find_changes
+from rlhf_pipeline.web.decisions.queries import build_gate, describe_decision, find_changes
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.vote_days import (
     NewestVote,
@@ -44,7 +43,7 @@ def read_evolution(site: Site) -> EvolutionOut:
     )
 
 
-def _read_policies(site: Site, started: Mapping[str, LastDecision]) -> list[PolicyVersionOut]:
+def _read_policies(site: Site, started: Mapping[str, DecisionOut]) -> list[PolicyVersionOut]:
     """The newest first."""
     history, gates = _read_history(site)
     promoted = {promotion.version: promotion for promotion in history}  # the last one of each
@@ -114,7 +113,7 @@ def _describe_policy(
     version: int,
     gates: Sequence[GateDecision],
     history: Sequence[Promotion],
-    started: Mapping[str, LastDecision],
+    started: Mapping[str, DecisionOut],
     days: Mapping[datetime, NewestVote],
     start: date | None,
 ) -> PolicyVersionOut:
@@ -138,16 +137,7 @@ def _describe_policy(
         else "refused",
         gate=None
         if last is None
-        else GateOut.model_validate(
-            last.model_dump()
-            | {
-                "verdict": last.verdict,
-                "checks": last.checks,
-                "evaluation": last.evaluation,
-                "votes_until": find_votes_until(days, last.decided_at),
-                "n_decisions": len(gates),
-            }
-        ),
+        else build_gate(last, find_votes_until(days, last.decided_at), len(gates)),
         promotion=_describe_promotion(promotion, days),
         decision=_find_decision(promotion, last.run_id if last else None, started),
         training=None
@@ -183,20 +173,20 @@ def _describe_promotion(
 
 
 def _find_decision(
-    promotion: Promotion | None, run_id: str | None, started: Mapping[str, LastDecision]
-) -> LastDecision | None:
+    promotion: Promotion | None, run_id: str | None, started: Mapping[str, DecisionOut]
+) -> DecisionOut | None:
     """The decision whose run decided on the version, or promoted it."""
     if run_id is None and promotion is not None and promotion.actor.startswith(RUN):
         run_id = promotion.actor.removeprefix(RUN)
     return started.get(run_id or "")
 
 
-def _read_started(site: Site) -> dict[str, LastDecision]:
+def _read_started(site: Site) -> dict[str, DecisionOut]:
     """The decisions that started a run, by its id."""
     answers = site.store.decisions.find_answers()
     fires = site.store.decisions.fires()
     times = find_changes(site.store, fires)
-    return {each.run_id: describe_briefly(each, answers, times) for each in fires if each.run_id}
+    return {each.run_id: describe_decision(each, answers, times) for each in fires if each.run_id}
 
 
 def _describe_training(site: Site, version: ModelVersion) -> PolicyTraining:
@@ -220,7 +210,7 @@ def _count_origins(site: Site, data_hash: str) -> dict[str, int]:
 
 
 def _read_reward_models(
-    site: Site, started: Mapping[str, LastDecision]
+    site: Site, started: Mapping[str, DecisionOut]
 ) -> list[RewardModelVersionOut]:
     name = name_of(site, "reward_model")
     history = site.store.promotions.history(name)
@@ -254,7 +244,7 @@ def _describe_reward_model(
     promotion: Promotion | None,
     champion: Promotion | None,
     calibration: CalibrationOut | None,
-    started: Mapping[str, LastDecision],
+    started: Mapping[str, DecisionOut],
     days: Mapping[datetime, NewestVote],
 ) -> RewardModelVersionOut:
     is_refused = calibration is not None and calibration.refusal is not None

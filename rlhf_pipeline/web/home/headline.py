@@ -6,11 +6,12 @@ from typing import Literal
 
 from rlhf_pipeline.alerts.changes import NOT_SERVED, read_changes
 from rlhf_pipeline.alerts.readings import Reading
-from rlhf_pipeline.api_types.home import Act, ChampionState, Headline, LastGate
+from rlhf_pipeline.api_types.drift import GateOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import CauseName, TriggerDecision
 from rlhf_pipeline.retraining.messages import read_causes
 from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.home.answers import Act, ChampionState, Headline
 from rlhf_pipeline.web.site import Site
 
 # what happened, before its day
@@ -30,7 +31,7 @@ NO_MODEL = (
 
 
 def write_headline(
-    site: Site, principal: Principal, champions: Sequence[ChampionState], gate: LastGate | None
+    site: Site, principal: Principal, champions: Sequence[ChampionState], gate: GateOut | None
 ) -> Headline:
     """The first change that still needs somebody, else a refused candidate, else the newest change
     and its answer.
@@ -96,7 +97,7 @@ def _describe_event(decision: TriggerDecision, day: date) -> str:
 def _describe_answer(
     reading: Reading,
     champions: dict[Literal["reward_model", "policy"], ChampionState],
-    gate: LastGate | None,
+    gate: GateOut | None,
 ) -> str:
     if reading.progress == NOT_SERVED:
         model = champions.get("reward_model")
@@ -111,12 +112,12 @@ def _describe_answer(
     }.get(reading.progress, "The loop is answering it.")
 
 
-def _describe_refusal(gate: LastGate, *, is_clause: bool = False) -> str:
+def _describe_refusal(gate: GateOut, *, is_clause: bool = False) -> str:
     name = f"{'policy' if is_clause else 'Policy'} {_number(gate.candidate)}"
     return f"{name} was refused for {' and '.join(gate.refused_for) or 'an unknown reason'}."
 
 
-def _list_acts(reading: Reading, principal: Principal, gate: LastGate | None) -> Iterator[Act]:
+def _list_acts(reading: Reading, principal: Principal, gate: GateOut | None) -> Iterator[Act]:
     number = _find_number(reading)
     if reading.progress == NOT_SERVED:
         if gate is not None and gate.verdict == "not promoted":
@@ -130,7 +131,7 @@ def _list_acts(reading: Reading, principal: Principal, gate: LastGate | None) ->
     yield Act(label="Evidence", link=f"/decisions/{number}")
 
 
-def _list_gate_acts(principal: Principal, gate: LastGate) -> Iterator[Act]:
+def _list_gate_acts(principal: Principal, gate: GateOut) -> Iterator[Act]:
     candidate, champion = _number(gate.candidate), _number(gate.champion)
     if principal.may(Permission.MODELS_PROMOTE):
         yield Act(label=f"Serve policy {candidate} anyway", link=f"/evolution#policy-{candidate}")
@@ -138,7 +139,7 @@ def _list_gate_acts(principal: Principal, gate: LastGate) -> Iterator[Act]:
 
 
 def _is_refusal_of_now(
-    gate: LastGate, champions: dict[Literal["reward_model", "policy"], ChampionState]
+    gate: GateOut, champions: dict[Literal["reward_model", "policy"], ChampionState]
 ) -> bool:
     """It refused, and no policy was promoted since."""
     policy = champions.get("policy")

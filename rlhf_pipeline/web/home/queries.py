@@ -3,19 +3,8 @@
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
 
+from rlhf_pipeline.api_types.drift import DecisionOut
 from rlhf_pipeline.api_types.filters import AlertFilter
-from rlhf_pipeline.api_types.home import (
-    Attention,
-    ChampionState,
-    HomeOut,
-    LastDecision,
-    NextRun,
-    NextStep,
-    SpendingNow,
-    StageState,
-    WorkNow,
-)
-from rlhf_pipeline.api_types.runs import AutomationsOut
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import warn_of_toy_policy
 from rlhf_pipeline.metric_catalogue import SILENCE, let_silence_grow
@@ -25,9 +14,18 @@ from rlhf_pipeline.records import Role
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.decisions.queries import (
-    describe_briefly,
+    describe_decision,
     describe_gate,
     find_changes,
+)
+from rlhf_pipeline.web.home.answers import (
+    Attention,
+    ChampionState,
+    HomeOut,
+    NextRun,
+    NextStep,
+    StageState,
+    WorkNow,
 )
 from rlhf_pipeline.web.home.headline import write_headline
 from rlhf_pipeline.web.home.stages import (
@@ -36,6 +34,7 @@ from rlhf_pipeline.web.home.stages import (
     describe_gate_stages,
     describe_stages,
 )
+from rlhf_pipeline.web.runs.answers import AutomationsOut, SpendingOut
 from rlhf_pipeline.web.runs.queries import read_automations, read_spending
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.vote_days import find_vote_days, find_votes_until
@@ -263,7 +262,6 @@ def _read_champions(site: Site) -> tuple[ChampionState, ...]:
             promotion.model_dump()
             | {
                 "kind": kind,
-                "label": promotion.label,
                 "votes_until": find_votes_until(days, promotion.promoted_at),
             }
         )
@@ -278,9 +276,9 @@ def _find_next_run(automations: AutomationsOut) -> NextRun:
     )
 
 
-def _read_spending(site: Site) -> SpendingNow | None:
+def _read_spending(site: Site) -> SpendingOut | None:
     spent = read_spending(site)
-    return SpendingNow(today=spent.today, days_30=spent.days_30) if spent.days else None
+    return spent if spent.days else None
 
 
 def _read_alerts(site: Site, principal: Principal) -> tuple[Alert, ...] | None:
@@ -291,9 +289,9 @@ def _read_alerts(site: Site, principal: Principal) -> tuple[Alert, ...] | None:
     return tuple(found[:MOST_SHOWN])
 
 
-def _read_decision(site: Site) -> LastDecision | None:
+def _read_decision(site: Site) -> DecisionOut | None:
     newest = site.store.decisions.latest()
     if newest is None:
         return None
     times = find_changes(site.store, [newest])
-    return describe_briefly(newest, site.store.decisions.find_answers(), times)
+    return describe_decision(newest, site.store.decisions.find_answers(), times)

@@ -5,11 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.responses import RedirectResponse
 
-from rlhf_pipeline.api_types.home import HomeOut
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, SignedIn, needs
 from rlhf_pipeline.web.home import queries
+from rlhf_pipeline.web.home.answers import HomeOut
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router
 

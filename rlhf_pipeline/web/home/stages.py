@@ -5,13 +5,13 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from pathlib import PurePosixPath
 
-from rlhf_pipeline.api_types.home import StageState
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.errors import ArtefactError
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.object_stores import list_written
 from rlhf_pipeline.records import GateDecision
 from rlhf_pipeline.reports.words import format_count
+from rlhf_pipeline.web.home.answers import StageState
 
 # The stages that people ask for, in the order of the loop, and the jobs that make them.
 STAGE_JOBS: dict[str, tuple[str, ...]] = {

@@ -33,13 +33,14 @@ Chosen = Annotated[ModelFilter, Query()]
 
 
 @api.post("/metrics/production")
-def send(site: AnySite, _: Writer, body: NewProductionFigures) -> StoredFigures:
+def send(site: AnySite, principal: Writer, body: NewProductionFigures) -> StoredFigures:
     """Store figures of models in production as metric points. A figure replaces that of the same
     day, metric and model, so a day's sums so far can be sent again and again. All figures are
     stored or none; an invalid one is named by its place in the list.
     """
     _check_figures(site, body.figures)
-    site.store.metric_points.put([_build_point(site, figure) for figure in body.figures])
+    points = [_build_point(site, figure) for figure in body.figures]
+    site.store.metric_points.put(points, actor=principal.user_id)
     return StoredFigures(n=len(body.figures))
 
 

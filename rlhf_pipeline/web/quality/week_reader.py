@@ -1,4 +1,4 @@
-"""Reads the figures of one annotator by week, as `annotators_over_time.csv` has them."""
+"""Reads the figures of one annotator by week from their votes, because no point holds them."""
 
 from dataclasses import dataclass
 from datetime import date, timedelta

@@ -1,27 +1,25 @@
 """Reads runs, schedules, sensors and spending of one project."""
 
 import logging
-from collections.abc import Iterator
-from datetime import datetime, timedelta
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime, timedelta
 from urllib.parse import quote
 
 from rlhf_pipeline.alerts.rounds import TICK, read_budget
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import RunFilter
-from rlhf_pipeline.api_types.runs import (
-    AutomationOut,
-    AutomationsOut,
-    DaySpending,
-    RecordedState,
-    RunOut,
-    SpendingOut,
-)
+from rlhf_pipeline.api_types.filters import RecordedState, RunFilter
 from rlhf_pipeline.automations import list_automations
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.loop_settings import LoopSettings, ScheduleParams
+from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.retraining.jobs import longest_start
 from rlhf_pipeline.store.dagster_runs import AutomationState, PipelineRun
 from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
+from rlhf_pipeline.web.runs.answers import (
+    AutomationsOut,
+    RunOut,
+    SpendingOut,
+)
 from rlhf_pipeline.web.site import Site
 
 DAYS = 30
@@ -72,14 +70,8 @@ def read_runs(site: Site, only: RunFilter) -> Page[RunOut]:
 def _describe_run(site: Site, run: PipelineRun, now: datetime) -> RunOut:
     end = run.ended_at or now
     return RunOut(
-        run_id=run.run_id,
-        job=run.job,
+        **run.model_dump(),
         state="lost" if _is_lost(site, run, now) else STATES.get(run.status, "queued"),
-        day=run.day,
-        started_by=run.started_by,
-        created_at=run.created_at,
-        started_at=run.started_at,
-        ended_at=run.ended_at,
         duration_s=(end - run.started_at).total_seconds() if run.started_at else None,
         link=f"{site.settings.dagster_ui.rstrip('/')}/runs/{quote(run.run_id)}",
     )
@@ -123,7 +115,7 @@ def read_automations(site: Site) -> AutomationsOut:
         daemon=daemon,
         last_tick_at=last_tick.measured_at if last_tick else None,
         hint=" ".join(hints),
-        items=tuple(AutomationOut.model_validate(each.model_dump()) for each in items),
+        items=tuple(items),
     )
 
 
@@ -137,22 +129,20 @@ def _explain_daemon(daemon: str) -> Iterator[str]:
 def read_spending(site: Site) -> SpendingOut:
     now = site.store.database.clock.now()
     today, first = now.date(), now.date() - timedelta(days=DAYS - 1)
-    spent = [
-        DaySpending(day=point.day, lane=point.labels.get("lane", ""), amount=point.value)
-        for point in site.store.metric_points.read(
-            ["spend.amount"], since=min(first, today.replace(day=1))
-        )
-        if point.value is not None
-    ]
+    since = min(first, today.replace(day=1))
+    spent = site.store.metric_points.read(["spend.amount"], since=since)
     try:
         budget = read_budget(site.settings)
     except ConfigurationError:  # the page of settings says so
         budget = None
-    days = [each for each in spent if each.day >= first]
     return SpendingOut(
-        today=sum(each.amount for each in spent if each.day == today),
-        this_month=sum(each.amount for each in spent if each.day >= today.replace(day=1)),
-        days_30=sum(each.amount for each in days),
+        today=_add_up(spent, today),
+        this_month=_add_up(spent, today.replace(day=1)),
+        days_30=_add_up(spent, first),
         budget_per_day=budget,
-        days=tuple(sorted(days, key=lambda each: (each.day, each.lane), reverse=True)),
+        days=tuple(each for each in reversed(spent) if each.day >= first),
     )
+
+
+def _add_up(spent: Sequence[MetricPoint], since: date) -> float:
+    return sum(each.value or 0.0 for each in spent if each.day >= since)

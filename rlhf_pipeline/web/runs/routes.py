@@ -5,8 +5,7 @@ from typing import Annotated, get_args
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import RunFilter
-from rlhf_pipeline.api_types.runs import AutomationsOut, RecordedState, RunOut, SpendingOut
+from rlhf_pipeline.api_types.filters import RecordedState, RunFilter
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
@@ -25,6 +24,7 @@ from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router
 from rlhf_pipeline.web.runs import queries
+from rlhf_pipeline.web.runs.answers import AutomationsOut, RunOut, SpendingOut
 
 api, pages = api_router("runs"), APIRouter()
 schedule_pages, spending_pages = APIRouter(), APIRouter()

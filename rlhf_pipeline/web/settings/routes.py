@@ -4,8 +4,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from rlhf_pipeline.api_types.runs import ParameterOut, PartOut, SettingOut, SettingsOut
-from rlhf_pipeline.effective_settings import list_parameters, list_settings
+from rlhf_pipeline.effective_settings import EffectiveSetting, list_parameters, list_settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import PARTS, LoopSettings, describe_changes
 from rlhf_pipeline.permissions import Permission
@@ -14,6 +13,7 @@ from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.runs.answers import PartOut, SettingsOut
 from rlhf_pipeline.web.site import Site
 
 api, pages, glossary_pages = api_router("settings"), APIRouter(), APIRouter()
@@ -40,13 +40,12 @@ def show_glossary(site: AnySite, request: Request, principal: Reader) -> Respons
 
 def _read(site: Site) -> SettingsOut:
     latest = site.store.loop_settings.latest()
-    settings: tuple[SettingOut, ...] = ()
+    settings: tuple[EffectiveSetting, ...] = ()
     parts: tuple[PartOut, ...] = ()
     pending: tuple[str, ...] = ()
     problem = ""
     try:
-        found = list_settings(site.settings)
-        settings = tuple(SettingOut.model_validate(each.model_dump()) for each in found)
+        settings = tuple(list_settings(site.settings))
         loop = LoopSettings.read(site.settings)
         parts = tuple(_describe_part(loop, name) for name in PARTS)
         pending = tuple(describe_changes(latest.given, loop.given))
@@ -63,6 +62,4 @@ def _read(site: Site) -> SettingsOut:
 
 
 def _describe_part(loop: LoopSettings, name: str) -> PartOut:
-    found = list_parameters(loop, name)
-    parameters = [ParameterOut.model_validate(each.model_dump()) for each in found]
-    return PartOut(name=name, parameters=tuple(parameters))
+    return PartOut(name=name, parameters=tuple(list_parameters(loop, name)))

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from rlhf_pipeline.api_types.filters import AuditFilter
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.errors import DatasetError
 from rlhf_pipeline.records import CalibrationMetrics, CalibrationReport, Interval
@@ -90,7 +91,7 @@ def test_a_log_goes_in_once_and_comes_out_equal(rlhf, home, tmp_path):
             None,
             None,
         ]
-        links, _ = store.audit.page(action="calibration.import")
+        links, _ = store.audit.page(AuditFilter(action="calibration.import"))
         assert len(links) == 3
         assert store.audit.verify() >= 3
         assert [(one.kind, one.state) for one in store.imports.all()] == [

@@ -2,6 +2,7 @@
 
 import pytest
 
+from rlhf_pipeline.api_types.filters import AuditFilter
 from rlhf_pipeline.errors import NotFound, UnknownComparison
 from tests.unit.store.conftest import NOON
 
@@ -25,7 +26,7 @@ def test_the_newest_decision_stands_until_it_is_undone(store, make_comparisons, 
     log.undo("c0", reason="", actor="me")
     assert list(log.standing(["c0", "c1"])) == ["c1"]
     assert log.page() == [other]
-    links, _ = store.audit.page(limit=9)
+    links, _ = store.audit.page(AuditFilter(limit=9))
     acts = [(link.action, link.object_id) for link in links if "consensus" in link.action]
     assert acts == [
         ("consensus.undo", "c0"),

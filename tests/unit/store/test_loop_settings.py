@@ -1,5 +1,6 @@
 """Versions of the loop settings."""
 
+from rlhf_pipeline.api_types.filters import AuditFilter
 from rlhf_pipeline.loop_settings import LoopSettings, record_version
 from rlhf_pipeline.store import Store
 
@@ -13,6 +14,6 @@ def test_each_change_is_one_version_with_an_audit_link(store: Store) -> None:
     assert record_version(LoopSettings(), store).version == 2
     assert [stored.version for stored in store.loop_settings.all()] == [2, 1]
     assert store.loop_settings.get(1).given == {"gate": {"min_win_rate": 0.6}}
-    links, _ = store.audit.page(action="loop_settings.*")
+    links, _ = store.audit.page(AuditFilter(action="loop_settings.*"))
     assert [link.object_id for link in links] == ["2", "1"]
     assert store.audit.verify() == 2

@@ -4,7 +4,7 @@ from datetime import date, timedelta
 
 import pytest
 
-from rlhf_pipeline.api_types.filters import AlertMessageFilter
+from rlhf_pipeline.api_types.filters import AlertMessageFilter, AuditFilter
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.monitoring import AlertMessage, MetricPoint
 from tests.unit.store.conftest import NOON
@@ -107,7 +107,7 @@ def test_a_dead_message_is_sent_again_when_it_is_replayed(store):
     assert outbox.lease("team", NOON, seconds=60) is None
     assert outbox.replay("msg_1", NOON, actor="ada").state == "pending"
     assert outbox.lease("team", NOON, seconds=60).message_id == "msg_1"
-    (link,) = store.audit.page(action="alert.replay", limit=9)[0]
+    (link,) = store.audit.page(AuditFilter(action="alert.replay", limit=9))[0]
     assert (link.actor, link.object_id) == ("ada", "msg_1")
     with pytest.raises(NotFound, match="No dead message msg_1"):
         outbox.replay("msg_1", NOON, actor="ada")

@@ -7,7 +7,7 @@ from datetime import timedelta
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.api_types.filters import ComparisonFilter, VoteFilter
+from rlhf_pipeline.api_types.filters import AuditFilter, ComparisonFilter, VoteFilter
 from rlhf_pipeline.errors import UnknownComparison
 from rlhf_pipeline.frames import COMPARISONS
 from rlhf_pipeline.records import VoteDetails
@@ -125,7 +125,7 @@ def test_a_flag_is_set_removed_and_audited_but_an_imported_one_stays(store, make
     assert list_ids(store, flag="pii") == ["c0", "c1"]
     assert store.comparisons.flag(ids, None, actor="me") == 2
     assert list_ids(store, flag="identical") == ["t0"]
-    links, _ = store.audit.page(limit=9)
+    links, _ = store.audit.page(AuditFilter(limit=9))
     acts = [link.object_id for link in links if link.action == "comparisons.flag"]
     assert sorted(acts) == ["2 comparisons: no flag", "2 comparisons: pii"]
     with pytest.raises(UnknownComparison, match="'c9'"):

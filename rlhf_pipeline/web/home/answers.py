@@ -3,16 +3,14 @@
 from datetime import date, datetime
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, computed_field
 
 from rlhf_pipeline.api_types.base import Answer
+from rlhf_pipeline.api_types.drift import DecisionOut, GateOut, PromotionOut
 from rlhf_pipeline.api_types.project import DaemonStatus
-from rlhf_pipeline.api_types.runs import AutomationOut
+from rlhf_pipeline.automations import Automation
 from rlhf_pipeline.monitoring import Alert, MetricPoint
-from rlhf_pipeline.records import Interval
-
-VOTES_UNTIL = "Day of the newest vote behind it; null before the first reward model."
-CHANGED_AT = "`voted_at` of the vote at which the change is dated."
+from rlhf_pipeline.web.runs.answers import SpendingOut
 
 
 class StageState(Answer):
@@ -29,44 +27,15 @@ class StageState(Answer):
     n_failed_runs: int = Field(description="Failed runs of its jobs today.")
 
 
-class PromotionOut(Answer):
-    """The last time that a version became champion."""
-
-    promoted_at: datetime
-    votes_until: date | None = Field(description=VOTES_UNTIL)
-    reason: str
-    actor: str
-
-
 class ChampionState(PromotionOut):
     """A model that serves now."""
 
     kind: Literal["reward_model", "policy"]
-    label: str
 
-
-class LastDecision(Answer):
-    """What the trigger, or a person, decided last."""
-
-    decision_id: int
-    action: Literal["fire", "hold"]
-    state: str
-    summary: str = Field(description="Cause, its share of the added errors, and what became of it.")
-    reasons: tuple[str, ...]
-    change_seq: int | None
-    changed_at: datetime | None = Field(description=CHANGED_AT)
-    decided_at: datetime
-
-
-class LastGate(Answer):
-    candidate: str
-    champion: str
-    verdict: str
-    win_rate: Interval | None = Field(description="Of the candidate against the champion.")
-    failed_checks: tuple[str, ...]
-    refused_for: tuple[str, ...] = Field(description="The failed rules, each in a word or two.")
-    votes_until: date | None = Field(description=VOTES_UNTIL)
-    decided_at: datetime
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def label(self) -> str:
+        return super().label
 
 
 class WorkNow(Answer):
@@ -77,13 +46,6 @@ class WorkNow(Answer):
     n_voting_now: int = Field(description="People who voted within the last 10 minutes.")
     n_open: int = Field(description="Judgements that wait for annotators.")
     n_leased: int = Field(description="Judgements in progress.")
-
-
-class SpendingNow(Answer):
-    """Cost of generation, as the prices in rlhf.yaml state it."""
-
-    today: float
-    days_30: float
 
 
 class Attention(Answer):
@@ -118,7 +80,7 @@ class NextStep(Answer):
 class NextRun(Answer):
     """What starts next by itself."""
 
-    schedule: AutomationOut | None = Field(
+    schedule: Automation | None = Field(
         description="The schedule that is due first; null where none will run."
     )
     hint: str = Field(description="Why nothing starts, and the cure; empty while it does.")
@@ -137,10 +99,10 @@ class HomeOut(Answer):
         description="Metric points `model.*` of the newest day that has them."
     )
     work: WorkNow
-    spending: SpendingNow | None = Field(description="Null where nothing was ever spent.")
+    spending: SpendingOut | None = Field(description="Null where nothing was ever spent.")
     alerts: tuple[Alert, ...] | None = Field(
         description="At most 20: the newest open ones, then the newest acknowledged ones; null "
         "without `alerts.read`."
     )
-    decision: LastDecision | None = Field(description="The newest.")
-    gate: LastGate | None
+    decision: DecisionOut | None = Field(description="The newest.")
+    gate: GateOut | None
