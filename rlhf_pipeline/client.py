@@ -201,6 +201,9 @@ class Client:
     def predict(self, *pairs: PairToPredict) -> PredictionsOut:
         """Predict with the champion reward model which completion people prefer, for 1 to 50
         pairs.
+
+        A model that was fitted to few pairs is rarely right. Where `calibrator` is `none`, its
+        probabilities were never compared with votes: read `GET calibrations` before using them.
         """
         body = {"pairs": [pair.model_dump() for pair in pairs]}
         return self._post("predictions", PredictionsOut, body, again=True)
