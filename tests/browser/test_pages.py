@@ -109,7 +109,7 @@ def test_live_figures_say_that_the_server_does_not_respond(
 ) -> None:
     refresh = "() => globalThis.htmx.trigger(document.querySelector('[data-refresh]'), 'refresh')"
     page.goto(f"{site.url}/alerts")
-    outage = page.locator("#outage")
+    outage, n_live = page.locator("#outage"), page.locator("[data-refresh]").count()
     context.set_offline(True)
     page.evaluate(refresh)
     outage.get_by_text("The server does not respond; the page is loaded again soon.").wait_for()
@@ -119,7 +119,7 @@ def test_live_figures_say_that_the_server_does_not_respond(
     context.clear_cookies()
     page.evaluate(refresh)
     outage.get_by_text("You are logged out. Log in and reload the page.").wait_for()
-    assert page.locator("[data-refresh]").count() == 2
+    assert page.locator("[data-refresh]").count() == n_live > 0
 
 
 def test_work_is_offered_to_one_person_by_keyboard(site: People, page: Any, admin: Any) -> None:
