@@ -28,9 +28,11 @@ def show_settings(
     ] = None,
 ) -> None:
     """Show the parameters of one part with their values, defaults and meaning, or all that differ
-    from their defaults.
+    from their defaults. Without a home, those that `rlhf init` would use.
     """
-    workspace = Workspace.open()
+    workspace = (
+        Workspace.from_environment(initialising=True) if version is None else Workspace.open()
+    )
     if version is None:
         loop, origin = LoopSettings.read(workspace.settings), _describe_file(workspace.settings)
     else:

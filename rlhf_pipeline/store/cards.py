@@ -12,7 +12,14 @@ from typing import Any, Literal
 from sqlalchemy import Connection, and_, bindparam, func, literal, or_, select
 
 from rlhf_pipeline.errors import NotFound, UnknownComparison
-from rlhf_pipeline.records import AnnotationRules, Card, Record, content_hash
+from rlhf_pipeline.records import (
+    AnnotationRules,
+    AnnotatorKind,
+    Card,
+    Choice,
+    Record,
+    content_hash,
+)
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.card_draw import (
     ANYBODY,
@@ -352,4 +359,31 @@ _SELECT_ASKABLE = _SELECT_OFFERS.where(
         comparisons.c.written_by == bindparam("annotator"),
         and_(~_HAS_VOTE, ~is_met(comparisons.c.comparison_id)),
     ),
+)
+
+
+def fill_offers(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Count first votes from files in the offers of their comparisons: a file names no cards, and
+    without this its comparisons would wait for judgements that are there.
+    """
+    judged = [
+        {"comparison": row["comparison_id"], "annotator": row["annotator_id"]}
+        for row in rows
+        if row["origin"] == "import"
+        and (row["pass_no"], row["revision_no"]) == (1, 0)
+        and row["annotator_kind"] != AnnotatorKind.MACHINE
+        and row["choice"] != Choice.SKIP
+    ]
+    if judged:
+        connection.execute(_FILL, judged)
+
+
+_FILL = (
+    offers.update()
+    .where(
+        offers.c.comparison_id == bindparam("comparison"),
+        offers.c.offered_to.in_([ANYBODY, bindparam("annotator")]),
+        IS_UNFINISHED,
+    )
+    .values(n_done=offers.c.n_done + 1)
 )

@@ -34,6 +34,7 @@ from rlhf_pipeline.errors import (
 from rlhf_pipeline.records import AnnotatorKind, Choice, VoteDetails
 from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, row_digests
 from rlhf_pipeline.store.card_draw import ANYBODY, has_free_place
+from rlhf_pipeline.store.cards import fill_offers
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import cards, comparisons, offers, votes
 
@@ -82,6 +83,7 @@ def cast_votes(
             at=row["received_at"],
         )
     transaction.cards.settle(connection)
+    fill_offers(connection, new)
     return placed
 
 

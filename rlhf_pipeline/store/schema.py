@@ -594,7 +594,12 @@ offers = _table(
     _id("reserved_for", comment="the annotator who alone is dealt it; empty = anybody"),
     _count("priority"),
     Column("n_wanted", Integer, nullable=False, comment="judgements"),
-    Column("n_done", Integer, nullable=False, comment="judged cards that have a place in it"),
+    Column(
+        "n_done",
+        Integer,
+        nullable=False,
+        comment="judged cards that have a place in it, and votes from files",
+    ),
     _time("offered_at"),
     CheckConstraint("n_done BETWEEN 0 AND n_wanted", name="places"),
     _refers("comparison_id", "comparisons"),

@@ -45,6 +45,13 @@ def test_show_reads_a_stored_version(file: Path) -> None:
     assert "at its default" in run("show")
 
 
+def test_show_needs_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RLHF_HOME", str(tmp_path / "none"))
+    assert "max_length_change" in run("show", "gate")
+    assert not (tmp_path / "none").exists()
+
+
 def test_check_reports_every_problem(file: Path) -> None:
     assert "is valid; 1 loop parameters differ" in run("check")
     file.write_text("loop: {gate: {min_win: 1}, gat: {}}\n")

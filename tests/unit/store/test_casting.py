@@ -113,3 +113,26 @@ def test_an_undo_and_the_vote_after_it_in_one_transaction_are_one_pass(published
         (undone.vote_id, 1, 2),
         a_second_look,
     ]
+
+
+def test_votes_from_a_file_fill_the_offers_of_their_comparisons(published, make_vote):
+    published.cards.offer(["c0", "c1", "c2"], overlap=2)
+    sent = [
+        make_vote(name, who, origin="import", idempotency_key=f"{name}{who}", choice=choice)
+        for name, who, choice in (
+            ("c0", "ann", "a"),
+            ("c0", "bob", "b"),
+            ("c0", "cleo", "a"),  # more than were wanted
+            ("c1", "ann", "tie"),
+            ("c1", "bob", "skip"),
+        )
+    ]
+    published.votes.cast_all(sent)
+    assert published.votes.cast_all(sent).n_known == 5
+    left = published.cards.remaining_work()
+    assert (left.n_wanted, left.n_done, left.n_open) == (6, 3, 3)
+    assert published.cards.count_wanted(["c0", "c1", "c2"]) == {
+        "c0": (2, 2),
+        "c1": (2, 1),
+        "c2": (2, 0),
+    }
