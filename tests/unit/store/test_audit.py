@@ -6,6 +6,7 @@ import json
 import pytest
 from sqlalchemy import inspect, select, text
 
+from rlhf_pipeline.api_types.filters import AuditFilter
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.records import content_hash
 from rlhf_pipeline.store import Store
@@ -29,7 +30,8 @@ def test_an_honest_chain_verifies(voted):
 
 
 def test_links_hash_the_canonical_json_of_the_vote_and_of_themselves(voted):
-    link, vote = voted.audit.page(action="vote.cast", limit=1)[0][0], voted.votes.page(limit=1)[0]
+    (link, *_), _ = voted.audit.page(AuditFilter(action="vote.cast"))
+    (vote, *_) = voted.votes.page(limit=1)
     with voted.database.read_transaction() as connection:
         row = connection.execute(select(votes).where(votes.c.vote_id == vote.vote_id)).mappings()
         assert link.payload_digest == content_hash(dict(row.one()))
