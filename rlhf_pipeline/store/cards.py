@@ -9,7 +9,18 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import Connection, and_, bindparam, func, literal, or_, select
+from sqlalchemy import (
+    Connection,
+    Select,
+    Update,
+    and_,
+    bindparam,
+    case,
+    func,
+    literal,
+    or_,
+    select,
+)
 
 from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.records import (
@@ -251,12 +262,11 @@ class Cards:
     def remaining_work(self) -> RemainingWork:
         """Over the whole project."""
         waiting_since = select(func.min(offers.c.offered_at)).where(IS_UNFINISHED)
-        n_leased = select(func.count()).where(is_held(), cards.c.offered_to.is_not(None))
         totals = select(
             func.count(func.distinct(offers.c.comparison_id)).label("n_comparisons"),
             func.coalesce(func.sum(offers.c.n_wanted), 0).label("n_wanted"),
             func.coalesce(func.sum(offers.c.n_done), 0).label("n_done"),
-            n_leased.scalar_subquery().label("n_leased"),
+            _COUNT_IN_WORK.scalar_subquery().label("n_leased"),
             waiting_since.scalar_subquery().label("oldest_at"),
         )
         with self._database.read_transaction() as connection:
@@ -362,15 +372,40 @@ _SELECT_ASKABLE = _SELECT_OFFERS.where(
 )
 
 
+def _count_in_work() -> Select[Any]:
+    """Number of held cards that their offers still want: votes from files may take the place of a
+    held card, whose own vote is then an additional one.
+    """
+    key = (offers.c.comparison_id, offers.c.offered_to, offers.c.n_wanted, offers.c.n_done)
+    held = (
+        select(func.count().label("n"), (offers.c.n_wanted - offers.c.n_done).label("most"))
+        .join(
+            cards,
+            and_(
+                cards.c.comparison_id == offers.c.comparison_id,
+                cards.c.offered_to == offers.c.offered_to,
+            ),
+        )
+        .where(is_held())
+        .group_by(*key)
+        .subquery()
+    )
+    in_work = case((held.c.n < held.c.most, held.c.n), else_=held.c.most)
+    return select(func.coalesce(func.sum(in_work), 0))
+
+
+_COUNT_IN_WORK = _count_in_work()
+
+
 def fill_offers(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Count first votes from files in the offers of their comparisons: a file names no cards, and
-    without this its comparisons would wait for judgements that are there.
+    """Count votes from files, each the first judgement of its annotator, in an offer of their
+    comparisons: a file names no cards, and without this its comparisons would wait for judgements
+    that are there.
     """
     judged = [
         {"comparison": row["comparison_id"], "annotator": row["annotator_id"]}
         for row in rows
         if row["origin"] == "import"
-        and (row["pass_no"], row["revision_no"]) == (1, 0)
         and row["annotator_kind"] != AnnotatorKind.MACHINE
         and row["choice"] != Choice.SKIP
     ]
@@ -378,12 +413,22 @@ def fill_offers(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> No
         connection.execute(_FILL, judged)
 
 
-_FILL = (
-    offers.update()
-    .where(
-        offers.c.comparison_id == bindparam("comparison"),
-        offers.c.offered_to.in_([ANYBODY, bindparam("annotator")]),
-        IS_UNFINISHED,
+def _fill_one_offer() -> Update:
+    """Of the unfinished offers to the annotator and to anybody, the former: its name sorts last."""
+    each = offers.alias("each")
+    waiting = select(func.max(each.c.offered_to)).where(
+        each.c.comparison_id == bindparam("comparison"),
+        each.c.offered_to.in_([ANYBODY, bindparam("annotator")]),
+        each.c.n_done < each.c.n_wanted,
     )
-    .values(n_done=offers.c.n_done + 1)
-)
+    return (
+        offers.update()
+        .where(
+            offers.c.comparison_id == bindparam("comparison"),
+            offers.c.offered_to == waiting.scalar_subquery(),
+        )
+        .values(n_done=offers.c.n_done + 1)
+    )
+
+
+_FILL = _fill_one_offer()

@@ -51,6 +51,7 @@ _TURN_COLUMNS = (
     "pass_no",
     "revision_no",
     "day",
+    "choice",
     "card_id",
     "details",
 )
@@ -83,7 +84,7 @@ def cast_votes(
             at=row["received_at"],
         )
     transaction.cards.settle(connection)
-    fill_offers(connection, new)
+    fill_offers(connection, transaction.first_judgements)
     return placed
 
 
@@ -194,6 +195,7 @@ class _VoteTransaction:
     strangers: dict[str, VoteRow]  # votes to be superseded, of any annotator
     cards: VotedCards
     new_rows: list[VoteRow] = field(default_factory=list)
+    first_judgements: list[VoteRow] = field(default_factory=list)  # new rows but later turns
 
     @classmethod
     def load(
@@ -237,6 +239,8 @@ class _VoteTransaction:
             raise date_error(key, voted_at)
         self.cards.check(vote)
         row = self._complete_row(vote, ledger)
+        if all(turn["choice"] == Choice.SKIP for turn in self.turns.get(_judge(row), ())):
+            self.first_judgements.append(row)
         self._remember(row)
         self.recorded[key] = row
         self.new_rows.append(row)

@@ -12,6 +12,8 @@ from rlhf_pipeline.store.schema import votes
 from rlhf_pipeline.votes.counting import counting, repeat_passes
 from tests.unit.store.conftest import NOON
 
+PLAIN = AnnotationRules(repeat_share=0, gold_share=0)
+
 
 @pytest.fixture
 def published(store, make_comparisons) -> Store:
@@ -136,3 +138,25 @@ def test_votes_from_a_file_fill_the_offers_of_their_comparisons(published, make_
         "c1": (2, 1),
         "c2": (2, 0),
     }
+
+
+def test_a_vote_from_a_file_fills_one_offer_whatever_was_skipped_before(published, make_vote):
+    published.cards.offer(["c0", "c1"], overlap=1)
+    published.cards.ask("ann", ["c0"], actor="test")
+    sent = [
+        make_vote(name, "ann", origin="import", idempotency_key=f"{name}{choice}", choice=choice)
+        for name, choice in (("c0", "a"), ("c1", "skip"), ("c1", "b"), ("c1", "a"))
+    ]
+    published.votes.cast_all(sent)
+    assert published.cards.count_wanted(["c0", "c1"]) == {"c0": (2, 1), "c1": (1, 1)}
+    (left,) = published.cards.deal("bob", 2, PLAIN)
+    assert (left.comparison_id, left.offered_to) == ("c0", "")
+
+
+def test_a_held_card_whose_place_a_file_took_is_no_work_in_progress(published, clock, make_vote):
+    published.cards.offer(["c0", "c1"], overlap=1)
+    held = published.cards.deal("ann", 1, PLAIN)[0].comparison_id
+    from_file = {"origin": "import", "idempotency_key": "k"}
+    published.votes.cast(make_vote(held, "bob", **from_file))
+    left = published.cards.remaining_work()
+    assert (left.n_wanted, left.n_done, left.n_leased, left.n_open) == (2, 1, 0, 1)
