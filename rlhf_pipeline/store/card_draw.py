@@ -264,13 +264,17 @@ def is_eligible() -> ColumnElement[bool]:
 
 
 def is_met(comparison_id: Any) -> ColumnElement[bool]:
-    """The annotator has judged a card of the comparison, holds one, or practised on it."""
-    own = cards.alias("own")
-    return (
-        select(literal(1))
-        .where(is_own(own), own.c.comparison_id == comparison_id, ~is_returned(own))
-        .exists()
+    """The annotator has judged a card of the comparison, holds one, or practised on it, or has
+    voted on it without a card: in a file, or by its id.
+    """
+    own, vote = cards.alias("own"), votes.alias("own_vote")
+    card = select(literal(1)).where(
+        is_own(own), own.c.comparison_id == comparison_id, ~is_returned(own)
     )
+    cardless = select(literal(1)).where(
+        is_own(vote), vote.c.comparison_id == comparison_id, vote.c.card_id.is_(None)
+    )
+    return or_(card.exists(), cardless.exists())
 
 
 def _select_free_place(comparison_id: ColumnElement[str]) -> ColumnElement[Any]:

@@ -160,3 +160,12 @@ def test_a_held_card_whose_place_a_file_took_is_no_work_in_progress(published, c
     published.votes.cast(make_vote(held, "bob", **from_file))
     left = published.cards.remaining_work()
     assert (left.n_wanted, left.n_done, left.n_leased, left.n_open) == (2, 1, 0, 1)
+
+
+def test_nobody_is_dealt_what_they_judged_without_a_card(published, make_vote):
+    published.cards.offer(["c0", "c1", "c2"], overlap=2)
+    for name, origin in (("c0", "import"), ("c1", "api")):
+        published.votes.cast(make_vote(name, "ann", origin=origin))
+    assert published.cards.remaining_for("ann", PLAIN).n == 1
+    (card,) = published.cards.deal("ann", 3, PLAIN)
+    assert card.comparison_id == "c2"
