@@ -163,7 +163,8 @@ class VotedCards:
         """
         offer = {"comparison": card["comparison_id"], "offer": card["offered_to"]}
         others = {"annotator": card["annotator_id"], "now": now}
-        if card["is_counted"]:
+        is_counted = card["is_counted"] and card["is_peoples"]
+        if is_counted:
             if card["state"] == "voted":
                 return True
             connection.execute(_COUNT_OUT, offer)
@@ -171,8 +172,9 @@ class VotedCards:
             connection.execute(_OPEN_TO_ANYBODY, offer)
             return True
         if card["state"] == "leased":
-            return bool(card["is_counted"] or connection.execute(_RESERVE, offer | others).rowcount)
-        return bool(card["is_peoples"] and connection.execute(_COUNT_IN, offer | others).rowcount)
+            return bool(is_counted or connection.execute(_RESERVE, offer | others).rowcount)
+        is_machines = not card["is_peoples"]  # uncounted, or it would look like a hidden card
+        return bool(is_machines or connection.execute(_COUNT_IN, offer | others).rowcount)
 
 
 def is_undo(vote: dict[str, Any]) -> bool:

@@ -497,7 +497,9 @@ def test_remaining_does_not_change_when_cards_are_leased_ahead(store, clock, off
     assert _count_remaining(store) == before
 
 
-@pytest.mark.parametrize("how", ["vote", "skip", "vote, undo, vote", "after the lease"])
+@pytest.mark.parametrize(
+    "how", ["vote", "skip", "vote, undo, vote", "after the lease", "a machine's vote"]
+)
 def test_every_judgement_takes_one_from_remaining(store, clock, offer, gold, how):
     offer(100)
     store.cards.offer(gold(20)[::2], overlap=1)
@@ -508,7 +510,9 @@ def test_every_judgement_takes_one_from_remaining(store, clock, offer, gold, how
         clock.tick(minutes=11)
     for card in hand:
         before = _count_remaining(store)
-        vote = store.votes.cast(vote_on(card, "skip" if how == "skip" else "a"))
+        kind = "machine" if how == "a machine's vote" else "human"
+        choice = "skip" if how == "skip" else "a"
+        vote = store.votes.cast(vote_on(card, choice, annotator_kind=kind))
         assert _count_remaining(store) == before - 1, card.kind
         if how == "vote, undo, vote":
             undone = store.votes.cast(undo_of(card, vote.vote_id))
