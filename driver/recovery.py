@@ -36,4 +36,4 @@ def _is_dead(record: dg.RunRecord, store: Store, limit: timedelta) -> bool:
     beat = store.heartbeats.get(run.run_id)
     # without a beat: run in a command that was killed before its first one
     never_began = beat is None and run.remote_job_origin is None
-    return never_began or is_dead(record, beat, datetime.now(UTC), 2 * limit)
+    return never_began or is_dead(record.update_timestamp, beat, datetime.now(UTC), 2 * limit)

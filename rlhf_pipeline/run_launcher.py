@@ -17,6 +17,7 @@ from rlhf_pipeline.retraining.jobs import longest_start
 from rlhf_pipeline.store import Heartbeat, Store
 
 LOCATION = "rlhf_pipeline"  # as in workspace.yaml
+FRESH = 0.25  # of `dead_after_seconds`: three heartbeats
 
 
 class HeartbeatRunLauncher(dg.DefaultRunLauncher):
@@ -35,9 +36,19 @@ class HeartbeatRunLauncher(dg.DefaultRunLauncher):
         limit = timedelta(seconds=settings.dead_after_seconds)
         origin = run.remote_job_origin
         is_ours = origin is None or origin.location_name == LOCATION  # others do not beat
-        if is_ours and is_dead(record, store.heartbeats.get(run.run_id), datetime.now(UTC), limit):
+        beat, now = store.heartbeats.get(run.run_id), datetime.now(UTC)
+        # A container of this host's name may have a process of its own under this number.
+        is_fresh = beat is not None and now - beat.at < FRESH * limit
+        # A run that ends beats no more and is not marked as ended yet.
+        changed_at = max(record.update_timestamp, self._find_last_event(run.run_id))
+        if is_ours and not is_fresh and is_dead(changed_at, beat, now, limit):
             return CheckRunHealthResult(WorkerStatus.NOT_FOUND, "no heartbeat, so it was killed")
         return CheckRunHealthResult(WorkerStatus.RUNNING)
+
+    def _find_last_event(self, run_id: str) -> datetime:
+        records = self._instance.get_records_for_run(run_id, limit=1, ascending=False).records
+        seconds = records[0].event_log_entry.timestamp if records else 0.0
+        return datetime.fromtimestamp(seconds, UTC)
 
 
 @lru_cache(maxsize=1)
@@ -47,14 +58,14 @@ def _open_home() -> tuple[Settings, Store]:
     return settings, Store.of_home(settings)
 
 
-def is_dead(record: dg.RunRecord, beat: Heartbeat | None, now: datetime, limit: timedelta) -> bool:
+def is_dead(changed_at: datetime, beat: Heartbeat | None, now: datetime, limit: timedelta) -> bool:
     """Whether the process of a run is gone: on this host there is none, or another host's has been
-    silent for so long.
+    silent for so long. `changed_at` is the last time at which the run is known to have lived.
     """
     if beat is None:
         # A run without a beat may still import and open the store. If it were failed while it
         # starts, it could go on beside the run that is requested in its place.
-        return now - record.update_timestamp > longest_start(limit)
+        return now - changed_at > longest_start(limit)
     if beat.host != os.uname().nodename:
         return now - beat.at > limit
     try:

@@ -15,6 +15,7 @@ from typing import Any
 import dagster as dg
 import pytest
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
+from sqlalchemy import text
 
 from jobs.loop import RETRIED, RETRIES_TAG
 from rlhf_pipeline import run_launcher
@@ -127,7 +128,7 @@ def test_silent_run_is_failed_and_dagster_repeats_the_daily_ones(
     world: World, job: str, tags: dict[str, str], again: str
 ) -> None:
     run = world.run(job, Status.STARTED, **tags)
-    world.beat(run, seconds_ago=1)
+    world.beat(run, seconds_ago=16)
     world.monitor()
     assert world.status(run) == Status.FAILURE
     assert world.instance.get_run_by_id(run.run_id).tags["dagster/will_retry"] == again
@@ -172,8 +173,26 @@ def test_a_run_that_started_and_never_beat_is_dead(world: World) -> None:
     record = world.instance.get_run_record_by_id(run.run_id)
     assert record is not None
     limit, made_at = timedelta(seconds=60), record.update_timestamp
-    assert not is_dead(record, None, made_at + 2 * limit, limit)
-    assert is_dead(record, None, made_at + 2.1 * limit, limit)
+    assert not is_dead(made_at, None, made_at + 2 * limit, limit)
+    assert is_dead(made_at, None, made_at + 2.1 * limit, limit)
+
+
+def test_a_run_that_ends_is_left_alone_after_its_last_beat(world: World) -> None:
+    silent, ending = (world.run("feedback", Status.STARTED) for _ in range(2))
+    with world.instance.run_storage.connect() as connection:  # type: ignore[attr-defined]
+        connection.execute(text("UPDATE runs SET update_timestamp = '2026-01-05 12:00:00'"))
+    world.instance.report_engine_event("its last step has ended", ending)
+    world.monitor()
+    assert [world.status(run) for run in (silent, ending)] == [Status.FAILURE, Status.STARTED]
+
+
+def test_a_process_of_a_container_with_the_name_of_this_host_lives_while_it_beats(
+    world: World,
+) -> None:
+    run = world.run("feedback", Status.STARTED, dagster__partition=DAY)
+    world.beat(run, seconds_ago=1)
+    world.monitor()
+    assert world.status(run) == Status.STARTED
 
 
 def test_a_heartbeat_covers_its_block_and_nothing_is_left(world: World) -> None:
