@@ -7,6 +7,7 @@ import dagster as dg
 from jobs.loop import RETRIES_TAG
 from rlhf_pipeline.run_launcher import is_dead
 from rlhf_pipeline.store import Store
+from sensors.runs import release_request
 
 
 def fail_dead_runs(instance: dg.DagsterInstance, store: Store, limit: timedelta) -> list[str]:
@@ -26,6 +27,7 @@ def fail_dead_runs(instance: dg.DagsterInstance, store: Store, limit: timedelta)
         if run.remote_job_origin is None:  # a daemon would request it too
             instance.add_run_tags(run.run_id, {RETRIES_TAG: "0"})
         instance.report_run_failed(run, "The process of this run is gone.")
+        release_request(instance, run.run_id)
         instance.event_log_storage.free_concurrency_slots_for_run(run.run_id)
         store.heartbeats.clear(run.run_id)
     return [run.run_id for run in dead]

@@ -27,7 +27,13 @@ from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.run_launcher import LOCATION
 from rlhf_pipeline.store import Store, homes
-from sensors.runs import PARTITION_TAG, RUN_KEY_TAG, SENSOR_NAME_TAG, describe_failure
+from sensors.runs import (
+    PARTITION_TAG,
+    RUN_KEY_TAG,
+    SENSOR_NAME_TAG,
+    describe_failure,
+    release_request,
+)
 
 # Everything is in the run's own log; the terminal shows one line per stage.
 QUIET_LOGGERS = {"console": {"config": {"log_level": "CRITICAL"}}}
@@ -121,6 +127,7 @@ class Runner:
                 raise
         finally:
             homes.record_end(self.settings, self.store.database)
+            release_request(self.instance, run_id)
         stopped = RunCancelled(
             f"Job {tags.get(DECISION_TAG)} was cancelled; its run {run_id[:8]} has ended."
         )

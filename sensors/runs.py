@@ -30,6 +30,7 @@ RANGE_END_TAG = "dagster/asset_partition_range_end"
 UP_TO_SEQ_TAG = "rlhf/up_to_seq"  # last vote of a feedback of several days, or of a replay
 RANGE_PROJECT_TAG = "rlhf/range_of_project"  # beside it, the project's name
 STEP_TAG = "rlhf/replay"  # replay:<project>:<day>:<seq>:<step>, on every run of a replay
+IN_A_COMMAND = ", in a command"  # after the sensor's name, on runs that failed there
 # a second daemon leaves alone what the first one is submitting
 SUBMISSION_LEASE = timedelta(seconds=60)
 
@@ -140,6 +141,16 @@ def has_failed_here(run: dg.DagsterRun) -> bool:
     """Whether a run in the process of a command failed or was interrupted."""
     ended = (dg.DagsterRunStatus.FAILURE, dg.DagsterRunStatus.CANCELED)
     return run.status in ended and run.remote_job_origin is None
+
+
+def release_request(instance: dg.DagsterInstance, run_id: str) -> None:
+    """Let Dagster's daemon request again what failed in the process of a command: it skips a run
+    key under which a run of the same sensor exists.
+    """
+    run = instance.get_run_by_id(run_id)
+    if run is not None and has_failed_here(run) and SENSOR_NAME_TAG in run.tags:
+        sensor = run.tags[SENSOR_NAME_TAG].removesuffix(IN_A_COMMAND)
+        instance.add_run_tags(run_id, {SENSOR_NAME_TAG: f"{sensor}{IN_A_COMMAND}"})
 
 
 def drop_started(

@@ -18,6 +18,7 @@ from sensors.runs import (
     RANGE_START_TAG,
     UP_TO_SEQ_TAG,
     SensorTick,
+    has_failed_here,
     loop_sensor,
     started_keys,
 )
@@ -108,6 +109,7 @@ def _drop_requested(
         for run in instance.get_runs(
             dg.RunsFilter(job_name=feedback.name, tags={RANGE_PROJECT_TAG: project})
         )
+        if not has_failed_here(run)
     ]
 
     def is_requested(day: str, seq: int) -> bool:

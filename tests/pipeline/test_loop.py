@@ -5,12 +5,16 @@ sensor asks for.
 from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import dagster as dg
 import pandas as pd
 import pytest
+from dagster._daemon.sensor import fetch_existing_runs
 
+from driver.runner import Runner
+from rlhf_pipeline.errors import PipelineError, StoreError
 from rlhf_pipeline.frames import SCHEMAS
 from rlhf_pipeline.records import AnnotatorKind, CalibrationReport, Choice, ModelVersion, NewVote
 from tests.unclear_change import unclear_rise
@@ -324,6 +328,29 @@ def test_an_import_of_many_days_is_one_run_per_stretch(
     assert requests[2].partition_key == days[25]
     assert len({r.run_key for r in requests}) == 3
     assert not project.tick("votes").run_requests
+
+
+@pytest.mark.parametrize("n_days", [1, 2])
+def test_what_failed_in_a_command_is_asked_for_again_also_by_a_daemon(
+    grown: Any, branch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, n_days: int
+) -> None:
+    def fail(*_: Any, **__: Any) -> None:
+        raise StoreError("The database is gone.")
+
+    project = branch(grown)
+    drain(project)
+    ids = project.files.read_frame("comparisons", project.day(0))["comparison_id"].tolist()[:50]
+    for day in range(4, 4 + n_days):
+        cast(project, ids, project.day(day), by=f"day-{day}")
+    (request,) = project.tick("votes", keep_cursor=False).run_requests
+    runner = Runner(project.settings, project.defs, project.instance, project.store)
+    monkeypatch.setattr(type(project.store.votes), "log", fail)
+    with pytest.raises(PipelineError, match="The database is gone"):
+        runner.run_request(request, "votes", project.day(4))
+    assert project.tick("votes").run_requests == [request]
+    daemons = SimpleNamespace(name="votes")
+    skipped = fetch_existing_runs(project.instance, daemons, [request])  # type: ignore[arg-type]
+    assert skipped == {}
 
 
 def test_the_learning_sensor_asks_once_and_again_after_many_more(
