@@ -85,7 +85,7 @@ def train(
         echo(f"job {number}: training by {order.strategy} is ordered")
     else:
         echo(f"This order is already job {number} ({known.state}). Nothing was started.")
-        _echo_loss(known)
+        echo_cure(known)
         if known.state in ENDED or known.state == "lost":
             raise typer.Exit(int(wait and known.state != "succeeded"))
     if not wait:
@@ -287,7 +287,7 @@ def _echo_job(workspace: Workspace, job: TrainingJob) -> None:
         echo(f"  {stage}: {', '.join(f'{name} {value}' for name, value in own.items())}")
     if job.run is not None and job.run.error and job.state == "failed":
         echo(f"  {job.run.error}")
-    _echo_loss(job)
+    echo_cure(job)
     if figures := read_job_figures(job, stages):
         for line in _describe_figures(figures, has_ended=job.state in ENDED):
             echo(f"  {line}")
@@ -308,9 +308,23 @@ def _echo_job(workspace: Workspace, job: TrainingJob) -> None:
     )
 
 
-def _echo_loss(job: TrainingJob) -> None:
+def echo_cure(job: TrainingJob) -> None:
+    """Print how to go on after a job that ended early; nothing for others."""
     if job.state == "lost":
-        echo(f"Its process is gone. `rlhf policy cancel {job.job_id}`, then order it again.")
+        echo(
+            f"Its process is gone. `rlhf policy cancel {job.job_id}`, then {_describe_order(job)}."
+        )
+    if job.state == "failed":
+        echo(
+            "It is not repeated by itself. To go on from its last checkpoint, "
+            f"{_describe_order(job)}."
+        )
+
+
+def _describe_order(job: TrainingJob) -> str:
+    """How to order the same training once this job has ended: its key names this one for good."""
+    key = job.order.key
+    return "order it again" if key is None else f"order it again with another --key than {key}"
 
 
 def _list_numbers(run: TrackedRun) -> list[str]:

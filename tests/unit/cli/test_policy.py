@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.policy import echo_cure
 from rlhf_pipeline.cli.training_orders import (
     build_order,
     check_inputs,
@@ -15,7 +16,8 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError, ExpectationFailed, NotEnoughVotes
 from rlhf_pipeline.evaluation import GateParams
 from rlhf_pipeline.loop_settings import CandidateParams, LoopSettings
-from rlhf_pipeline.records import TrainingOrder
+from rlhf_pipeline.records import TrainingOrder, utc_now
+from rlhf_pipeline.retraining.jobs import JobState, TrainingJob
 from tests.unit.retraining.test_selection import pairs
 
 LOOP = LoopSettings.parse({"candidate_model": {"beta": 0.2, "sentinels": {"every": 5}}})
@@ -88,3 +90,23 @@ def test_rows_with_one_text_are_named_and_can_be_left_out() -> None:
 def test_training_before_the_first_reward_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="rlhf run learning"):
         check_inputs(Workspace(Settings(home=tmp_path)), order())
+
+
+@pytest.mark.parametrize(
+    ("state", "key", "cure"),
+    [
+        ("failed", None, "To go on from its last checkpoint, order it again.\n"),
+        ("failed", "k1", "order it again with another --key than k1.\n"),
+        ("lost", "k1", "`rlhf policy cancel 1`, then order it again with another --key than k1.\n"),
+        ("succeeded", None, ""),
+    ],
+)
+def test_a_job_that_ended_early_says_how_to_go_on(
+    state: JobState, key: str | None, cure: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ordered = order().model_copy(update={"key": key})
+    job = TrainingJob(
+        job_id=1, order=ordered, state=state, ordered_at=utc_now(), actor="bob", reason="test"
+    )
+    echo_cure(job)
+    assert capsys.readouterr().out.endswith(cure)
