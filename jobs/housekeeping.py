@@ -12,7 +12,6 @@ from functools import partial
 from pathlib import Path
 
 import dagster as dg
-from dagster._core.storage.event_log import SqliteEventLogStorage
 
 from assets.retraining_decision import DECISION_TAG
 from jobs.executors import light_executor
@@ -101,6 +100,9 @@ class Retention:
         """The SQLite file of its events, which Dagster empties and leaves, and the folder of its
         logs.
         """
+        # here: it imports Alembic, which loading the definitions does not need
+        from dagster._core.storage.event_log import SqliteEventLogStorage
+
         events = self.instance.event_log_storage
         if isinstance(events, SqliteEventLogStorage):
             for end in ("", "-wal", "-shm"):

@@ -14,7 +14,7 @@ from dagster._core.launcher.base import CheckRunHealthResult, WorkerStatus  # no
 
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.retraining.jobs import longest_start
-from rlhf_pipeline.store import Heartbeat, Store
+from rlhf_pipeline.store import Heartbeat, Store, homes
 
 LOCATION = "rlhf_pipeline"  # as in workspace.yaml
 FRESH = 0.25  # of `dead_after_seconds`: three heartbeats
@@ -53,8 +53,11 @@ class HeartbeatRunLauncher(dg.DefaultRunLauncher):
 
 @lru_cache(maxsize=1)
 def _open_home() -> tuple[Settings, Store]:
-    """As the definitions read them."""
+    """As the definitions read them. Raises ConfigurationError where the daemon knows another home:
+    there no run would have a heartbeat.
+    """
     settings = Settings.read(folder=Path(__file__).parent.parent)
+    homes.refuse_other_dagster_home(settings, os.environ)
     return settings, Store.of_home(settings)
 
 

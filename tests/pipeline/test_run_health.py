@@ -21,6 +21,7 @@ from jobs.loop import RETRIED, RETRIES_TAG
 from rlhf_pipeline import run_launcher
 from rlhf_pipeline.api_types.filters import AlertFilter
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.records import DriftEvent, TriggerDecision, utc_now
 from rlhf_pipeline.run_launcher import is_dead
@@ -175,6 +176,18 @@ def test_a_run_that_started_and_never_beat_is_dead(world: World) -> None:
     limit, made_at = timedelta(seconds=60), record.update_timestamp
     assert not is_dead(made_at, None, made_at + 2 * limit, limit)
     assert is_dead(made_at, None, made_at + 2.1 * limit, limit)
+
+
+def test_a_daemon_that_knows_another_home_fails_no_run(
+    world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    run = world.run("feedback", Status.STARTED)
+    world.beat(run, seconds_ago=16)
+    monkeypatch.setenv("DAGSTER_HOME", str(tmp_path / "dagster"))
+    monkeypatch.setenv("RLHF_HOME", str(tmp_path / "another"))
+    with pytest.raises(ConfigurationError, match="RLHF_HOME is"):
+        world.monitor()
+    assert world.status(run) == Status.STARTED
 
 
 def test_a_run_that_ends_is_left_alone_after_its_last_beat(world: World) -> None:
