@@ -316,7 +316,9 @@ def _select_returned_cards() -> Select[Any]:
 
 
 def _select_repeatable_cards() -> Select[Any]:
-    """Cards judged once before a moment, without a repeat that is judged or held."""
+    """Cards judged once before a moment, not flagged since, without a repeat that is judged or
+    held.
+    """
     second = cards.alias("second")
     repeat = select(literal(1)).where(
         is_own(second),
@@ -326,8 +328,10 @@ def _select_repeatable_cards() -> Select[Any]:
     )
     return (
         select(cards.c.comparison_id, cards.c.is_swapped)
+        .join(comparisons, comparisons.c.comparison_id == cards.c.comparison_id)
         .where(
             is_own(),
+            is_eligible(),
             cards.c.state == "voted",
             cards.c.kind == CardKind.NORMAL.value,
             cards.c.settled_at < bindparam("before"),

@@ -415,6 +415,16 @@ def test_flagged_comparisons_are_not_dealt(store, clock, publish, offer):
     assert store.cards.remaining_for("ann", PLAIN).reason_empty == "nothing_open"
 
 
+def test_flagged_comparisons_are_not_repeated(store, clock, offer):
+    offer(20)
+    rules = AnnotationRules(repeat_share=0.5, repeat_after=1, gold_share=0)
+    first = {card.comparison_id for card in judge(store, clock, "ann", 10, PLAIN)}
+    store.comparisons.flag([*first], "pii", actor="test")
+    later = judge(store, clock, "ann", 40, rules)
+    assert any(card.kind == CardKind.REPEAT for card in later)
+    assert not first & {card.comparison_id for card in later}
+
+
 def test_the_days_cap_counts_votes_and_held_cards(store, clock, offer):
     offer(20)
     rules = PLAIN.model_copy(update={"max_votes_per_day": 5})
