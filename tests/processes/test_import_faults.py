@@ -178,6 +178,7 @@ class Ended(BaseException):
 
 def test_days_of_a_broken_import_stay_unfinished_until_repeated(rlhf, home, tmp_path, monkeypatch):
     monkeypatch.setenv("RLHF_HOME", str(home))
+    monkeypatch.setattr("rlhf_pipeline.datasets.staging.BATCH_ROWS", 1_000)
     with_pairs(rlhf, tmp_path)
     path = write_csv(tmp_path / "votes.csv", [vote(n) for n in range(2_500)])
 

@@ -14,7 +14,7 @@ import pytest
 from pydantic import SecretStr
 
 from rlhf_pipeline.config import DAGSTER_URL, Settings
-from rlhf_pipeline.records import DriftEvent
+from rlhf_pipeline.records import DriftEvent, utc_now
 from rlhf_pipeline.store import Store
 from tests.postgres import PostgresServer
 from tests.processes.daemon_home import eventually
@@ -228,7 +228,7 @@ def ticks_at_once(project: Any) -> list[dg.RunRequest]:
 
     def tick(_: int) -> list[dg.RunRequest]:
         with Store.open(s.store_url) as store:
-            resources = {"store": store, "now": project.defs.resources["now"]}
+            resources = {"store": store, "now": utc_now}
             with dg.build_sensor_context(instance=project.instance, resources=resources) as context:
                 store.decisions.all()  # connected
                 together.wait(30)

@@ -100,7 +100,7 @@ assert version.params["power"] == 0.5, version.params
 again = home.rlhf("reward", "train", "--kind", "length", "--retrain", "--set", "n_resamples=100")
 assert f"from {version.label}" in again.output, again.output
 question = Question(prompt="ask", completion_a="a long and kind reply", completion_b="no")
-(served,) = Predictor(home.champions, 60).predict([question])
+(served,) = Predictor(champions, 60).predict([question])
 assert served.reward_model == version.label
 assert served.p_calibrated > 0.5, served
 """
