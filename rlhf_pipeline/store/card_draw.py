@@ -144,7 +144,8 @@ class CardDraw:
                     card = self._build_card(c, CardKind.REPEAT, pass_no=2)
                     return {**card, "is_swapped": not is_swapped}
         if self._is_drawn_place(place, self.rules.gold_share, "gold"):
-            for c, free_place in self._gold_places.items():
+            # the last first: practice shows the first, which would be recognised as gold
+            for c, free_place in reversed(self._gold_places.items()):
                 if c not in drawn:
                     return self._build_card(c, CardKind.GOLD, offered_to=free_place)
         return None

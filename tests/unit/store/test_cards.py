@@ -553,6 +553,18 @@ def test_a_practice_round_continues_and_is_made_once(store, gold):
             store.cards.reveal("ann", comparison_id, PRACTICE, {})
 
 
+def test_cards_of_a_practice_round_come_last_as_gold(store, offer, gold):
+    """Whoever read the round and did not practise would recognise them."""
+    offer(60)
+    gold(20)
+    round_ = store.cards.practice("ann", PRACTICE)
+    hand = store.cards.deal("ann", 20, PRACTICE)
+    hidden = {card.comparison_id for card in hand if card.kind == CardKind.GOLD}
+    assert len(round_) == 4
+    assert len(hidden) == 10
+    assert not hidden & set(round_)
+
+
 def test_practised_comparisons_are_not_dealt_to_their_annotator(store, gold):
     store.cards.offer(gold(16), overlap=1)
     practised = list(store.cards.practice("ann", PRACTICE))
