@@ -12,6 +12,7 @@ from rlhf_pipeline.retraining.triggers import (
 )
 
 NOT_SERVED = "answered, not served"
+SERVES_AGAIN = "from before the change, serves again"
 REMEDY_WORDS = {
     "retrain": "retrain",
     "retrain_category": "retrain one category",
@@ -117,7 +118,11 @@ def _find_end(
     # The first policy of a project is promoted by hand, and answers nothing.
     newer = [p for p in policies if p.promoted_at > decision.decided_at and p.previous_version]
     if newer:
-        return f"{newer[-1].label} serves now"
+        newest = newer[-1]
+        served = {p.version for p in policies[: policies.index(newer[0])]}
+        if newest.version in served:  # rolled back: it was trained on the old taste
+            return f"policy {newest.version}, {SERVES_AGAIN}"
+        return f"{newest.label} serves now"
     if decision.action == "fire" and decision.remedy in RETRAINING_REMEDIES:
         return ""
     if decision.action == "fire" and decision.state == "succeeded":

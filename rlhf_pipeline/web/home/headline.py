@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import Literal
 
-from rlhf_pipeline.alerts.changes import NOT_SERVED, read_changes
+from rlhf_pipeline.alerts.changes import NOT_SERVED, SERVES_AGAIN, read_changes
 from rlhf_pipeline.alerts.readings import Reading
 from rlhf_pipeline.api_types.drift import GateOut
 from rlhf_pipeline.permissions import Permission
@@ -79,7 +79,7 @@ def write_headline(
         end = changes[-1].loop_action
         answer = f"{models[:1].upper()}{models[1:]} follow it." if "serves now" in end else ""
         text = f"{describe_event(changes[-1])} {answer or end[:1].upper() + end[1:] + '.'}"
-        return Headline(text=text, tone="good", acts=())
+        return Headline(text=text, tone="warning" if SERVES_AGAIN in end else "good", acts=())
     if "reward_model" not in by_kind:
         return Headline(text=NO_MODEL, tone="info", acts=())
     return Headline(text=NO_CHANGE, tone="good", acts=())

@@ -39,10 +39,10 @@ def decision(number=1, state="pending", remedy="retrain", action="fire", **more)
     )
 
 
-def promotion(moment, kind="policy", previous=1):
+def promotion(moment, kind="policy", previous=1, version=2):
     return Promotion(
         model_name=f"demo.{kind}",
-        version=2,
+        version=version,
         previous_version=previous,
         data_seq=None,
         reason="r",
@@ -98,6 +98,19 @@ def test_a_change_of_taste_ends_with_a_promoted_policy():
         reading = read_one([succeeded], champion=new_reward_model, policies=[policy])
         assert reading.value == ends_at
     assert (reading.detail, reading.progress) == ("demo.policy@2 serves now", "")
+
+
+def test_a_rolled_back_policy_does_not_follow_the_change():
+    """Decisions about simulated or imported days carry times before every promotion."""
+    for first in (NOON, NOON + timedelta(hours=3)):
+        policies = [
+            promotion(first, previous=None, version=1),
+            promotion(NOON + timedelta(hours=4)),
+            promotion(NOON + timedelta(hours=5), previous=2, version=1),
+        ]
+        reading = read_one([decision(state="succeeded")], policies=policies)
+        assert reading.detail == "policy 1, from before the change, serves again"
+        assert reading.value == 0.0, "a person decided"
 
 
 def test_progress_of_an_answer_is_named():
