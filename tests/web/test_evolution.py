@@ -162,6 +162,7 @@ def test_an_approver_serves_another_version_with_a_reason(paged: Web, tmp_path: 
     page = browser.get(f"{paged.url}/evolution").text
     assert "Policy 1 and no reward model serve" in page
     assert "Roll back to it" in page
+    assert "Serve policy 2</button>" in page
     form = {"model": "demo.policy@1", "reason": " "}
     assert browser.post(f"{paged.url}/evolution/promote", data=form).status_code == 422
     back = {"model": "demo.policy@2", "reason": "it was better"}
@@ -225,6 +226,8 @@ def test_a_policy_lists_the_pairs_it_was_trained_on(paged: Web):
     assert gone == {"items": [], "next": None}
     address = f"{paged.url}/evolution/training"
     page = paged.browser(paged.add("engineer")).get(address, params={"model": asked["model"]}).text
+    assert "<h1>What policy 2 learnt from</h1>" in page
+    assert "Clear filters" not in page, "without its model there is no page"
     assert page.count('<details name="row"') == 5
     assert page.count('href="/comparisons/') == 1, "only what is stored"
 

@@ -13,6 +13,7 @@ from rlhf_pipeline.api_types.evolution import (
     EvolutionOut,
     LearntPair,
     NewPromotion,
+    PolicyVersionOut,
     TrainingOut,
 )
 from rlhf_pipeline.api_types.filters import LearntPairFilter, VersionLabel
@@ -161,8 +162,9 @@ def show_learnt(
     version = find_version(site, asked.model)
     if wants_csv(request):
         return send_csv(PAIRS, asked, lambda part: list_pairs(site, version, part))
+    kind = "policy" if isinstance(version, PolicyVersionOut) else "reward model"
     return render_list(
-        replace(PAIRS, title=f"What {version.label} learnt from"),
+        replace(PAIRS, title=f"What {kind} {version.version} learnt from"),
         request,
         site,
         principal,
