@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
+from rlhf_pipeline.api_types.filters import AuditFilter
 from rlhf_pipeline.records import NewVote
 from rlhf_pipeline.reports.annotator_weeks import FIGURES
 from rlhf_pipeline.reports.chart import Chart, day_value
@@ -221,7 +222,7 @@ def test_an_annotator_is_paused_and_left_out_with_the_effect_shown_before(paged:
     assert (lease.status_code, lease.json()["type"]) == (403, "urn:rlhf:problem:paused")
     curator.post(f"/users/{ann.user_id}:pause", json=body | {"is_paused": False})
     assert voter.post("/cards:lease", json={"n": 1}).is_success
-    acts = [link.action for link in paged.store.audit.page(action="users.*")[0]]
+    acts = [link.action for link in paged.store.audit.page(AuditFilter(action="users.*"))[0]]
     assert acts[:2] == ["users.resume", "users.pause"]
 
     browser, address = paged.browser(curator.user), f"{paged.url}/quality/trust"
@@ -230,6 +231,10 @@ def test_an_annotator_is_paused_and_left_out_with_the_effect_shown_before(paged:
     assert browser.post(address, data=form).status_code == 303
     made = paged.store.decisions.latest()
     assert (made.actor, made.reasons) == (curator.user.user_id, ("by hand: careless",))
+    row = browser.get(f"{paged.url}/quality").text
+    assert f'href="/quality/trust?annotator_id={ann.user_id}"' in " ".join(row.split())
+    audit = paged.browser(paged.add("admin")).get(f"{paged.url}/audit").text
+    assert f"<summary>{ann.user_id}</summary>" not in audit, "users by name, not by id"
     page = browser.get(address, params={"annotator_id": ann.user_id}).text
     assert "their votes are left out" in " ".join(page.split())
     again = curator.post(f"/annotators/{ann.user_id}:leave-out", json={"reason": "x"})
