@@ -157,6 +157,14 @@ BUILT_IN = {
     "predictions": Section(
         (predictions.predictions, predictions.completions), Permission.PREDICTIONS_MAKE
     ),
+    "evolution": Section(
+        (evolution.api, evolution.pages),
+        Permission.METRICS_READ,
+        place="Models",
+        tab="Versions",
+        path="/evolution",
+        folder=HERE / "evolution",
+    ),
     "alignment": Section(
         (alignment.api, alignment.pages),
         Permission.METRICS_READ,
@@ -172,14 +180,6 @@ BUILT_IN = {
         tab="Calibration",
         path="/calibration",
         folder=HERE / "calibration",
-    ),
-    "evolution": Section(
-        (evolution.api, evolution.pages),
-        Permission.METRICS_READ,
-        place="Models",
-        tab="Versions",
-        path="/evolution",
-        folder=HERE / "evolution",
     ),
     "compare": Section(
         (compare.api, compare.pages),

@@ -41,9 +41,11 @@ def test_a_first_visit_shows_the_guidelines_and_a_round_that_is_not_counted(
     until(lambda: "Practice 2 of 2" in page.inner_text("#practice"), "the next card")
     page.reload()  # goes on where it was left
     at_the_desk(page)
+    page.evaluate("document.getElementById('notice').hidden = false")  # of an unread completion
     assert "Practice 1 of 1" in page.inner_text("#practice")
     press(page, "5")
     until(lambda: "Not the known answer" in page.inner_text("#practice"), "the known answer")
+    assert page.is_hidden("#notice"), "an accepted answer closes the notice"
     at_the_desk(page)
     page.get_by_role("button", name="Next").click()
     until(lambda: "Explain to a curious" in page.inner_text("#prompt"), "a card that counts")

@@ -116,7 +116,7 @@ def test_an_empty_project_shows_three_steps_until_somebody_votes(paged: Web):
     page = browser.get(f"{paged.url}/").text
     assert "Votes are being collected" in page
     assert "2 votes, 1 simulated; newest day" in " ".join(page.split())
-    silent = "No alert is open. Until a daemon runs, only its silence is watched."
+    silent = "No alert is open. Until a daemon runs, only the rule about it is checked."
     assert silent in " ".join(page.split())
     assert 'href="/comparisons?status=waiting"' in page
 

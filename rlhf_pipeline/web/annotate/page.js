@@ -185,6 +185,7 @@ async function judgePracticeCard() {
     return;
   }
   view.paintDraft(draft);
+  view.notice(null);
   await practice.judge(card, draft.choice);
   settle(); // a key pressed twice does not skip the answer
 }
