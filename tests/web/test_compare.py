@@ -75,7 +75,7 @@ def test_the_page_compares_two_versions_and_shows_their_metric_points(paged: Web
     page = browser.get(f"{paged.url}/compare?a=1&b=2").text
     assert "win rate of policy 2 against policy 1" in page
     assert page.count('<option value="1" selected>') == page.count('<option value="2" selected>')
-    assert page.count("production.quality") == 2
+    assert page.count("production: quality") == 2
     points = browser.get("/compare", params={"a": 1, "b": 2}).json()["points"]
     assert [one["labels"]["model"] for one in points] == ["demo.policy@1", "demo.policy@2"]
 
