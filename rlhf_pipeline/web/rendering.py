@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -168,13 +169,37 @@ def _describe_loss(request: Request) -> str:
 
 
 def names_for(site: Site, asker: Principal) -> dict[str, str]:
-    """Names by user id, for users who may read users."""
-    return names_of(site.store.users.all(), asker) if asker.may(Permission.USERS_READ) else {}
+    """Names by user id, for those who may read users or votes; see `names_of`."""
+    return names_of(site.store.users.all(), asker) if _may_name(asker) else {}
 
 
 def names_of(users: Iterable[User], asker: Principal) -> dict[str, str]:
-    """`names_for` where the users are read already."""
-    return {one.user_id: one.name for one in users} if asker.may(Permission.USERS_READ) else {}
+    """`names_for` where the users are read already. Who reads votes but not users learns no e-mail
+    address.
+    """
+    if asker.may(Permission.USERS_READ):
+        return {one.user_id: one.name for one in users}
+    return display_names(users) if _may_name(asker) else {}
+
+
+def _may_name(asker: Principal) -> bool:
+    return asker.may(Permission.USERS_READ) or asker.may(Permission.VOTES_READ)
+
+
+def display_names(users: Iterable[User]) -> dict[str, str]:
+    """Display names by user id; with the end of the id where several users have one name, and the
+    id where the name is the e-mail address.
+    """
+    found = list(users)
+    n_of_name = Counter(user.name for user in found)
+    return {
+        user.user_id: user.user_id
+        if user.name == user.email
+        else user.name
+        if n_of_name[user.name] == 1
+        else f"{user.name} (…{user.user_id[-6:]})"
+        for user in found
+    }
 
 
 def query_of(filters: Mapping[str, str]) -> str:

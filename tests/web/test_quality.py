@@ -236,6 +236,8 @@ def test_an_annotator_is_paused_and_left_out_with_the_effect_shown_before(paged:
     audit = paged.browser(paged.add("admin")).get(f"{paged.url}/audit").text
     assert f"<summary>{ann.user_id}</summary>" not in audit, "users by name, not by id"
     page = browser.get(address, params={"annotator_id": ann.user_id}).text
+    assert f"<h1>{ann.name} " in page, "people by name"
+    assert ann.email not in page, "curators learn no addresses"
     assert "their votes are left out" in " ".join(page.split())
     again = curator.post(f"/annotators/{ann.user_id}:leave-out", json={"reason": "x"})
     assert again.status_code == 409

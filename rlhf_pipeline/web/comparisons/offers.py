@@ -1,6 +1,5 @@
 """Offers comparisons to annotators, withdraws open judgements, and flags comparisons."""
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from rlhf_pipeline.api_types.comparisons import (
@@ -15,6 +14,7 @@ from rlhf_pipeline.records import User
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.rendering import display_names
 from rlhf_pipeline.web.site import Site
 
 
@@ -86,7 +86,7 @@ def describe(site: Site, done: Offered, annotator_id: str) -> str:
     judgements = format_count(done.n_wanted, "judgement")
     said = f"Requested {judgements} of {format_count(done.n_comparisons, 'comparison')}"
     if annotator_id:
-        names = _name_people(filter(may_be_asked, site.store.users.all()))
+        names = display_names(filter(may_be_asked, site.store.users.all()))
         said += f" from {names.get(annotator_id, annotator_id)}"
     return f"{said}."
 
@@ -104,24 +104,8 @@ def list_people(users: Iterable[User], principal: Principal) -> list[tuple[str, 
             for one in found
         }
     else:
-        names = _name_people(found)
+        names = display_names(found)
     return sorted(names.items(), key=lambda one: one[1].casefold())
-
-
-def _name_people(users: Iterable[User]) -> dict[str, str]:
-    """Display names by user id; with the end of the id where several users have one name, and the
-    id where the name is the e-mail address.
-    """
-    found = list(users)
-    n_of_name = Counter(user.name for user in found)
-    return {
-        user.user_id: user.user_id
-        if user.name == user.email
-        else user.name
-        if n_of_name[user.name] == 1
-        else f"{user.name} (…{user.user_id[-6:]})"
-        for user in found
-    }
 
 
 def _ask_person(site: Site, actor: str, annotator_id: str, ids: Sequence[str], asked: Offer) -> int:

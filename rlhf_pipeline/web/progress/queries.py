@@ -4,10 +4,10 @@ from collections import Counter
 from statistics import median
 
 from rlhf_pipeline.api_types.project import AnnotatorProgress, DayCount, Metrics, ProgressOut, Work
-from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.records import AnnotatorKind
 from rlhf_pipeline.store import RemainingWork
 from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.web.rendering import names_for
 from rlhf_pipeline.web.site import Site
 
 MAX_DAYS = 90
@@ -21,11 +21,7 @@ def project_progress(site: Site, principal: Principal) -> ProgressOut:
     of_today = Counter[str]()
     for one in site.tallies().get(today, ()):
         of_today[one.annotator_id] += one.n_dated
-    names = (
-        {user.user_id: user.name for user in site.store.users.all()}
-        if principal.may(Permission.USERS_READ)
-        else {}
-    )
+    names = names_for(site, principal)
     people = sorted(counted.by_annotator.items(), key=lambda one: (-one[1], one[0]))
     return ProgressOut(
         work=build_work(site.work()),

@@ -21,7 +21,7 @@ from rlhf_pipeline.web.decisions.queries import describe
 from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import query_of, render, see_other
+from rlhf_pipeline.web.rendering import names_for, query_of, render, see_other
 from rlhf_pipeline.web.routing import api_router, problem_responses
 from rlhf_pipeline.web.site import Site
 
@@ -181,7 +181,7 @@ def _render_page(
         problem=problem.detail if problem else None,
         annotator_id=annotator_id,
         user=user,
-        user_name=user.name if user and principal.may(Permission.USERS_READ) else annotator_id,
+        user_name=names_for(site, principal).get(annotator_id, annotator_id),
         effect=effect,
         decision=_find_decision(site, annotator_id),
     )
