@@ -163,7 +163,9 @@ def test_filters_and_zoom_live_in_the_address(site: People, page: Any) -> None:
     page.wait_for_selector("[data-chart] canvas")
     assert open_table(page).count() == 5 * (N_DAYS - 10) + 1
     assert not page.get_by_role("button", name="Reset zoom").is_visible()
-    box = first_chart(page).locator(".chart-drawing canvas").bounding_box()
+    drawing = first_chart(page).locator(".chart-drawing canvas")
+    drawing.scroll_into_view_if_needed()
+    box = drawing.bounding_box()
     page.keyboard.down("Control")
     page.mouse.move(box["x"] + box["width"] / 2, box["y"] + 100)
     page.mouse.wheel(0, -300)

@@ -114,7 +114,7 @@ def test_an_unreachable_server_is_reported():
 def test_a_store_without_its_database_asks_to_be_initialised(postgres):
     with (
         Store.open(postgres.database_url("nothing_here")) as store,
-        pytest.raises(StoreError, match=r"does not exist.*Run `rlhf init`"),
+        pytest.raises(StoreError, match=r"does not exist.*`rlhf init` makes"),
     ):
         store.votes.count()
 
