@@ -165,10 +165,11 @@ def test_no_payload_runs_on_any_other_page(
             == 0
         )
         for more in watched.get_by_role("link", name="More").all()[:1]:
-            n_rows = watched.locator(".list > *").count()
+            rows = watched.locator(":is(.list, .list-more) > *")
+            n_rows = rows.count()
             more.click()  # htmx puts the next part in
             until(
-                lambda n_rows=n_rows: watched.locator(".list > *").count() > n_rows,
+                lambda rows=rows, n_rows=n_rows: rows.count() > n_rows,
                 "the next part of the list",
             )
     watched.goto(site.url + "/guidelines")
