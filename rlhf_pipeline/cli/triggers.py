@@ -1,7 +1,7 @@
-"""`rlhf triggers`: lists, explains, answers and re-decides decisions of the retraining trigger."""
+"""`rlhf triggers`: lists, explains and answers decisions of the retraining trigger."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Annotated
 
@@ -10,14 +10,7 @@ import typer
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import DayRange, FirstDay, LastDay, require_text
 from rlhf_pipeline.cli.tables import echo, show, show_json
-from rlhf_pipeline.cli.trigger_history import (
-    StoredHistory,
-    Timeline,
-    build_fires,
-    build_rows,
-)
 from rlhf_pipeline.errors import ConfigurationError, NotFound
-from rlhf_pipeline.parameters import parse_parameters
 from rlhf_pipeline.records import Quarantine, TriggerDecision
 from rlhf_pipeline.retraining import answers
 from rlhf_pipeline.retraining.answers import Answer
@@ -33,15 +26,12 @@ from rlhf_pipeline.retraining.messages import (
     describe_decision,
     describe_figures,
     describe_state,
+    known_seq,
     summarise_decision,
 )
-from rlhf_pipeline.retraining.replay import known_seq
-from rlhf_pipeline.retraining.scores import KnownChange
-from rlhf_pipeline.retraining.triggers import TriggerParams
 from rlhf_pipeline.store import Store
 
 app = typer.Typer(help="Decisions to retrain, and what led to each.", no_args_is_help=True)
-CHANGED = "changed settings"
 NO_DECISION = "No retraining was decided on yet: no detector has reported a change."
 ACTOR = "rlhf triggers"
 DecisionId = Annotated[
@@ -150,92 +140,6 @@ def lift(decision: DecisionId, reason: Reason) -> None:
         ),
     )
     _echo_made(made)
-
-
-@app.command("replay")
-def replay(
-    changes: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--set",
-            metavar="NAME=VALUE",
-            help="A parameter of the trigger or of a detector; an unknown name lists the known "
-            "ones. Repeatable.",
-        ),
-    ] = None,
-    first: FirstDay = None,
-    last: LastDay = None,
-    within: Annotated[
-        int, typer.Option(min=1, help="Votes after a change within which a fire is right.")
-    ] = 2500,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all as JSON.")] = False,
-) -> None:
-    """Decide the history again: each stored decision from its own evidence, then the whole timeline
-    with the current settings and with those of --set, such as confirmations=3.
-
-    Exits with 1 if a stored decision is not reproduced.
-    """
-    days, history = DayRange(first, last), StoredHistory(Workspace.open())
-    params = parse_parameters(TriggerParams, changes, **history.current.model_dump())
-    stored = [d for d in history.decisions if d.decided_at.date().isoformat() in days]
-    differing = {d.stored_id: found for d in stored if (found := find_differences(d))}
-    wanted = {"current settings": history.current}
-    if changes:
-        wanted[changes[0] if len(changes) == 1 else CHANGED] = params
-    timelines = history.compare(wanted, days, within)
-    seqs = history.seqs_of(days)
-    known = [change for change in history.known_changes if change.seq in seqs]
-    if as_json:
-        show_json(
-            {
-                "n_reproduced": len(stored) - len(differing),
-                "n_stored": len(stored),
-                "differences": {str(number): found for number, found in differing.items()},
-                "known_changes": [change.model_dump() for change in known],
-                "timelines": [timeline.model_dump(mode="json") for timeline in timelines],
-                "mean_run_s": history.mean_run_s,
-            }
-        )
-    else:
-        _show_reproduction(len(stored), differing)
-        if len(changes or ()) > 1:
-            echo(f"{CHANGED}: {', '.join(changes or ())}")
-        if seqs:
-            _show_timelines(history, timelines, known)
-    if differing:
-        raise typer.Exit(1)
-
-
-def _show_reproduction(n: int, differing: Mapping[int, Sequence[str]]) -> None:
-    echo(
-        f"{n - len(differing)} of {n} stored decisions are reproduced from their own evidence."
-        if n
-        else "The trigger stored no decision in these days."
-    )
-    for number, lines in differing.items():
-        for line in lines:
-            echo(f"  decision {number}: {line}", fg=typer.colors.RED)
-
-
-def _show_timelines(
-    history: StoredHistory, timelines: Sequence[Timeline], known: Sequence[KnownChange]
-) -> None:
-    for change in known:
-        echo(f"known change: vote {change.seq:,} ({change.source})")
-    if not known:
-        echo("No change is known in these days, so every fire counts as false.")
-    show(
-        list(build_rows(timelines, history)),
-        title=f"the trigger over {timelines[0].score.n_votes:,} votes",
-        empty="",
-    )
-    show(
-        list(build_fires(timelines)),
-        title="fires",
-        empty="No timeline has a fire in these days.",
-    )
-    for line in history.describe_limits(known):
-        echo(line)
 
 
 def _echo_made(made: TriggerDecision) -> None:

@@ -121,3 +121,9 @@ def _describe_outcome(decision: TriggerDecision, answered_by: int | None) -> str
         "submitted": f"{task} runs",
         "failed": f"{task} failed",
     }.get(decision.state, done)
+
+
+def known_seq(decision: TriggerDecision) -> int | None:
+    """The last vote that the decision knew; None if it does not say."""
+    seq = decision.evidence.get("looked_at", {}).get("max_seq")
+    return seq if isinstance(seq, int) else None

@@ -14,7 +14,6 @@ from rlhf_pipeline.store.calibrations import Calibrations
 from rlhf_pipeline.store.cards import Cards, RemainingWork
 from rlhf_pipeline.store.comparisons import Comparisons, PublishResult
 from rlhf_pipeline.store.completions_cache import CompletionsCache
-from rlhf_pipeline.store.decision_history import DecisionHistory
 from rlhf_pipeline.store.decisions import Decisions
 from rlhf_pipeline.store.detectors import Detectors
 from rlhf_pipeline.store.engine import BUSY_TIMEOUT_S, Database
@@ -69,7 +68,6 @@ class Store:
         self.events = Events(database)
         self.decisions = Decisions(database)
         self.training_jobs = TrainingJobs(database)
-        self.decision_history = DecisionHistory(database)
         self.taste_changes = TasteChangeLog(database)
         self.adjudications = Adjudications(database)
         self.promotions = Promotions(database)

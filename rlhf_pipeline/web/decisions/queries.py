@@ -26,10 +26,10 @@ from rlhf_pipeline.retraining.explanation import (
 from rlhf_pipeline.retraining.messages import (
     describe_state,
     format_figures,
+    known_seq,
     read_causes,
     summarise_decision,
 )
-from rlhf_pipeline.retraining.replay import known_seq
 from rlhf_pipeline.retraining.triggers import RETRAINING_REMEDIES
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.pagination import make_cursor, parse_cursor

@@ -1,14 +1,12 @@
-"""`rlhf triggers`: decisions listed, explained and decided again from their evidence."""
+"""`rlhf triggers`: decisions listed, explained and answered."""
 
 import json
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 from click.testing import Result
-from sqlalchemy import text
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
@@ -90,58 +88,6 @@ def test_a_fire_is_explained_with_thresholds_events_and_replay(decided: LearntHo
         "A replay from this evidence gives the same decision.",
     ):
         assert part in output
-
-
-def replayed(home: LearntHome, *arguments: str) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(home.rlhf("triggers", "replay", "--json", *arguments).output)
-    return found
-
-
-def fires(found: dict[str, Any]) -> dict[str, list[int]]:
-    return {
-        timeline["name"]: [
-            decision["evidence"]["looked_at"]["max_seq"]
-            for decision in timeline["decisions"]
-            if decision["action"] == "fire"
-        ]
-        for timeline in found["timelines"]
-    }
-
-
-def test_stored_decisions_are_reproduced_from_their_evidence(decided: LearntHome) -> None:
-    output = decided.rlhf("triggers", "replay").output
-    assert "2 of 2 stored decisions are reproduced" in output
-    assert "known change: vote 280 (change 1, recorded by the trigger)" in output
-    assert "finds the change at 280" in output
-    assert "After another fire another champion would serve" in output
-    assert "counts as true until it is retracted" in output
-
-
-def test_changed_settings_decide_the_history_anew(decided: LearntHome) -> None:
-    # both events have a seq below 350, the vote at which the first decision was made
-    wanted = {"as decided": [351], "current settings": [350]}
-    assert fires(replayed(decided)) == wanted
-    assert fires(replayed(decided, "--set", "confirmations=3")) == {
-        **wanted,
-        "confirmations=3": [],
-    }
-    late = replayed(decided, "--set", "min_new_votes=700", "--set", "cool_down_hours=0")
-    assert fires(late)["changed settings"] == [720]
-    assert late["timelines"][2]["score"]["found"] == {"720": 280}
-    assert fires(replayed(decided, "--from", "2026-01-03"))["as decided"] == []
-
-
-def test_decision_that_is_not_reproduced_exits_with_1(decided: LearntHome, tmp_path: Path) -> None:
-    home = decided.copied(tmp_path / "home")
-    with home.store as store, store.database.write_transaction() as connection:
-        connection.execute(
-            text("UPDATE decisions SET record = replace(record, :stored, :other)"),
-            {"stored": '"confirmations":2', "other": '"confirmations":3'},
-        )
-    result = run(home, "replay")
-    assert result.exit_code == 1
-    assert "1 of 2 stored decisions are reproduced" in result.output
-    assert "decision 2: action: fire was stored, hold now" in result.output
 
 
 def test_a_waiting_decision_is_answered_and_its_quarantine_lifted(
