@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import Depends, Query, Request
 from pydantic import BaseModel, create_model
-from starlette.responses import RedirectResponse, Response
+from starlette.responses import Response
 
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.filters import OTHER_PLACE, Filter
@@ -120,12 +120,3 @@ def render_list(
         problem=problem.detail if problem else None,
         **values,
     )
-
-
-def keep_csv_address(pages: APIRouter, path: str, model: type[Filter]) -> None:
-    """Leads `path`.csv, which scripts of people may have, to the file of the list."""
-
-    @pages.get(f"{path}.csv")
-    def redirect(request: Request, _: Annotated[Any, page_filter(model)]) -> Response:
-        query = f"{request.url.query}&" if request.url.query else ""
-        return RedirectResponse(f"{path}?{query}format=csv", 308)

@@ -28,7 +28,6 @@ from rlhf_pipeline.web.day_figures import DayFigures
 from rlhf_pipeline.web.memory_cache import CachedValue, CacheTimes, ExpiringCache
 from rlhf_pipeline.web.progress.vote_counts import count_votes
 from rlhf_pipeline.web.readiness import ReadinessCheck
-from rlhf_pipeline.web.streams import Streams
 
 if TYPE_CHECKING:
     from rlhf_pipeline.artefacts import Artefacts
@@ -73,7 +72,6 @@ class Site:
         self.settings = settings
         self.store = store
         self.auth = Auth(store, settings, known_for_s=cache_times.token_s)
-        self.streams = Streams()
         self.cards = CardDealer(store)
         self.day_figures = DayFigures(store, cache_times.figures_s)
         self.vote_counts = CachedValue(lambda: count_votes(self.tallies()), cache_times.work_s)

@@ -3,8 +3,6 @@ progress, feedback, audit.
 """
 
 import json
-import threading
-import time
 import uuid
 
 import httpx
@@ -17,7 +15,6 @@ from rlhf_pipeline.records import AnnotatorKind, Choice
 from rlhf_pipeline.votes.counting import counting
 from rlhf_pipeline.votes.preference_pairs import make_pairs
 from tests.web.conftest import DAY, Web
-from tests.web.databases import on_sqlite
 
 
 def judge_all(client: httpx.Client, choice: str = "a", **more: object) -> list[dict]:
@@ -201,35 +198,6 @@ def test_progress_counts_what_stands(web: Web):
         6,
         10,
     )
-
-
-@on_sqlite
-def test_progress_is_told_as_it_happens_and_to_nobody_who_lost_the_right(web: Web):
-    web.publish(3)
-    ann, reader = web.client("annotator"), web.client("approver")
-    events: list[dict] = []
-    ended = threading.Event()
-
-    def listen() -> None:
-        with reader.stream("GET", "/progress/events") as stream:
-            assert stream.headers["content-type"].startswith("text/event-stream")
-            for line in stream.iter_lines():
-                if line.startswith("data: "):
-                    events.append(json.loads(line.removeprefix("data: ")))
-        ended.set()
-
-    threading.Thread(target=listen, daemon=True).start()
-    deadline = time.monotonic() + 20
-    while not events:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    assert events[0]["votes"] == 0
-    judge_all(ann)
-    while events[-1]["votes"] < 3:
-        assert time.monotonic() < deadline
-        time.sleep(0.05)
-    web.store.users.disable(reader.user.user_id, actor="test")
-    assert ended.wait(10)
 
 
 def test_feedback_is_kept_and_a_correction_becomes_a_vote(web: Web):

@@ -30,7 +30,6 @@ from rlhf_pipeline.web.lists import (
     FilterField,
     ListPage,
     RowList,
-    keep_csv_address,
     page_filter,
     render_list,
     send_csv,
@@ -118,9 +117,6 @@ def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) 
     if wants_csv(request):
         return send_csv(COMPARISONS, asked, lambda part: queries.comparisons(site, part))
     return _render_list(site, request, principal, asked)
-
-
-keep_csv_address(pages, COMPARISONS.path, ComparisonFilter)
 
 
 @pages.get("/comparisons/{comparison_id}")

@@ -24,7 +24,6 @@ from rlhf_pipeline.web.lists import (
     FilterField,
     ListPage,
     RowList,
-    keep_csv_address,
     page_filter,
     render_list,
     send_csv,
@@ -116,9 +115,6 @@ def show_page(site: AnySite, request: Request, principal: Reader, shown: Shown) 
     if wants_csv(request):
         return send_csv(CONSENSUS, shown, lambda part: queries.page(site, part).page)
     return _render(site, request, principal, shown)
-
-
-keep_csv_address(pages, CONSENSUS.path, ConsensusFilter)
 
 
 @pages.post("/consensus/decide")

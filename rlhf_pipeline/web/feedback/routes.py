@@ -17,7 +17,6 @@ from rlhf_pipeline.web.lists import (
     FilterField,
     ListPage,
     RowList,
-    keep_csv_address,
     page_filter,
     render_list,
     send_csv,
@@ -107,9 +106,6 @@ def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) 
     ]
     shown = ListPage(asked, _list_feedback(site, asked), fields)
     return render_list(FEEDBACK, request, site, principal, shown, names=names_for(site, principal))
-
-
-keep_csv_address(pages, FEEDBACK.path, FeedbackFilter)
 
 
 def _list_feedback(site: Site, asked: FeedbackFilter) -> Page[Feedback]:

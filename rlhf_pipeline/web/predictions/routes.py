@@ -3,6 +3,7 @@
 from typing import Annotated, Any
 
 from fastapi import Depends
+from fastapi.responses import StreamingResponse
 
 from rlhf_pipeline.api_types.predictions import (
     PairsToPredict,
@@ -16,8 +17,7 @@ from rlhf_pipeline.completions import CompletionParams
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.routing import api_router, problem_responses
-from rlhf_pipeline.web.streams import EventStream
+from rlhf_pipeline.web.routing import api_router
 
 predictions = api_router("predictions")
 Reader = Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))]
@@ -58,13 +58,8 @@ EVENTS: dict[int | str, dict[str, Any]] = {
 }
 
 
-@completions.post(
-    "/completions:stream",
-    status_code=200,
-    responses=EVENTS | problem_responses(429),
-    response_class=EventStream,
-)
-def stream(site: AnySite, principal: Asker, body: ToComplete) -> EventStream:
+@completions.post("/completions:stream", responses=EVENTS, response_class=StreamingResponse)
+def stream(site: AnySite, _: Asker, body: ToComplete) -> StreamingResponse:
     """One completion by the configured provider, as server-sent events. It is stored, and the same
     request is answered from the store.
     """
@@ -76,6 +71,5 @@ def stream(site: AnySite, principal: Asker, body: ToComplete) -> EventStream:
         seed=body.seed,
         system=body.system,
     )
-    return EventStream(
-        site.streams, principal.token.token_id, lambda: site.completer.stream(body.prompt, params)
-    )
+    events = site.completer.stream(body.prompt, params)
+    return StreamingResponse(events, media_type="text/event-stream")

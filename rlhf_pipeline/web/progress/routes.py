@@ -1,11 +1,8 @@
-"""Routes of progress: figures once, as events, as a page and as a file."""
+"""Routes of progress: figures as JSON, as a page and as a file."""
 
-import asyncio
-from collections.abc import AsyncIterator
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
-from starlette.concurrency import run_in_threadpool
 
 from rlhf_pipeline.api_types.project import AnnotatorProgress, Metrics, ProgressOut
 from rlhf_pipeline.permissions import Permission
@@ -17,21 +14,11 @@ from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.downloads import csv_of
 from rlhf_pipeline.web.progress import queries
 from rlhf_pipeline.web.rendering import render
-from rlhf_pipeline.web.routing import api_router, problem_responses
-from rlhf_pipeline.web.site import Site
-from rlhf_pipeline.web.streams import EventStream
+from rlhf_pipeline.web.routing import api_router
 
 api = api_router("progress", "charts")
 pages = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.PROGRESS_READ))]
-LOOK_S = 1.0
-STILL_HERE_S = 15.0  # between two comments on a quiet stream: proxies drop silent ones
-EVENTS: dict[int | str, dict[str, Any]] = {
-    200: {
-        "description": "An event `progress` whenever a figure changes.",
-        "content": {"text/event-stream": {"schema": {"type": "string"}}},
-    }
-}
 DAYS_DRAWN = 366
 
 
@@ -52,64 +39,12 @@ def read_chart(site: AnySite, principal: Reader, days: Days) -> Response:
     return answer_chart(chart_votes_by_day(counts, first, last, links=may_list))
 
 
-@api.get(
-    "/progress/events",
-    status_code=200,
-    responses=EVENTS | problem_responses(429),
-    response_class=EventStream,
-)
-async def events(site: AnySite, principal: Reader, request: Request) -> EventStream:
-    """Progress as server-sent events, as long as you may read it; at most 10 streams of a token or
-    session at once.
-    """
-    secret = site.auth.secret_of(request) or ""
-    return EventStream(
-        site.streams,
-        principal.token.token_id,
-        lambda: stream_progress(site, secret, from_cookie=principal.is_session),
-    )
-
-
 @api.get("/metrics", tags=["metrics"])
 def metrics(
     site: AnySite, _: Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 ) -> Metrics:
     """Figures for scripts."""
     return queries.metrics(site)
-
-
-async def stream_progress(
-    site: Site,
-    secret: str,
-    *,
-    from_cookie: bool,
-    look_s: float = LOOK_S,
-    still_here_s: float = STILL_HERE_S,
-) -> AsyncIterator[str]:
-    seen_seq = -1
-    sent = ""
-    quiet = 0.0
-    while True:
-        newest = await run_in_threadpool(site.store.audit.head)
-        if newest[0] != seen_seq:
-            # The stream ends with the session.
-            principal = site.auth.cached_principal(secret) or await run_in_threadpool(
-                site.auth.find_principal, secret, from_cookie=from_cookie
-            )
-            if principal is None or not principal.may(Permission.PROGRESS_READ):
-                return
-            now = (
-                await run_in_threadpool(queries.project_progress, site, principal)
-            ).model_dump_json()
-            seen_seq = newest[0]
-            if now != sent:
-                sent, quiet = now, 0.0
-                yield f"event: progress\ndata: {now}\n\n"
-        if quiet >= still_here_s:
-            quiet = 0.0
-            yield ": still here\n\n"
-        await asyncio.sleep(look_s)
-        quiet += look_s
 
 
 @pages.get("/progress")

@@ -16,7 +16,6 @@ from rlhf_pipeline.web.lists import (
     FilterField,
     ListPage,
     RowList,
-    keep_csv_address,
     page_filter,
     render_list,
     send_csv,
@@ -90,9 +89,6 @@ def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) 
     ]
     shown = ListPage(asked, read_page(asked), fields)
     return render_list(QUALITY, request, site, principal, shown, marks=WORDS)
-
-
-keep_csv_address(pages, QUALITY.path, QualityFilter)
 
 
 @pages.get("/quality/annotator")

@@ -4,7 +4,6 @@
 import { render } from "./markdown.js";
 
 const MOMENT = 5_000; // milliseconds between two looks at the state of the moment
-const QUIET = 2_000; // milliseconds between two refreshes of live figures
 
 const theme = document.querySelector("#theme");
 if (theme) {
@@ -223,24 +222,3 @@ document.addEventListener("htmx:before:response", (event) => {
   if (isLoggedOut) showOutage("You are logged out. Log in and reload the page.");
   else showOutage(status < 500 ? "" : `The server answered ${status}; ${SOON}`);
 });
-
-const live = document.querySelector("[data-live]");
-if (live && "EventSource" in globalThis) {
-  const state = document.querySelector("#live-state");
-  const source = new EventSource(live.dataset.live);
-  let timer = 0;
-  let isFirst = true;
-  source.addEventListener("progress", () => {
-    state.textContent = "live";
-    if (isFirst) {
-      isFirst = false; // what the page shows already
-      return;
-    }
-    timer ||= setTimeout(() => {
-      timer = 0;
-      globalThis.htmx?.trigger("#live", "refresh");
-    }, QUIET);
-  });
-  source.addEventListener("error", () => (state.textContent = "not live: the connection is lost"));
-  addEventListener("pagehide", () => source.close());
-}

@@ -23,7 +23,6 @@ from rlhf_pipeline.web.lists import (
     FilterField,
     ListPage,
     RowList,
-    keep_csv_address,
     page_filter,
     render_list,
     send_csv,
@@ -106,9 +105,6 @@ def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) 
         names=names,
         flags=VOTE_FLAG_WORDS,
     )
-
-
-keep_csv_address(pages, VOTES.path, VoteFilter)
 
 
 def _list_fields(site: Site, names: Mapping[str, str]) -> list[FilterField]:
