@@ -1,9 +1,10 @@
-"""The permissions of the web app and the API, and the permissions of each role."""
+"""The permissions of the web app and the API, those of each role, and who holds them."""
 
 from collections.abc import Iterable
+from dataclasses import dataclass
 from enum import StrEnum
 
-from rlhf_pipeline.records import Role
+from rlhf_pipeline.records import Role, Token, User
 
 
 class Permission(StrEnum):
@@ -91,3 +92,30 @@ def is_blind(roles: Iterable[Role]) -> bool:
 def permissions_of(roles: Iterable[Role]) -> frozenset[Permission]:
     """All that any of the roles brings."""
     return frozenset().union(*(ROLE_PERMISSIONS[role] for role in roles))
+
+
+@dataclass(frozen=True)
+class Principal:
+    """An authenticated user, with the token used and its permissions."""
+
+    user: User
+    token: Token
+    permissions: frozenset[Permission]
+
+    @property
+    def user_id(self) -> str:
+        return self.user.user_id
+
+    @property
+    def is_session(self) -> bool:
+        return self.token.kind == "session"
+
+    def may(self, permission: Permission) -> bool:
+        return permission in self.permissions
+
+    @property
+    def is_blind(self) -> bool:
+        """Whether the user's roles read nobody else's votes, whatever the scopes of the token: its
+        owner can make another.
+        """
+        return is_blind(self.user.roles)

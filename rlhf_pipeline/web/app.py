@@ -1,36 +1,145 @@
-"""Builds the web app of one project from its sections, and serves health checks and OpenAPI."""
+"""Builds the web app from its sections; serves health checks, /metrics and OpenAPI."""
 
 import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from typing import Any
 
-from fastapi import Depends, FastAPI
+from fastapi import APIRouter, Depends, FastAPI, Request, Response
+from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware.gzip import GZipMiddleware
-from starlette.responses import JSONResponse, Response
+from starlette.responses import JSONResponse
 
 from rlhf_pipeline import __version__
 from rlhf_pipeline.alerts.rounds import watch_alerts
+from rlhf_pipeline.api_types.base import ProblemDetail, ProblemDocument
 from rlhf_pipeline.api_types.project import Health, Readiness
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.store import Store, homes
+from rlhf_pipeline.telemetry.prometheus import CONTENT_TYPE
 from rlhf_pipeline.telemetry.tracing import open_tracer
-from rlhf_pipeline.web import openapi, scrape
-from rlhf_pipeline.web.dependencies import AnySite, public, refuse_undeclared
 from rlhf_pipeline.web.memory_cache import CacheTimes
+from rlhf_pipeline.web.middleware import LOOPBACK, Guard, RequestMeter, host_name
 from rlhf_pipeline.web.preferences.queries import read_ahead
-from rlhf_pipeline.web.problems import install_problem_handlers
+from rlhf_pipeline.web.problems import Problem, install_problem_handlers, problem_response
 from rlhf_pipeline.web.rendering import STATIC, Pages, problem_page
-from rlhf_pipeline.web.request_meter import RequestMeter
-from rlhf_pipeline.web.routing import PREFIX, api_router
+from rlhf_pipeline.web.routing import (
+    PREFIX,
+    AnySite,
+    RequiredPermission,
+    address_of,
+    api_router,
+    guard_of,
+    needs,
+    public,
+    refuse_undeclared,
+)
 from rlhf_pipeline.web.section import Section, SectionFiles
 from rlhf_pipeline.web.sections import SECTIONS
-from rlhf_pipeline.web.security import Guard
 from rlhf_pipeline.web.site import Site
 
+THIS_MACHINE = frozenset({"127.0.0.1", "::1"})  # the addresses of this machine's own programs
 health = api_router("health")
+
+VERSION = "3.1.0"
+ABOUT = (
+    "Every action of the pages is available as a route. Errors are problem documents (RFC 9457). "
+    "Repeating a vote or feedback with the same `Idempotency-Key` stores it once and returns the "
+    "first answer. "
+    "Lists continue with `cursor` = `next`."
+)
+TOKEN_SCHEME = {
+    "type": "http",
+    "scheme": "bearer",
+    "description": "`rlhf_…`, created on the page `me` or with `rlhf users token`.",
+}
+
+
+def describe_api(app: FastAPI, routes: list[APIRoute]) -> dict[str, Any]:
+    """The OpenAPI document of the routes, with `x-permission`."""
+    document = get_openapi(
+        title=app.title,
+        version=app.version,
+        openapi_version=VERSION,
+        description=ABOUT,
+        routes=routes,
+    )
+    schemas = document.setdefault("components", {}).setdefault("schemas", {})
+    for model in (ProblemDetail, ProblemDocument):
+        schemas[model.__name__] = model.model_json_schema(
+            ref_template="#/components/schemas/{model}"
+        )
+        schemas[model.__name__].pop("$defs", None)
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    session = {
+        "type": "apiKey",
+        "in": "cookie",
+        "name": app.state.site.auth.cookie,
+        "description": "Session of a browser that logged in.",
+    }
+    document["components"]["securitySchemes"] = {"token": TOKEN_SCHEME, "session": session}
+    for route in routes:
+        for method in route.methods or ():
+            _complete_operation(document["paths"][route.path_format][method.lower()], route, method)
+    return document
+
+
+def _complete_operation(operation: dict[str, Any], route: APIRoute, method: str) -> None:
+    guard = guard_of(route)
+    responses = operation.setdefault("responses", {})
+    statuses = [400, 422, 500, 503]
+    if isinstance(guard, RequiredPermission):
+        operation["security"] = [{"token": []}, {"session": []}]
+        operation["x-permission"] = guard.permission.value if guard.permission else None
+        statuses += [401, 403]
+    else:
+        operation["security"] = []
+        operation["x-public"] = guard.why if guard else None
+    if "{" in route.path:
+        statuses.append(404)
+    if method in ("POST", "PUT", "PATCH"):
+        statuses.append(413)
+    if method == "POST":
+        statuses.append(409)
+    for status in statuses:
+        if status == 422 or str(status) not in responses:
+            responses[str(status)] = problem_response(status)
+
+
+metrics = APIRouter()
+SCRAPED = public("open to programs of this machine; others need the permission metrics.read")
+SCRAPER = needs(Permission.METRICS_READ)
+
+
+@metrics.get("/metrics", dependencies=[Depends(SCRAPED)], include_in_schema=False)
+async def scrape(site: AnySite, request: Request) -> Response:
+    if not _is_from_this_machine(site, request):
+        try:
+            await SCRAPER(request)
+        except Problem as refusal:  # elsewhere than below /api/ it would become a page
+            return refusal.response()
+    text = await run_in_threadpool(site.metrics_text)
+    return Response(text, headers={"Content-Type": CONTENT_TYPE})
+
+
+def _is_from_this_machine(site: Site, request: Request) -> bool:
+    """Whether the client needs no token. With a public address there is a proxy, perhaps on this
+    machine, which may hide its clients.
+    """
+    return (
+        LOOPBACK.issuperset(site.settings.web_hosts)
+        and "authorization" not in request.headers
+        and address_of(request) in THIS_MACHINE
+        and host_name(request.headers.get("host", "")) in LOOPBACK
+    )
+
+
 OPEN = [Depends(public("health checks reveal no data"))]
 
 
@@ -75,7 +184,7 @@ def create_app(
     app.state.pages = Pages(sections)
     described = [route for section in sections.values() for route in section.api_routes()]
     described += [route for route in health.routes if isinstance(route, APIRoute)]
-    app.router.routes.extend([*described, *scrape.router.routes])
+    app.router.routes.extend([*described, *metrics.routes])
     if has_pages:
         for section in sections.values():
             app.router.routes.extend(section.page_routes())
@@ -122,7 +231,7 @@ def _serve_description(app: FastAPI, routes: list[APIRoute]) -> None:
     @functools.cache
     def document() -> JSONResponse:
         # takes 0.2 s; blocks no other request
-        return JSONResponse(openapi.describe(app, routes))
+        return JSONResponse(describe_api(app, routes))
 
     def describe() -> Response:
         """This document."""

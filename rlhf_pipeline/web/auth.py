@@ -4,7 +4,6 @@ import hmac
 import os
 import secrets
 import threading
-from dataclasses import dataclass
 from datetime import timedelta
 from functools import cached_property
 from itertools import count
@@ -19,48 +18,23 @@ from starlette.responses import Response
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.files import write_atomically
-from rlhf_pipeline.permissions import Permission, is_blind, permissions_of
+from rlhf_pipeline.permissions import Permission, Principal, permissions_of
 from rlhf_pipeline.records import Role, Token, User
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.tokens import PREFIX
 from rlhf_pipeline.web.memory_cache import CacheTimes, ExpiringCache
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.security import DEVICE, SESSION
 
 SECRET_FILE = "web_secret"
+# prefix of the name of every home's session cookie, after `__Host-` where the app has https
+SESSION = "rlhf_session"
+DEVICE = "rlhf_device"  # likewise, of the cookie that identifies a user's browser
 SESSION_LASTS = timedelta(days=7)
 DEVICE_LASTS = timedelta(days=180)
 LOGIN_LINK_LASTS = timedelta(hours=24)
 LEAST_PASSWORD = 10
 MOST_PASSWORD = 1000  # characters: a longer password would make hashing a denial of service
 HASHES_AT_ONCE = 2  # each takes 64 MB
-
-
-@dataclass(frozen=True)
-class Principal:
-    """An authenticated user, with the token used and its permissions."""
-
-    user: User
-    token: Token
-    permissions: frozenset[Permission]
-
-    @property
-    def user_id(self) -> str:
-        return self.user.user_id
-
-    @property
-    def is_session(self) -> bool:
-        return self.token.kind == "session"
-
-    def may(self, permission: Permission) -> bool:
-        return permission in self.permissions
-
-    @property
-    def is_blind(self) -> bool:
-        """Whether the user's roles read nobody else's votes, whatever the scopes of the token: its
-        owner can make another.
-        """
-        return is_blind(self.user.roles)
 
 
 class Auth:

@@ -1,6 +1,6 @@
 """Reads and validates submitted forms.
 
-web/security.py checks the origin of a form, and its route checks the permission.
+web/middleware.py checks the origin of a form, and its route checks the permission.
 """
 
 from collections.abc import Callable

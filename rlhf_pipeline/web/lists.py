@@ -1,23 +1,110 @@
-"""Shows lists as pages: filters, number of rows, opened row and CSV file are the same for all."""
+"""Lists: cursors, filters, pages of rows, and CSV files that are safe in a spreadsheet."""
 
-from collections.abc import Callable, Mapping, Sequence
+import base64
+import binascii
+import csv
+import heapq
+import io
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date, datetime
+from enum import Enum
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
+import pandas as pd
 from fastapi import Depends, Query, Request
 from pydantic import BaseModel, create_model
-from starlette.responses import Response
+from starlette.responses import Response, StreamingResponse
 
-from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.base import LARGEST, MOST_LISTED, Page
 from rlhf_pipeline.api_types.filters import OTHER_PLACE, Filter
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
+from rlhf_pipeline.datasets.formats.csv import protect_cell
+from rlhf_pipeline.permissions import Principal
+from rlhf_pipeline.records import OWN_SOURCE, Category
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.site import Site
 
+Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the previous page.")]
+Limit = Annotated[int, Query(ge=1, le=MOST_LISTED)]
+Paged = Annotated[Filter, Query()]  # of a list without filters
 F = TypeVar("F", bound=Filter)
 M = TypeVar("M", bound=BaseModel)
+AT_ONCE = 200
+MAX_ANNOTATORS = 500
+PEOPLE_FLAG_WORDS = {
+    "pii": "personal data",
+    "identity": "mentions its model",
+    "broken": "unreadable",
+}
+VOTE_FLAG_WORDS = PEOPLE_FLAG_WORDS | {"undone": "undone"}
+COMPARISON_FLAG_WORDS = PEOPLE_FLAG_WORDS | {
+    "identical": "identical completions",
+    "repeated": "repeated pair",
+}
+
+
+def make_cursor(*place: str | int) -> str:
+    """
+    >>> parse_cursor(make_cursor("2026-01-01", 7), str, int)
+    ('2026-01-01', 7)
+    """
+    return (
+        base64.urlsafe_b64encode(json.dumps(place, separators=(",", ":")).encode())
+        .decode()
+        .rstrip("=")
+    )
+
+
+def parse_cursor(cursor: str | None, *kinds: type) -> tuple[Any, ...] | None:
+    """Raises Problem 422 for an invalid cursor."""
+    if cursor is None:
+        return None
+    try:
+        place = json.loads(
+            base64.b64decode(cursor + "=" * (-len(cursor) % 4), altchars=b"-_", validate=True)
+        )
+        if (
+            isinstance(place, list)
+            and [type(part) for part in place] == list(kinds)
+            and all(_is_sane(part) for part in place)
+        ):
+            return tuple(place)
+    except (binascii.Error, ValueError, RecursionError):
+        pass
+    raise cursor_problem()
+
+
+def cursor_problem() -> Problem:
+    return Problem(
+        422,
+        "Invalid cursor. Send `next` of an earlier page of this list, or leave it out.",
+        kind="invalid",
+        errors=[("query.cursor", "is not a cursor of this list")],
+    )
+
+
+def _is_sane(part: Any) -> bool:
+    return (
+        "\x00" not in part and part.isprintable() if isinstance(part, str) else abs(part) <= LARGEST
+    )
+
+
+def plain_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame as dictionaries, with None for missing values."""
+    columns = {name: _plain_values(frame[name]) for name in frame.columns}
+    return [
+        dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)
+    ]
+
+
+def _plain_values(column: "pd.Series[Any]") -> list[Any]:
+    values: list[Any] = column.tolist()
+    is_missing = column.isna()
+    if not is_missing.any():
+        return values
+    return [None if gone else value for value, gone in zip(values, is_missing, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -120,3 +207,85 @@ def render_list(
         problem=problem.detail if problem else None,
         **values,
     )
+
+
+def csv_of(name: str, columns: Sequence[str], rows: Iterable[BaseModel]) -> StreamingResponse:
+    """A CSV file of that name, written as the rows are read."""
+    headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
+    return StreamingResponse(
+        _csv_lines(columns, rows), media_type="text/csv; charset=utf-8", headers=headers
+    )
+
+
+def read_all_pages(page: Callable[[str | None], Page[M]]) -> Iterator[M]:
+    """The items of all pages of a list."""
+    cursor = None
+    while True:
+        found = page(cursor)
+        yield from found.items
+        if found.next is None:
+            return
+        cursor = found.next
+
+
+def _csv_lines(columns: Sequence[str], rows: Iterable[BaseModel]) -> Iterator[str]:
+    buffer = io.StringIO(newline="")
+    writer = csv.writer(buffer, lineterminator="\r\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow([_format_cell(getattr(row, name)) for name in columns])
+        if buffer.tell() > 65_536:
+            yield buffer.getvalue()
+            buffer.seek(0)
+            buffer.truncate()
+    yield buffer.getvalue()
+
+
+def _format_cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, Enum):
+        return protect_cell(str(value.value))
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, int | float):
+        return str(value)
+    if isinstance(value, str):
+        return protect_cell(value)
+    return protect_cell(_encode_json(value))
+
+
+def _encode_json(value: Any) -> str:
+    import json
+
+    return json.dumps(value, default=lambda one: one.model_dump(mode="json"), ensure_ascii=False)
+
+
+def list_categories(site: Site) -> list[str]:
+    """The project's own, then those of generators."""
+    own = site.store.comparisons.values_of("category")
+    return list(dict.fromkeys([*own, *Category]))
+
+
+def list_sources(site: Site) -> list[str]:
+    """Data sets, and OWN_SOURCE where the project has comparisons of its own."""
+    own = [OWN_SOURCE] if site.store.comparisons.has_own() else []
+    return own + site.store.comparisons.values_of("source")
+
+
+def list_annotators(site: Site, names: Mapping[str, str]) -> dict[str, str]:
+    """Names by id of those with the most of the newest votes, by name, at most MAX_ANNOTATORS;
+    people without a name have only an id.
+    """
+    known = site.quality()
+    most = heapq.nsmallest(MAX_ANNOTATORS, known, key=lambda who: (-known[who].n_votes, who))
+    return dict(
+        sorted(((who, names.get(who, who)) for who in most), key=lambda one: one[1].casefold())
+    )
+
+
+def as_choices(values: Iterable[str]) -> dict[str, str]:
+    """Values that are their own words."""
+    return {one: one for one in values}

@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 API = "/api/"
+SCHEMA = "#/components/schemas/ProblemDocument"
 QUERY = "query."  # begins the paths of errors in the query of an address
 UNREADABLE = {  # what a text should have been, by pydantic's type of error
     "int_parsing": "a whole number",
@@ -132,6 +133,14 @@ def _describe_invalid(error: Mapping[str, Any]) -> str:
     if wanted:
         return f"{str(error['input'])[:50]!r} is not {wanted}"
     return str(error["msg"]).removeprefix("Value error, ")
+
+
+def problem_response(status: int) -> dict[str, Any]:
+    """The response of a problem in OpenAPI."""
+    return {
+        "description": HTTPStatus(status).phrase,
+        "content": {MEDIA_TYPE: {"schema": {"$ref": SCHEMA}}},
+    }
 
 
 ProblemPage = Callable[[Request, Problem], Awaitable[Response]]

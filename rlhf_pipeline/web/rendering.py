@@ -16,13 +16,12 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.intervals import format_estimate
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import User
 from rlhf_pipeline.reports.words import format_count, name_detectors
 from rlhf_pipeline.web import glossary
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import cached_principal, find_principal
 from rlhf_pipeline.web.problems import QUERY, Problem
+from rlhf_pipeline.web.routing import cached_principal, find_principal
 from rlhf_pipeline.web.section import Place, Section
 from rlhf_pipeline.web.site import Site
 

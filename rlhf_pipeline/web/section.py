@@ -13,8 +13,7 @@ from starlette.staticfiles import StaticFiles
 
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.web.dependencies import PublicRoute, guard_of, needs
-from rlhf_pipeline.web.routing import PREFIX
+from rlhf_pipeline.web.routing import PREFIX, PublicRoute, guard_of, needs
 
 STATIC_SUFFIXES = frozenset({".css", ".js", ".png", ".svg"})
 

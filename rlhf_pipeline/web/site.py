@@ -24,8 +24,7 @@ from rlhf_pipeline.store.vote_lists import DayTally
 from rlhf_pipeline.telemetry.prometheus import RequestCounts, render_metrics
 from rlhf_pipeline.web.annotate.cards import CardDealer
 from rlhf_pipeline.web.auth import Auth
-from rlhf_pipeline.web.day_figures import DayFigures
-from rlhf_pipeline.web.memory_cache import CachedValue, CacheTimes, ExpiringCache
+from rlhf_pipeline.web.memory_cache import CachedValue, CacheTimes, DayFigures, ExpiringCache
 from rlhf_pipeline.web.progress.vote_counts import count_votes
 from rlhf_pipeline.web.readiness import ReadinessCheck
 

@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from rlhf_pipeline.store import Store
 
+POLICY = "policy.length"  # a figure of every day on which a policy wrote completions
+
 
 class NewestVote(NamedTuple):
     """The day of the newest vote that a model may have learnt from; `is_replayed` where that vote
@@ -62,3 +64,21 @@ def find_start(store: Store, project: str) -> date | None:
     first = store.comparisons.first_day()
     is_replayed = any(newest.is_replayed for newest in days.values())
     return date.fromisoformat(first) if first and is_replayed else None
+
+
+def find_taste_changes(store: Store) -> dict[date, str]:
+    """By the day of the first vote of the new taste, without false alarms."""
+    changes = [one for one in store.taste_changes.all() if one.retracted_at is None]
+    days = store.votes.days(one.change_seq for one in changes)
+    words: dict[date, str] = {}
+    for one in changes:
+        if one.change_seq in days:
+            of = f" in {one.category}" if one.category else ""
+            words[days[one.change_seq].cast] = f"taste changed{of}"
+    return words
+
+
+def read_policies(store: Store, first: date, last: date) -> Mapping[date, str]:
+    """The policy that wrote the completions of each day, as name@version."""
+    points = store.metric_points.read([POLICY], since=first, until=last)
+    return {point.day: point.labels["policy"] for point in points}

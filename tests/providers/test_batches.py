@@ -99,7 +99,6 @@ def test_a_long_batch_parks_the_run_and_the_next_run_reads_it(store: Store) -> N
 WAITING = """
 import sys
 from rlhf_pipeline.store import Store
-from tests.providers.test_batches import asking
 from rlhf_pipeline.completions import OpenAICompatibleBackend
 with Store.open(sys.argv[1]) as store:
     backend = OpenAICompatibleBackend("stub-model", sys.argv[2])

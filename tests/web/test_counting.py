@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from rlhf_pipeline.records import AnnotatorKind, NewVote
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web.day_figures import DayFigures
+from rlhf_pipeline.web.memory_cache import DayFigures
 from rlhf_pipeline.web.progress.vote_counts import VoteCounts, count_votes
 from tests.web.conftest import NOON, comparisons
 from tests.web.databases import on_sqlite

@@ -12,7 +12,7 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.permissions import ROLE_PERMISSIONS, Permission
 from rlhf_pipeline.store.users import VOTERS
 from rlhf_pipeline.web.app import create_app
-from rlhf_pipeline.web.dependencies import (
+from rlhf_pipeline.web.routing import (
     PublicRoute,
     RequiredPermission,
     guard_of,

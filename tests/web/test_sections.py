@@ -25,7 +25,7 @@ from pathlib import Path
 from fastapi import APIRouter, Request, Response
 
 from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.web.dependencies import AnySite, SignedIn
+from rlhf_pipeline.web.routing import AnySite, SignedIn
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router
 from rlhf_pipeline.web.section import Section

@@ -11,15 +11,14 @@ from rlhf_pipeline.api_types.alerts import NewSilence, TestMessageOut
 from rlhf_pipeline.api_types.filters import AlertFilter, AlertMessageFilter
 from rlhf_pipeline.errors import AlertState
 from rlhf_pipeline.monitoring import AlertState as State
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.web.alerts import routes
 from rlhf_pipeline.web.alerts.routes import Editor, Number, Reader, ShortText
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import AnySite
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
-from rlhf_pipeline.web.pagination import Cursor
+from rlhf_pipeline.web.lists import Cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, query_of, render, see_other
+from rlhf_pipeline.web.routing import AnySite
 from rlhf_pipeline.web.site import Site
 
 pages = APIRouter()

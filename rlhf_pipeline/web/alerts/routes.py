@@ -15,12 +15,10 @@ from rlhf_pipeline.api_types.filters import AlertFilter, AlertMessageFilter
 from rlhf_pipeline.errors import ConfigurationError, DeliveryFailed
 from rlhf_pipeline.monitoring import Alert, AlertMessage, Silence
 from rlhf_pipeline.parameters import suggest
-from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
+from rlhf_pipeline.permissions import Permission, Principal
+from rlhf_pipeline.web.lists import make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses
 
 api = api_router("alerts")
 READER = [Depends(needs(Permission.ALERTS_READ))]

@@ -26,10 +26,10 @@ from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.day_marks import mark_deployments, mark_taste_changes
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
-from rlhf_pipeline.web.changed_days import find_taste_changes, read_policies
-from rlhf_pipeline.web.pick_lists import list_sources
+from rlhf_pipeline.web.lists import list_sources
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
+from rlhf_pipeline.web.vote_days import find_taste_changes, read_policies
 
 OF_MODEL = [name for name in ALIGNMENT_METRICS if name != VERDICT]
 GROUPINGS = {"category": "category", "source": "source", "group": ANNOTATOR_GROUP}

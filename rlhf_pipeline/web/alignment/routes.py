@@ -5,15 +5,12 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.filters import GroupFilter
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.versions import VERSION_METRICS, chart_versions
 from rlhf_pipeline.web.alignment import queries
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.charts import Days, answer_chart
-from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.rendering import render
-from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.routing import AnySite, Days, answer_chart, api_router, needs
 
 api, pages = api_router("charts"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]

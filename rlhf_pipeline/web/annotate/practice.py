@@ -5,11 +5,9 @@ from typing import Annotated
 from fastapi import Depends
 
 from rlhf_pipeline.api_types.practice import PracticeAnswer, PracticeCardOut, PracticeOut
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.web.annotate.cards import build_visible_rules, swap_side
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site
 
 api = api_router("practice")

@@ -7,13 +7,11 @@ from fastapi import APIRouter, Depends, Request, Response
 from starlette.concurrency import run_in_threadpool
 
 from rlhf_pipeline.api_types.votes import CardOut, Extended, Lease, LeaseRequest
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.web.annotate.cards import build_visible_rules
 from rlhf_pipeline.web.annotate.practice import has_welcome
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.rendering import render
-from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.routing import AnySite, api_router, needs
 from rlhf_pipeline.web.site import Site
 
 api = api_router("cards")

@@ -10,24 +10,23 @@ from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.filters import AuditFilter
 from rlhf_pipeline.api_types.project import Verification
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
 from rlhf_pipeline.store.audit_chain import AuditLink
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.lists import (
     FilterField,
     ListPage,
     RowList,
+    make_cursor,
     page_filter,
+    parse_cursor,
     render_list,
     send_csv,
     wants_csv,
 )
-from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
 from rlhf_pipeline.web.rendering import names_for
-from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.routing import AnySite, api_router, needs
 from rlhf_pipeline.web.site import Site
 
 api = api_router("audit")

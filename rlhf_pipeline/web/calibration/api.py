@@ -11,13 +11,11 @@ from rlhf_pipeline.api_types.predictions import (
     ProbedPair,
     ProbeOut,
 )
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import Text
-from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.calibration import queries
-from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.pagination import Paged
-from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.lists import Paged
+from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses
 
 router = api_router("calibration")
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]

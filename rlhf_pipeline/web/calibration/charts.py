@@ -7,7 +7,7 @@ from fastapi import Depends, Query, Response
 
 from rlhf_pipeline.api_types.filters import CalibrationFilter
 from rlhf_pipeline.api_types.predictions import ProbeOut
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import ReliabilityBin
 from rlhf_pipeline.reports.calibration import chart_reliability
 from rlhf_pipeline.reports.calibrators import (
@@ -20,11 +20,8 @@ from rlhf_pipeline.reports.calibrators import (
 )
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.store.calibrations import LoggedCalibration
-from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.calibration import queries
-from rlhf_pipeline.web.charts import answer_chart
-from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site
 
 api = api_router("charts")

@@ -12,23 +12,24 @@ from rlhf_pipeline.api_types.filters import (
     ProbedPairFilter,
 )
 from rlhf_pipeline.api_types.predictions import ProbedPair
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.calibration import describe_bin
-from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.calibration import queries
 from rlhf_pipeline.web.calibration.queries import query_of_selection
-from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.lists import (
+    AT_ONCE,
     ListPage,
     RowList,
+    csv_of,
+    list_sources,
     page_filter,
+    read_all_pages,
     render_list,
     send_csv,
     wants_csv,
 )
-from rlhf_pipeline.web.pick_lists import list_sources
 from rlhf_pipeline.web.rendering import names_for, render
+from rlhf_pipeline.web.routing import AnySite, needs
 
 router = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]

@@ -17,14 +17,13 @@ from rlhf_pipeline.calibration.dimension_calibration import DIMENSION
 from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.evaluation.probe import find_bin, pairs_of_bin, rank_pairs
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import CalibrationMetrics, ReliabilityBin
 from rlhf_pipeline.store.calibrations import LoggedCalibration
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
-from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.calibration.log import describe_entries, find_serving_version
 from rlhf_pipeline.web.calibration.probe_counter import ProbeResult
-from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
+from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 

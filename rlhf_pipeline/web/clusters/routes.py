@@ -7,16 +7,13 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.filters import ClusterFilter, ClusterPageFilter
 from rlhf_pipeline.intervals import interval_of_share
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.cluster_days import chart_cluster_days
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.charts import answer_chart
 from rlhf_pipeline.web.comparisons import queries
-from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.pagination import make_cursor, parse_cursor, plain_rows
+from rlhf_pipeline.web.lists import make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.rendering import query_of, render
-from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs
 
 api, pages = api_router("charts"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]

@@ -8,7 +8,7 @@ from rlhf_pipeline.metric_catalogue import METRICS
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import EvaluationSamples, JudgedSample
 from rlhf_pipeline.web.evolution.queries import list_versions, name_of
-from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
+from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 

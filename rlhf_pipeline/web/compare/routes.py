@@ -6,15 +6,13 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.compare import ComparedPrompt, ComparedVersions
 from rlhf_pipeline.api_types.filters import ComparedVersionsFilter, CompareFilter
-from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.web.auth import Principal
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.web.compare import queries
-from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.downloads import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.evolution.queries import list_versions
+from rlhf_pipeline.web.lists import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import query_of, render
-from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses
 
 api, pages = api_router("compare"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]

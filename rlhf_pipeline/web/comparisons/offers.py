@@ -9,10 +9,9 @@ from rlhf_pipeline.api_types.comparisons import (
     Offered,
     Withdrawn,
 )
-from rlhf_pipeline.permissions import Permission, permissions_of
+from rlhf_pipeline.permissions import Permission, Principal, permissions_of
 from rlhf_pipeline.records import User
 from rlhf_pipeline.reports.words import format_count
-from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import display_names
 from rlhf_pipeline.web.site import Site

@@ -8,7 +8,7 @@ from rlhf_pipeline.api_types.comparisons import ClusterOut, ComparisonOut
 from rlhf_pipeline.api_types.filters import ComparisonFilter
 from rlhf_pipeline.records import DayClusters, PromptCluster
 from rlhf_pipeline.web.comparisons.identity import names_its_maker
-from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor, plain_rows
+from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 

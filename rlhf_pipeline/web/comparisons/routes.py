@@ -19,33 +19,29 @@ from rlhf_pipeline.api_types.comparisons import (
 )
 from rlhf_pipeline.api_types.filters import ComparisonFilter, VoteFilter
 from rlhf_pipeline.errors import NotFound, UnknownComparison
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.words import format_count
-from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.comparisons import offers, queries
-from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.downloads import AT_ONCE
 from rlhf_pipeline.web.forms import EMPTY_FORM, Fields, Form, attempt, validate
 from rlhf_pipeline.web.lists import (
+    AT_ONCE,
+    COMPARISON_FLAG_WORDS,
+    PEOPLE_FLAG_WORDS,
     FilterField,
     ListPage,
     RowList,
+    as_choices,
+    list_annotators,
+    list_categories,
+    list_sources,
     page_filter,
     render_list,
     send_csv,
     wants_csv,
 )
-from rlhf_pipeline.web.pick_lists import (
-    COMPARISON_FLAG_WORDS,
-    PEOPLE_FLAG_WORDS,
-    as_choices,
-    list_annotators,
-    list_categories,
-    list_sources,
-)
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, names_of, query_of, render, see_other
-from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.votes import queries as vote_queries
 

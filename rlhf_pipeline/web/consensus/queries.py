@@ -19,7 +19,7 @@ from rlhf_pipeline.votes.consensus import (
 )
 from rlhf_pipeline.votes.model_consensus import consensus_by_model
 from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFit
-from rlhf_pipeline.web.pagination import make_cursor, parse_cursor, plain_rows
+from rlhf_pipeline.web.lists import make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 

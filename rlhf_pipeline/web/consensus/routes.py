@@ -13,12 +13,10 @@ from rlhf_pipeline.api_types.comparisons import (
 )
 from rlhf_pipeline.api_types.filters import ConsensusFilter
 from rlhf_pipeline.errors import NotFound, UnknownComparison
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import Adjudication
-from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.comparisons import offers
 from rlhf_pipeline.web.consensus import queries
-from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.forms import EMPTY_FORM, Fields, Form, attempt, validate
 from rlhf_pipeline.web.lists import (
     FilterField,
@@ -31,7 +29,7 @@ from rlhf_pipeline.web.lists import (
 )
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import choice_words, names_of, query_of, see_other
-from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site
 
 api = api_router("consensus")

@@ -32,7 +32,7 @@ from rlhf_pipeline.retraining.messages import (
 )
 from rlhf_pipeline.retraining.triggers import RETRAINING_REMEDIES
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
+from rlhf_pipeline.web.lists import make_cursor, parse_cursor
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.vote_days import find_vote_days, find_votes_until
 

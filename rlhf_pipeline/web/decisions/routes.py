@@ -8,19 +8,17 @@ from fastapi import APIRouter, Depends, Path, Request, Response
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.drift import DecisionDetail, DecisionOut, Lift, NewAnswer
 from rlhf_pipeline.errors import ConfigurationError, StoreError
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import TriggerDecision
 from rlhf_pipeline.reports.words import display_name, name_stream
 from rlhf_pipeline.retraining import answers
 from rlhf_pipeline.retraining.messages import CAUSES
-from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.decisions import queries
-from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
-from rlhf_pipeline.web.pagination import Cursor, Paged
+from rlhf_pipeline.web.lists import Cursor, Paged
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, render, see_other
-from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site
 
 api, pages = api_router("decisions"), APIRouter()

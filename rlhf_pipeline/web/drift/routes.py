@@ -10,7 +10,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.drift import DriftTestOut
 from rlhf_pipeline.api_types.filters import DriftFilter
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import Verdict
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.drift_days import (
@@ -21,13 +21,10 @@ from rlhf_pipeline.reports.drift_days import (
 )
 from rlhf_pipeline.reports.words import display_name, format_threshold, name_test
 from rlhf_pipeline.retraining.messages import summarise_decision
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.changed_days import find_taste_changes, read_policies
-from rlhf_pipeline.web.charts import answer_chart
-from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.rendering import render
-from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site
+from rlhf_pipeline.web.vote_days import find_taste_changes, read_policies
 
 api, pages = api_router("charts", "drift-tests"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]

@@ -7,14 +7,12 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.drift import DriftEventOut
 from rlhf_pipeline.api_types.filters import DriftEventFilter
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.words import display_name, name_figure, name_stream
 from rlhf_pipeline.retraining.messages import format_figures
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
+from rlhf_pipeline.web.lists import make_cursor, parse_cursor
 from rlhf_pipeline.web.rendering import query_of, render
-from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.routing import AnySite, api_router, needs
 
 api, pages = api_router("drift-events"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]

@@ -6,7 +6,7 @@ from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.evolution import LearntPair, PolicyVersionOut, RewardModelVersionOut
 from rlhf_pipeline.api_types.filters import LearntPairFilter
 from rlhf_pipeline.errors import MissingPartition
-from rlhf_pipeline.web.pagination import make_cursor, parse_cursor, plain_rows
+from rlhf_pipeline.web.lists import make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.site import Site
 
 

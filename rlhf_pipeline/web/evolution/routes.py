@@ -18,13 +18,10 @@ from rlhf_pipeline.api_types.evolution import (
 )
 from rlhf_pipeline.api_types.filters import LearntPairFilter, VersionLabel
 from rlhf_pipeline.errors import ModelHashMismatch, ModelNotFound, ModelRefused
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import Promotion
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.evolution import chart_evolution
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.charts import answer_chart
-from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.evolution import queries
 from rlhf_pipeline.web.evolution.pairs import list_pairs
 from rlhf_pipeline.web.evolution.training import describe_training, find_version
@@ -39,7 +36,7 @@ from rlhf_pipeline.web.lists import (
 )
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, render, see_other
-from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site
 
 api, pages = api_router("evolution"), APIRouter()

@@ -8,25 +8,23 @@ from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from rlhf_pipeline.api_types.base import LARGEST, Page
 from rlhf_pipeline.api_types.filters import FeedbackFilter, FeedbackKind
 from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import AnnotatorKind, Feedback, NewFeedback
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.idempotency import OptionalKey
 from rlhf_pipeline.web.lists import (
     FilterField,
     ListPage,
     RowList,
+    as_choices,
+    make_cursor,
     page_filter,
+    parse_cursor,
     render_list,
     send_csv,
     wants_csv,
 )
-from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
-from rlhf_pipeline.web.pick_lists import as_choices
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for
-from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.routing import AnySite, OptionalKey, api_router, needs
 from rlhf_pipeline.web.site import Site
 
 api = api_router("feedback")

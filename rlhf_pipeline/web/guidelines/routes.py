@@ -9,15 +9,20 @@ from rlhf_pipeline.api_types.project import (
     NewGuideline,
 )
 from rlhf_pipeline.errors import NotFound, OutdatedEdit
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import Guideline
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.etags import IfMatch, etag_of, require_version
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, render, see_other
-from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.routing import (
+    AnySite,
+    IfMatch,
+    api_router,
+    etag_of,
+    needs,
+    problem_responses,
+    require_version,
+)
 from rlhf_pipeline.web.site import Site
 
 api = api_router("guidelines")

@@ -9,10 +9,9 @@ from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import warn_of_toy_policy
 from rlhf_pipeline.metric_catalogue import SILENCE, let_silence_grow
 from rlhf_pipeline.monitoring import Alert, MetricPoint
-from rlhf_pipeline.permissions import Permission, is_blind
+from rlhf_pipeline.permissions import Permission, Principal, is_blind
 from rlhf_pipeline.records import Role
 from rlhf_pipeline.reports.words import format_count
-from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.decisions.queries import (
     describe_decision,
     describe_gate,

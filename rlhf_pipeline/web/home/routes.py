@@ -5,13 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.responses import RedirectResponse
 
-from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import AnySite, SignedIn, needs
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.web.home import queries
 from rlhf_pipeline.web.home.answers import HomeOut
 from rlhf_pipeline.web.rendering import render
-from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.routing import AnySite, SignedIn, api_router, needs
 
 api = api_router("home")
 # of no section: for all who are logged in, most of whom it redirects

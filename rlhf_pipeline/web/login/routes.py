@@ -6,11 +6,17 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.accounts import Login, Redemption
 from rlhf_pipeline.errors import LoginEnded
-from rlhf_pipeline.web.dependencies import AnySite, SignedIn, address_of, public
 from rlhf_pipeline.web.forms import Form, attempt
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import MOST_NEXT, render, see_other
-from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.routing import (
+    AnySite,
+    SignedIn,
+    address_of,
+    api_router,
+    problem_responses,
+    public,
+)
 
 api = api_router("auth")
 pages = APIRouter()

@@ -4,7 +4,7 @@ from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.votes import OwnVote
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.records import Token
-from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
+from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.votes.casting import swap_choice, swap_sides
 

@@ -9,19 +9,23 @@ from rlhf_pipeline.api_types.accounts import IssuedToken, Me, NewToken, Password
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.votes import OwnVote, Statistics
 from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import Token
 from rlhf_pipeline.reports.chart import Chart
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.charts import answer_chart
-from rlhf_pipeline.web.dependencies import AnySite, SignedIn, needs
 from rlhf_pipeline.web.forms import Form, attempt, validate
+from rlhf_pipeline.web.lists import Cursor, Paged
 from rlhf_pipeline.web.me import queries
 from rlhf_pipeline.web.me.statistics import read_statistics
-from rlhf_pipeline.web.pagination import Cursor, Paged
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render, see_other
-from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.routing import (
+    AnySite,
+    SignedIn,
+    answer_chart,
+    api_router,
+    needs,
+    problem_responses,
+)
 from rlhf_pipeline.web.site import Site
 
 api, charts = api_router("me"), api_router("charts")

@@ -14,10 +14,8 @@ from rlhf_pipeline.api_types.predictions import (
 )
 from rlhf_pipeline.champions import PairPrediction, Question
 from rlhf_pipeline.completions import CompletionParams
-from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.permissions import Permission, Principal
+from rlhf_pipeline.web.routing import AnySite, api_router, needs
 
 predictions = api_router("predictions")
 Reader = Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))]

@@ -5,18 +5,17 @@ from datetime import date
 from urllib.parse import urlencode
 
 from rlhf_pipeline.api_types.filters import DayFilter, PreferenceFilter, PreferenceGrouping
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.day_marks import mark_deployments, mark_taste_changes
 from rlhf_pipeline.reports.preferences import Figure, Link, chart_by_day, chart_by_group, figures
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.changed_days import find_taste_changes, read_policies
-from rlhf_pipeline.web.pick_lists import list_sources
+from rlhf_pipeline.web.lists import list_sources
 from rlhf_pipeline.web.preferences.sums_reader import COUNTED, VoteChoice
 from rlhf_pipeline.web.site import Site
+from rlhf_pipeline.web.vote_days import find_taste_changes, read_policies
 
 COLUMNS: dict[PreferenceGrouping, str] = {
     "day": "day",

@@ -6,14 +6,11 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.filters import PreferenceFilter, PreferenceGrouping
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.chart import Chart
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.charts import answer_chart
-from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.preferences import queries
 from rlhf_pipeline.web.rendering import query_of, render
-from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs
 
 api, pages = api_router("charts"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]

@@ -9,7 +9,7 @@ from typing import Any
 from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.preferences import PreferenceCell
-from rlhf_pipeline.web.day_figures import DayFigures
+from rlhf_pipeline.web.memory_cache import DayFigures
 
 COUNTED = "choice.skip"  # the measure that counts every vote
 Column = str  # of PreferenceCell

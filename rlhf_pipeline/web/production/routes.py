@@ -14,16 +14,13 @@ from rlhf_pipeline.api_types.production import (
 from rlhf_pipeline.intervals import interval_of_sums
 from rlhf_pipeline.metric_catalogue import PRODUCTION
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.production import chart_production
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.charts import answer_chart
-from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render
-from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs
 from rlhf_pipeline.web.site import Site
 
 api, pages = api_router("metrics"), APIRouter()

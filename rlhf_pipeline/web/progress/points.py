@@ -8,11 +8,9 @@ from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.filters import PointFilter
 from rlhf_pipeline.metric_catalogue import METRICS, parse_labels, require_metrics
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
-from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.permissions import Permission, Principal
+from rlhf_pipeline.web.lists import make_cursor, parse_cursor
+from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses
 
 api = api_router("metrics")
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]

@@ -4,9 +4,9 @@ from collections import Counter
 from statistics import median
 
 from rlhf_pipeline.api_types.project import AnnotatorProgress, DayCount, Metrics, ProgressOut, Work
+from rlhf_pipeline.permissions import Principal
 from rlhf_pipeline.records import AnnotatorKind
 from rlhf_pipeline.store import RemainingWork
-from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.rendering import names_for
 from rlhf_pipeline.web.site import Site
 

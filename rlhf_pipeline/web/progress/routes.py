@@ -5,16 +5,13 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 
 from rlhf_pipeline.api_types.project import AnnotatorProgress, Metrics, ProgressOut
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.votes_by_day import chart_votes_by_day
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.charts import Days, answer_chart
-from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.downloads import csv_of
+from rlhf_pipeline.web.lists import csv_of
 from rlhf_pipeline.web.progress import queries
 from rlhf_pipeline.web.rendering import render
-from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.routing import AnySite, Days, answer_chart, api_router, needs
 
 api = api_router("progress", "charts")
 pages = APIRouter()

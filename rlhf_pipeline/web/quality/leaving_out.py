@@ -12,17 +12,15 @@ from rlhf_pipeline.api_types.drift import (
     VotingPause,
 )
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import Quarantine, TriggerDecision, User
 from rlhf_pipeline.retraining import answers
 from rlhf_pipeline.votes.teaching import Quarantines, find_active_quarantines
-from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.decisions.queries import describe
-from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, query_of, render, see_other
-from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site
 
 api, pages = api_router("quality"), APIRouter()

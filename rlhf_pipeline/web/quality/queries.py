@@ -6,9 +6,9 @@ from typing import Any
 from rlhf_pipeline.api_types.filters import Mark, QualityFilter, QualityOrder
 from rlhf_pipeline.api_types.project import AnnotatorQuality, MarkedShare, QualityOut
 from rlhf_pipeline.intervals import interval_of_share
+from rlhf_pipeline.permissions import Principal
 from rlhf_pipeline.store.vote_marks import MARKS, MarkCount, MarkedVotes
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.pagination import cursor_problem, make_cursor, parse_cursor
+from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.rendering import names_for
 from rlhf_pipeline.web.site import Site
 

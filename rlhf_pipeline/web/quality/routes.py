@@ -7,11 +7,8 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.filters import AnnotatorFilter, QualityFilter
 from rlhf_pipeline.api_types.project import AnnotatorQuality, QualityOut
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.chart import Chart
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.charts import answer_chart
-from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.lists import (
     FilterField,
     ListPage,
@@ -25,7 +22,7 @@ from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.quality import queries
 from rlhf_pipeline.web.quality.week_reader import draw_weeks
 from rlhf_pipeline.web.rendering import names_for, render
-from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs
 
 api, charts = api_router("quality"), api_router("charts")
 pages = APIRouter()

@@ -9,7 +9,7 @@ from rlhf_pipeline.reports.annotator_weeks import FIGURES, chart_annotator_weeks
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes.annotators_over_time import annotators_over_time
-from rlhf_pipeline.web.pagination import plain_rows
+from rlhf_pipeline.web.lists import plain_rows
 
 WEEK = timedelta(days=7)
 # votes of one annotator that charts read at most, with those of three others

@@ -11,15 +11,20 @@ from rlhf_pipeline.api_types.project import (
     RulesRead,
 )
 from rlhf_pipeline.errors import OutdatedEdit
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import AnnotationRules
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import AnySite, needs
-from rlhf_pipeline.web.etags import IfMatch, etag_of, require_version
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render
-from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.routing import (
+    AnySite,
+    IfMatch,
+    api_router,
+    etag_of,
+    needs,
+    problem_responses,
+    require_version,
+)
 from rlhf_pipeline.web.site import Site
 
 api = api_router("guidelines", "rules")

@@ -14,7 +14,7 @@ from rlhf_pipeline.loop_settings import LoopSettings, ScheduleParams
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.retraining.jobs import longest_start
 from rlhf_pipeline.store.dagster_runs import AutomationState, PipelineRun
-from rlhf_pipeline.web.pagination import make_cursor, parse_cursor
+from rlhf_pipeline.web.lists import make_cursor, parse_cursor
 from rlhf_pipeline.web.runs.answers import (
     AutomationsOut,
     RunOut,

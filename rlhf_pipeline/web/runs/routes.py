@@ -7,22 +7,20 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.filters import RecordedState, RunFilter
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import AnySite, needs
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.web.lists import (
     FilterField,
     ListPage,
     RowList,
+    as_choices,
     page_filter,
     render_list,
     send_csv,
     wants_csv,
 )
-from rlhf_pipeline.web.pick_lists import as_choices
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render
-from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.routing import AnySite, api_router, needs
 from rlhf_pipeline.web.runs import queries
 from rlhf_pipeline.web.runs.answers import AutomationsOut, RunOut, SpendingOut
 

@@ -7,12 +7,10 @@ from fastapi import APIRouter, Depends, Request, Response
 from rlhf_pipeline.effective_settings import EffectiveSetting, list_parameters, list_settings
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import PARTS, LoopSettings, describe_changes
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.web import glossary
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.rendering import render
-from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.routing import AnySite, api_router, needs
 from rlhf_pipeline.web.runs.answers import PartOut, SettingsOut
 from rlhf_pipeline.web.site import Site
 

@@ -8,23 +8,24 @@ from rlhf_pipeline.api_types.accounts import AddedUser, LoginLink, NewUser, User
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.filters import Filter
 from rlhf_pipeline.errors import ConfigurationError, NotFound
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import Role, User
 from rlhf_pipeline.store.audit import joint_transaction
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.lists import (
     ListPage,
+    Paged,
     RowList,
+    cursor_problem,
+    make_cursor,
     page_filter,
+    parse_cursor,
     render_list,
     send_csv,
     wants_csv,
 )
-from rlhf_pipeline.web.pagination import Paged, cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.routing import api_router
+from rlhf_pipeline.web.routing import AnySite, api_router, needs
 from rlhf_pipeline.web.site import Site
 
 api = api_router("users")

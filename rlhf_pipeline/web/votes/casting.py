@@ -9,10 +9,9 @@ from pydantic import ValidationError
 from rlhf_pipeline.api_types.base import ProblemDocument
 from rlhf_pipeline.api_types.votes import BatchResult, VoteFields, VoteInBatch, VoteReceipt
 from rlhf_pipeline.errors import IdempotencyConflict, PipelineError
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Vote, VoteDetails
 from rlhf_pipeline.web.annotate.cards import CardContent
-from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.problems import Problem, problem_of
 from rlhf_pipeline.web.site import Site, Terms
 

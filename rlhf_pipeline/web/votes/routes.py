@@ -13,31 +13,26 @@ from rlhf_pipeline.api_types.votes import (
     VoteFields,
     VoteReceipt,
 )
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import ListedVote
-from rlhf_pipeline.web.auth import Principal
-from rlhf_pipeline.web.dependencies import AnySite, needs
 from rlhf_pipeline.web.forms import attempt
-from rlhf_pipeline.web.idempotency import RequiredKey
 from rlhf_pipeline.web.lists import (
+    VOTE_FLAG_WORDS,
     FilterField,
     ListPage,
     RowList,
+    as_choices,
+    list_annotators,
+    list_categories,
+    list_sources,
     page_filter,
     render_list,
     send_csv,
     wants_csv,
 )
-from rlhf_pipeline.web.pick_lists import (
-    VOTE_FLAG_WORDS,
-    as_choices,
-    list_annotators,
-    list_categories,
-    list_sources,
-)
 from rlhf_pipeline.web.quality.routes import WORDS
 from rlhf_pipeline.web.rendering import names_for
-from rlhf_pipeline.web.routing import api_router, problem_responses
+from rlhf_pipeline.web.routing import AnySite, RequiredKey, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.votes import casting, queries
 

@@ -7,7 +7,7 @@ import pytest
 from fastapi import FastAPI, Response
 
 from rlhf_pipeline.telemetry.prometheus import RequestCounts
-from rlhf_pipeline.web.request_meter import RequestMeter
+from rlhf_pipeline.web.middleware import RequestMeter
 
 
 @pytest.mark.parametrize("has_handler", [False, True])
