@@ -17,10 +17,7 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from rlhf_pipeline.api_types.accounts import Me
 from rlhf_pipeline.api_types.base import Answer, Page, ProblemDocument
-from rlhf_pipeline.api_types.comparisons import ComparisonOut, Offered, Withdrawn
-from rlhf_pipeline.api_types.drift import DecisionOut
 from rlhf_pipeline.api_types.filters import (
     AlertFilter,
     ComparisonFilter,
@@ -28,9 +25,17 @@ from rlhf_pipeline.api_types.filters import (
     PointFilter,
     VoteFilter,
 )
-from rlhf_pipeline.api_types.predictions import PairToPredict, PredictionsOut
 from rlhf_pipeline.api_types.production import ProductionFigure, StoredFigures
-from rlhf_pipeline.api_types.project import Metrics
+from rlhf_pipeline.api_types.project import (
+    ComparisonOut,
+    DecisionOut,
+    Me,
+    Metrics,
+    Offered,
+    PairToPredict,
+    Predictions,
+    Withdrawn,
+)
 from rlhf_pipeline.api_types.votes import (
     BatchResult,
     BatchResults,
@@ -198,7 +203,7 @@ class Client:
         body = {"ids": list(ids)}
         return self._post("comparisons:withdraw", Withdrawn, body, again=False).n_withdrawn
 
-    def predict(self, *pairs: PairToPredict) -> PredictionsOut:
+    def predict(self, *pairs: PairToPredict) -> Predictions:
         """Predict with the champion reward model which completion people prefer, for 1 to 50
         pairs.
 
@@ -206,7 +211,7 @@ class Client:
         probabilities were never compared with votes: read `GET calibrations` before using them.
         """
         body = {"pairs": [pair.model_dump() for pair in pairs]}
-        return self._post("predictions", PredictionsOut, body, again=True)
+        return self._post("predictions", Predictions, body, again=True)
 
     def users(self, *, limit: int = 100) -> Iterator[User]:
         """All users of the project, by e-mail address."""

@@ -1060,36 +1060,15 @@ class Promotion(Record):
         return f"{self.model_name}@{self.version}"
 
 
-class AnnotationRules(Record):
-    """Annotation settings of a project; versioned, set by a curator. A change applies to cards
-    dealt later.
-    """
+class VisibleRules(Record):
+    """The rules that annotators see. They omit what would reveal hidden cards."""
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    overlap: int = Field(default=1, ge=1, le=9, description="annotators per comparison")
-    repeat_share: float = Field(
-        default=0.08,
-        ge=0,
-        le=0.5,
-        description="share of cards that repeat the annotator's own comparison with sides swapped",
-    )
-    repeat_after: int = Field(
-        default=20, ge=1, description="minimum number of other votes between a card and its repeat"
-    )
-    gold_share: float = Field(
-        default=0.05,
-        ge=0,
-        le=0.5,
-        description="share of cards with a known answer, if the project has any",
-    )
     lease_minutes: float = Field(
         default=10, gt=0, le=24 * 60, description="minutes for which a dealt card is reserved"
     )
     prefetch: int = Field(default=5, ge=1, le=20, description="number of cards dealt ahead")
-    max_votes_per_day: int | None = Field(
-        default=None, ge=1, description="votes of one annotator per UTC day; empty = no limit"
-    )
     undo_seconds: float = Field(
         default=30,
         ge=0,
@@ -1108,14 +1087,6 @@ class AnnotationRules(Record):
         max_length=8,
         description="dimensions of the rubric, in order",
     )
-    seed: int = Field(default=0, ge=0, description="seed of sides, order, repeats and gold cards")
-    agreement_votes: int = Field(
-        default_factory=lambda fields: max(2, fields.get("overlap", 1)),
-        ge=2,
-        le=9,
-        description="votes below which a comparison counts as open; default: the overlap, at "
-        "least 2",
-    )
 
     @field_validator("dimensions")
     @classmethod
@@ -1128,6 +1099,40 @@ class AnnotationRules(Record):
                 "digits, spaces, _ or -"
             )
         return names
+
+
+class AnnotationRules(VisibleRules):
+    """Annotation settings of a project; versioned, set by a curator. A change applies to cards
+    dealt later.
+    """
+
+    overlap: int = Field(default=1, ge=1, le=9, description="annotators per comparison")
+    repeat_share: float = Field(
+        default=0.08,
+        ge=0,
+        le=0.5,
+        description="share of cards that repeat the annotator's own comparison with sides swapped",
+    )
+    repeat_after: int = Field(
+        default=20, ge=1, description="minimum number of other votes between a card and its repeat"
+    )
+    gold_share: float = Field(
+        default=0.05,
+        ge=0,
+        le=0.5,
+        description="share of cards with a known answer, if the project has any",
+    )
+    max_votes_per_day: int | None = Field(
+        default=None, ge=1, description="votes of one annotator per UTC day; empty = no limit"
+    )
+    seed: int = Field(default=0, ge=0, description="seed of sides, order, repeats and gold cards")
+    agreement_votes: int = Field(
+        default_factory=lambda fields: max(2, fields.get("overlap", 1)),
+        ge=2,
+        le=9,
+        description="votes below which a comparison counts as open; default: the overlap, at "
+        "least 2",
+    )
 
 
 class CardKind(StrEnum):

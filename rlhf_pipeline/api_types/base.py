@@ -18,7 +18,7 @@ Name = Annotated[Text, Field(min_length=1, max_length=200)]
 Id = Annotated[Text, Field(min_length=1, max_length=200)]
 
 
-class Request(BaseModel):
+class RequestBody(BaseModel):
     """A request body. Unknown fields are refused, so that a misspelt one is not ignored."""
 
     model_config = ConfigDict(extra="forbid")

@@ -21,22 +21,9 @@ VoteStatus = Literal["counting", "replaced", "not_counting"]
 VoteFlag = Literal["pii", "identity", "broken", "undone"]
 ComparisonStatus = Literal["not_offered", "waiting", "done"]
 Mark = Literal["too_fast", "same_as_before", "duplicate"]
-QualityOrder = Literal["doubt", "votes", "name"] | Mark
-ConsensusState = Literal["open", "disputed", "agreed", "decided", "all"]
-ConsensusMethod = Literal["majority", "strength_weighted", "joint_model"]
-PreferenceGrouping = Literal["day", "category", "source", "group"]
-ComparedOrder = Literal["disagreement", "a", "b"]
-RecordedState = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
 FeedbackKind = Literal["thumbs", "rating", "correction", "detailed"]
 Value = Annotated[Text, Field(max_length=200)] | None
 Number = Annotated[int, Field(ge=1, le=LARGEST)] | None
-Confidence = Annotated[
-    float, Field(ge=0.5, le=1, description="Stated confidence that lies in the bin.")
-]
-VersionLabel = Annotated[
-    Text, Field(max_length=200, description="A version, such as demo.policy@3.")
-]
-Version = Annotated[int, Field(ge=1, lt=2**31, description="Version of a policy.")]
 SHOWN_DAYS = 90  # without `since`
 OF_SCRIPTS = frozenset({"zoom"})  # charts keep it in the address of their page
 OTHER_PLACE = {"cursor", "limit", "format"}
@@ -170,27 +157,6 @@ class ComparisonFilter(Filter):
     annotator_id: Value = Field(default=None, description="Who voted on it.")
 
 
-class ConsensusFilter(Filter):
-    """Which judged comparisons, and how their votes are combined."""
-
-    state: ConsensusState = Field(
-        default="all", description="Disputed ones need a decision, decided ones have one."
-    )
-    method: ConsensusMethod = Field(
-        default="majority", description="joint_model uses the last fit of the annotator model."
-    )
-
-
-class QualityFilter(Filter):
-    """Which annotators, and in which order."""
-
-    q: Value = Field(default=None, description="Words in the name or the id.")
-    sort: QualityOrder = Field(
-        default="doubt", description="`doubt`: by the most doubtful mark; a mark: by that alone."
-    )
-    limit: int = Field(default=500, ge=1, le=500)
-
-
 class FeedbackFilter(Filter):
     """Which feedback."""
 
@@ -221,13 +187,6 @@ class AlertMessageFilter(Filter):
     alert_id: Number = None
 
 
-class RunFilter(Filter):
-    """Which runs of the loop."""
-
-    job: Value = None
-    state: RecordedState | None = None
-
-
 class AuditFilter(Filter):
     """Which actions."""
 
@@ -236,16 +195,6 @@ class AuditFilter(Filter):
         default=None, description="Name of the action; `users.*` matches a prefix."
     )
     object_id: Value = None
-
-
-class ModelFilter(DayFilter):
-    """Which versions of models, by day."""
-
-    model: Value = Field(default=None, description="Name of a model, or a version as name@version.")
-
-    def takes(self, label: str, day: date) -> bool:
-        """Whether it chooses the version `label` of a day."""
-        return self.includes(day) and self.model in (None, label, label.rpartition("@")[0])
 
 
 class GroupFilter(DayFilter):
@@ -261,99 +210,6 @@ class GroupFilter(DayFilter):
         """The chosen group of comparisons of each grouping."""
         chosen = {"category": self.category, "source": self.source}
         return {by: group for by, group in chosen.items() if group is not None}
-
-
-class PreferenceFilter(GroupFilter):
-    """Which votes, and what a chart of them compares."""
-
-    by: PreferenceGrouping = Field(default="day", description="What the chart compares.")
-
-
-class CalibrationFilter(GroupFilter):
-    """A reward model, one of its calibrators, later votes, and a dimension of the rubric."""
-
-    version: int | None = Field(default=None, ge=1, lt=2**31)
-    dimension: Value = None
-
-
-class CalibrationPageFilter(CalibrationFilter, Filter):
-    """The same, and a page of the log of calibrators."""
-
-
-class CalibrationBinFilter(CalibrationPageFilter):
-    """The same, and the votes of one bin."""
-
-    bin: Confidence
-
-
-class ProbeFilter(DayFilter):
-    """Which predictions are compared with which later votes."""
-
-    reward_model: Value = Field(
-        default=None,
-        description="Reward model as name@version; default the one that predicted last.",
-    )
-    calibrator: Value = Field(
-        default=None, description="Calibrator as method@version; default all of that model."
-    )
-    category: Value = None
-    source: Value = None
-    group: Value = Field(default=None, description="Of annotators.")
-
-
-class ProbedPairFilter(ProbeFilter, Filter):
-    """Which votes in a bin of the diagram."""
-
-    bin: Confidence
-
-
-class CompareFilter(Filter):
-    """Which two versions of a policy, which prompts, and in which order."""
-
-    a: Version | None = None
-    b: Version | None = None
-    category: Value = None
-    q: Value = Field(default=None, description="A part of the prompt or of a completion.")
-    order: ComparedOrder = Field(
-        default="disagreement",
-        description="`disagreement`: largest difference of scores first; `a`, `b`: where that "
-        "version is better.",
-    )
-
-
-class ComparedVersionsFilter(CompareFilter):
-    """The same, of two named versions."""
-
-    a: Version
-    b: Version
-
-
-class LearntPairFilter(Filter):
-    """Which version's retraining set."""
-
-    model: VersionLabel
-
-
-class AnnotatorFilter(DayFilter):
-    """Which annotator, and which days."""
-
-    annotator_id: Annotated[Text, Field(min_length=1, max_length=200)]
-
-
-class DriftFilter(DayFilter):
-    """Which drift reports, and which space of them."""
-
-    space: Value = None
-
-
-class ClusterFilter(QueryFilter):
-    """The clusters of which day."""
-
-    day: date | None = Field(default=None, description="By default the last day with any.")
-
-
-class ClusterPageFilter(ClusterFilter, Filter):
-    """The same, and a page of the comparisons of one."""
 
 
 class PointFilter(DatedFilter):

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rlhf_pipeline.api_types.base import LARGEST, Answer, Name, Request
+from rlhf_pipeline.api_types.base import LARGEST, Answer, Name, RequestBody
 
 MOST_FIGURES = 500  # in a request: as many as one transaction of the store
 ProductionMetric = Literal[
@@ -23,7 +23,7 @@ Sum = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]
 ROUNDING = 1e-6  # relative error of a sum of many floats
 
 
-class ProductionFigure(Request):
+class ProductionFigure(RequestBody):
     """One metric of one model on one day: `n` measurements and their sum."""
 
     day: date
@@ -64,7 +64,7 @@ class ProductionFigure(Request):
         return self
 
 
-class NewProductionFigures(Request):
+class NewProductionFigures(RequestBody):
     """Up to 500 figures; each replaces that of the same day, metric and model."""
 
     figures: list[ProductionFigure] = Field(min_length=1, max_length=MOST_FIGURES)

@@ -1,113 +1,122 @@
-"""Guidelines, rules, progress, data quality, metrics and the audit chain of a project."""
+"""What clients read of a project: accounts, figures, comparisons, decisions and predictions."""
 
 from datetime import date, datetime
-from typing import Annotated, Literal
+from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Answer, Request
-from rlhf_pipeline.api_types.votes import Share
-from rlhf_pipeline.records import AnnotationRules, AnnotatorKind, Text
+from rlhf_pipeline.api_types.base import Answer, LongText, RequestBody
+from rlhf_pipeline.records import Quarantine, Remedy, Role
 
-
-class NewGuideline(Request):
-    text: Annotated[Text, Field(min_length=1, max_length=100_000)]
+CHANGED_AT = "`voted_at` of the vote at which the change is dated."
 
 
-class NewRules(AnnotationRules):
-    """The rules of annotation to store. Fields left out get their default."""
+class PairToPredict(RequestBody):
+    """Two completions of a prompt; they need not belong to this project."""
 
-    seed: int | None = Field(  # type: ignore[assignment]
-        default=None, ge=0, description="Null or left out: unchanged."
+    prompt: LongText
+    completion_a: LongText
+    completion_b: LongText
+
+
+class Prediction(Answer):
+    """Which of two completions people would probably prefer."""
+
+    p_raw: float = Field(
+        ge=0,
+        le=1,
+        description="P(a preferred) by the reward model; 1 - p for the pair with its sides "
+        "swapped.",
     )
-    agreement_votes: int | None = Field(  # type: ignore[assignment]
-        default=None, ge=2, le=9, description="Null or left out: unchanged."
+    p_calibrated: float = Field(ge=0, le=1, description="P(a preferred) after calibration.")
+    score_a: float
+    score_b: float
+    features_hash: str = Field(description="Hash of the texts as scored.")
+
+
+class PredictionBasis(Answer):
+    """The versions that predictions are based on."""
+
+    reward_model: str = Field(description="Reward model as name@version.")
+    calibrator: str = Field(
+        description="Calibrator version of that reward model; `none` before the first calibration."
     )
+    data_hash: str | None = Field(description="Hash of the pairs the reward model was fitted on.")
+    data_seq: int | None = Field(description="Highest sequence number among their votes.")
+    predicted_at: datetime
 
 
-class RulesRead(AnnotationRules):
-    """The rules of annotation as returned."""
+class Predictions(PredictionBasis):
+    """Predictions in the order of the pairs, with the versions they are based on."""
 
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    seed: int | None = Field(  # type: ignore[assignment]
-        description="Null for annotators, because it reveals hidden cards."
-    )
+    predictions: tuple[Prediction, ...]
 
 
-class RulesOut(Answer):
-    version: int
-    rules: RulesRead
-
-
-class Work(Answer):
-    n_comparisons: int
-    n_wanted: int
-    n_done: int
-    n_leased: int
-    n_open: int
-
-
-class DayCount(Answer):
+class ComparisonOut(Answer):
+    comparison_id: str
     day: date
-    n: int
+    prompt_id: str
+    prompt: str
+    completion_a: str
+    completion_b: str
+    category: str
+    source: str | None = Field(description="Null if the comparison was not imported.")
+    flag: str | None
+    names_maker: bool = Field(description="Whether a completion names the model that wrote it.")
+    model_version_a: str
+    model_version_b: str
+    gold: str | None = Field(description="The known answer.")
+    n_wanted: int = Field(description="Number of judgements requested from people.")
+    n_done: int = Field(description="Number of requested judgements that are done.")
 
 
-class AnnotatorProgress(Answer):
-    annotator_id: str
-    name: str | None = Field(description="Only for users with `users.read`.")
-    kind: AnnotatorKind
-    n: int
-    n_today: int
-    median_seconds: float | None
-    last_at: datetime | None
+class Offered(Answer):
+    n_comparisons: int
+    n_wanted: int = Field(description="Number of judgements newly wanted.")
 
 
-class ProgressOut(Answer):
-    """Votes cast, without skips and votes by machines. A vote and its replacement count once. Days
-    are those of `voted_at`; imported votes without a time belong to no day."""
-
-    work: Work
-    votes: int
-    machine_votes: int
-    votes_by_day: tuple[DayCount, ...]
-    annotators: tuple[AnnotatorProgress, ...]
+class Withdrawn(Answer):
+    n_withdrawn: int = Field(description="Number of open judgements withdrawn; leased cards stay.")
 
 
-class MarkedShare(Share):
-    """The number of marked votes among the n votes for which the mark is known."""
+class DecisionOut(Answer):
+    """One decision of the retraining trigger or of a person."""
 
-    marked: int
-
-
-class AnnotatorQuality(Answer):
-    """Quality of the counting votes of one annotator. A share of zero votes has no interval."""
-
-    annotator_id: str
-    name: str | None = Field(description="Only for users with `users.read`.")
-    n_votes: int
-    too_fast: MarkedShare | None = Field(
-        description="Share of votes cast faster than anyone can read both completions, among votes "
-        "with a known duration."
+    decision_id: int
+    decided_at: datetime
+    action: Literal["fire", "hold"]
+    state: str = Field(description="State in words; `waits for a person` until it is answered.")
+    summary: str = Field(description="Cause, its share of the added errors, and what became of it.")
+    reasons: tuple[str, ...]
+    remedy: Remedy | None
+    cause: str | None = Field(description="The likeliest cause; null if none was examined.")
+    cause_share: float | None = Field(description="Share of the rise that it explains.")
+    cause_probability: float | None = Field(
+        description="Probability that it explains most of the rise."
     )
-    same_as_before: MarkedShare | None = Field(
-        description="Share of votes that repeat the previous vote's displayed side; about 0.5 for "
-        "attentive annotators. Null if no displayed side is known, as for imported votes."
+    quarantine: Quarantine | None = Field(
+        description="Annotators whose votes are left out, or would be if a person agrees."
     )
-    duplicate: MarkedShare | None = Field(
-        description="Share of votes on two completions that the same annotator had already judged "
-        "in another comparison, not counting repeats."
+    change_seq: int | None
+    changed_at: datetime | None = Field(description=CHANGED_AT)
+    known_seq: int | None = Field(description="The last vote that the decision knew.")
+    n_events: int
+    run_id: str | None
+    actor: str | None = Field(description="Who decided by hand; null for the trigger.")
+    answers: int | None = Field(description="The decision that this one answers.")
+    answered_by: int | None = Field(description="The decision that answers this one.")
+    actions: tuple[Literal["answer", "lift", "keep"], ...] = Field(
+        description="What a person may do about it now."
     )
 
 
-class QualityOut(Answer):
-    """Data quality by annotator, by default the most doubtful first: ordered by the highest lower
-    bound of the shares, `same_as_before` above one half.
-    """
-
-    n_annotators: int = Field(description="All that match `q`, on this page and on others.")
-    annotators: tuple[AnnotatorQuality, ...]
-    next: str | None = Field(None, description="Cursor of the next page; null on the last one.")
+class Me(Answer):
+    user_id: str
+    name: str
+    email: str
+    roles: tuple[Role, ...]
+    permissions: tuple[str, ...]
+    project: str
 
 
 class Metrics(Answer):
@@ -126,30 +135,3 @@ class Metrics(Answer):
     audit_links: int
     guideline_version: int | None
     rules_version: int
-
-
-class Verification(Answer):
-    holds: bool
-    n_links: int = Field(description="Number of links verified; 0 if the chain is broken.")
-    broken_at: str | None = Field(description="The first row that was changed, and how.")
-    n_anchors: int = Field(description="Number of daily anchors compared with the chain.")
-
-
-RegistryStatus = Literal["ok", "absent", "unreachable"]
-DaemonStatus = Literal["ok", "absent", "silent", "unknown"]
-
-
-class Health(Answer):
-    status: Literal["ok"]
-
-
-class Readiness(Answer):
-    status: Literal["ok"]
-    store: Literal["ok"]
-    registry: RegistryStatus = Field(
-        description="Whether MLflow responds; absent until its database is made."
-    )
-    daemon: DaemonStatus = Field(
-        description="Whether the daemon or `rlhf loop` evaluates sensors; absent if neither has "
-        "run yet or it was ended on purpose, silent if it stopped."
-    )

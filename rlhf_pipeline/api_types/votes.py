@@ -7,22 +7,17 @@ from pydantic import AwareDatetime, Field, SkipValidation
 
 from rlhf_pipeline.api_types.base import (
     LARGEST,
-    MOST_AT_ONCE,
     MOST_IN_BATCH,
     Answer,
     Id,
     LongText,
     ProblemDocument,
-    Request,
+    RequestBody,
 )
-from rlhf_pipeline.records import Choice, Highlight, Text, VoteDetails
+from rlhf_pipeline.records import Choice, Highlight, Text, VisibleRules
 
 Side = Literal["a", "b", "tie"]
 Flag = Literal["pii", "identity", "broken", "undone"]
-
-
-class LeaseRequest(Request):
-    n: int = Field(default=5, ge=1, le=MOST_AT_ONCE)
 
 
 class CardOut(Answer):
@@ -36,20 +31,9 @@ class CardOut(Answer):
     leased_until: datetime
 
 
-class RulesShown(Answer):
-    """The rules that annotators see. They omit what would reveal hidden cards."""
-
-    dimensions: tuple[str, ...]
-    requires_reason: bool
-    shows_length: bool
-    undo_seconds: float
-    lease_minutes: float
-    prefetch: int
-
-
 class Lease(Answer):
     cards: tuple[CardOut, ...]
-    rules: RulesShown
+    rules: VisibleRules
     guideline_version: int | None
     remaining: int = Field(
         description="Number of judgements open for you, rounded up to tens; 200 means over 190."
@@ -61,7 +45,7 @@ class Extended(Answer):
     n: int = Field(description="Number of cards whose lease was extended.")
 
 
-class VoteFields(Request):
+class VoteFields(RequestBody):
     """A judgement of a card (`card_id`: a is the left side, b the right side) or, for users
     with `comparisons.read`, of a comparison (`comparison_id`: a and b as in the comparison)."""
 
@@ -99,7 +83,7 @@ class VoteInBatch(VoteFields):
     idempotency_key: Annotated[Text, Field(min_length=1, max_length=128, pattern=r"^[ -~]+$")]
 
 
-class Batch(Request):
+class Batch(RequestBody):
     # Each vote is validated by itself, so that an invalid one does not fail the others.
     votes: list[SkipValidation[VoteInBatch]] = Field(min_length=1, max_length=MOST_IN_BATCH)
 
@@ -125,23 +109,6 @@ class BatchResult(Answer):
 
 class BatchResults(Answer):
     results: tuple[BatchResult, ...] = Field(description="In the order of the votes.")
-
-
-class OwnVote(Answer):
-    """One of your own votes as you cast it: a is the left side."""
-
-    vote_id: str
-    card_id: str | None
-    choice: Choice
-    strength: int | None
-    reason: str | None
-    stated_confidence: float | None
-    duration_s: float | None
-    voted_at: datetime | None
-    received_at: datetime
-    supersedes: str | None
-    is_superseded: bool
-    details: VoteDetails | None
 
 
 class Share(Answer):

@@ -7,8 +7,8 @@ from datetime import datetime
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import Field
 
+from rlhf_pipeline.api_types.project import Prediction, PredictionBasis
 from rlhf_pipeline.calibration import Calibrator
 from rlhf_pipeline.calibration.identity import NoCalibration
 from rlhf_pipeline.errors import PipelineError
@@ -26,21 +26,8 @@ class Question(Record):
     completion_b: str
 
 
-class PairPrediction(Record):
+class PairPrediction(PredictionBasis, Prediction):
     """The completion people would probably prefer, and the basis of the prediction."""
-
-    reward_model: str = Field(description="name@version")
-    calibrator: str = Field(
-        description="calibrator version of that reward model; none before it was calibrated"
-    )
-    data_hash: str | None = Field(description="of the pairs the reward model was fitted on")
-    data_seq: int | None = Field(description="highest vote seq these rest on")
-    features_hash: str = Field(description="of the texts as scored")
-    score_a: float
-    score_b: float
-    p_raw: float = Field(description="P(a preferred) by the reward model")
-    p_calibrated: float = Field(description="P(a preferred) after calibration")
-    predicted_at: datetime
 
 
 @dataclass(frozen=True)

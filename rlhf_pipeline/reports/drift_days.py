@@ -4,7 +4,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import date, timedelta
 from typing import Literal
 
-from rlhf_pipeline.api_types.drift import DriftTest
+from pydantic import Field
+
+from rlhf_pipeline.api_types.base import Answer
 from rlhf_pipeline.records import Verdict
 from rlhf_pipeline.reports.chart import (
     Axis,
@@ -68,6 +70,24 @@ SHORT_NAMES = {
 }
 # of a decision: its day, words and address
 Decided = tuple[date, str, str]
+
+
+class DriftTest(Answer):
+    """One detector or test of a day's drift report."""
+
+    day: date
+    space: str
+    detector: str
+    model_version: str
+    verdict: Verdict
+    statistic: float | None
+    threshold: float | None
+    p_value: float | None
+    effect: float | None = Field(
+        description="Size of the change; of a detector, the rise of errors at its last event."
+    )
+    n_reference: int
+    n_current: int
 
 
 def chart_drift_days(

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from datetime import timedelta
 from typing import Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from rlhf_pipeline.drift.confirmation import (
     event_sources,
@@ -12,7 +12,7 @@ from rlhf_pipeline.drift.confirmation import (
     list_confirmers,
 )
 from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
+from rlhf_pipeline.records import DriftEvent, Record, TriggerDecision, TriggerEvidence
 from rlhf_pipeline.retraining.triggers import (
     TriggerParams,
     chance_of_nothing,
@@ -36,15 +36,15 @@ COMPARED = ("action", "event_ids", "change_seq", "remedy", "parent")
 INPUTS = {"looked_at", "params"}  # copied, not decided
 
 
-class Condition(NamedTuple):
-    """One condition of a fire: what it requires, what there was, and whether that was enough; None
-    if it was not examined.
-    """
+class Condition(Record):
+    """One condition of a fire: what it requires, what there was, and whether that was enough."""
 
     name: str
     required: str
     actual: str
-    is_met: bool | None
+    is_met: bool | None = Field(
+        description="null if it was not examined; a decision fires if no condition is unmet."
+    )
 
 
 class Inputs(NamedTuple):
@@ -78,35 +78,37 @@ def check_conditions(inputs: Inputs) -> list[Condition]:
     waiting = left if left is not None and not left.is_answered else None
     return [
         Condition(
-            "champion",
-            "a champion reward model",
-            evidence.champion or "none",
-            evidence.champion is not None,
+            name="champion",
+            required="a champion reward model",
+            actual=evidence.champion or "none",
+            is_met=evidence.champion is not None,
         ),
         _check_confirmation(inputs),
         Condition(
-            "people",
-            "no change that waits for a person",
-            "none" if waiting is None else f"that of decision {waiting.decision_id}",
-            waiting is None,
+            name="people",
+            required="no change that waits for a person",
+            actual="none" if waiting is None else f"that of decision {waiting.decision_id}",
+            is_met=waiting is None,
         ),
         Condition(
-            "unfinished",
-            "no retraining that has not ended",
-            f"{evidence.n_unfinished + evidence.n_ordered}",
-            not evidence.n_unfinished + evidence.n_ordered,
+            name="unfinished",
+            required="no retraining that has not ended",
+            actual=f"{evidence.n_unfinished + evidence.n_ordered}",
+            is_met=not evidence.n_unfinished + evidence.n_ordered,
         ),
         Condition(
-            "cool-down",
-            f"{params.cool_down_hours:g} h since the last retraining",
-            "no earlier retraining" if since is None else f"{since.total_seconds() / 3600:.1f} h",
-            since is None or since >= timedelta(hours=params.cool_down_hours),
+            name="cool-down",
+            required=f"{params.cool_down_hours:g} h since the last retraining",
+            actual="no earlier retraining"
+            if since is None
+            else f"{since.total_seconds() / 3600:.1f} h",
+            is_met=since is None or since >= timedelta(hours=params.cool_down_hours),
         ),
         Condition(
-            "new votes",
-            f"{params.min_new_votes:,} since the last retraining",
-            f"{evidence.n_new_votes:,}",
-            evidence.n_new_votes >= params.min_new_votes,
+            name="new votes",
+            required=f"{params.min_new_votes:,} since the last retraining",
+            actual=f"{evidence.n_new_votes:,}",
+            is_met=evidence.n_new_votes >= params.min_new_votes,
         ),
         *_check_cause(inputs),
     ]
@@ -162,16 +164,16 @@ def _check_confirmation(inputs: Inputs) -> Condition:
         found += ", too far apart"
     needed = params.confirmations
     return Condition(
-        "confirmations",
-        ("the rise test, or " if params.rise_test_confirms else "")
+        name="confirmations",
+        required=("the rise test, or " if params.rise_test_confirms else "")
         + f"{needed} detector{'s' * (needed > 1)} within {params.confirmation_window:,} votes"
         + (
             f", or calibration tests that fail on {params.calibration_days} days of a week"
             if params.calibration_days
             else ""
         ),
-        found,
-        evidence.champion is None or bool(confirming),
+        actual=found,
+        is_met=evidence.champion is None or bool(confirming),
     )
 
 
@@ -187,26 +189,26 @@ def _check_cause(inputs: Inputs) -> Iterator[Condition]:
         else choose_remedy(causes, params)
     )
     yield Condition(
-        "cause",
-        "a change that needs no person",
-        "not examined" if causes is None else causes.causes[0].name,
-        None if causes is None else not needs_people(remedy, params),
+        name="cause",
+        required="a change that needs no person",
+        actual="not examined" if causes is None else causes.causes[0].name,
+        is_met=None if causes is None else not needs_people(remedy, params),
     )
     if causes is not None and not only_calibration:
         yield Condition(
-            "rise",
-            f"errors that still seem higher {params.max_cause_votes:,} votes later",
-            f"probability that they are not: {chance_of_nothing(causes):.0%}",
-            not is_false_alarm(confirming, evidence.max_seq, params),
+            name="rise",
+            required=f"errors that still seem higher {params.max_cause_votes:,} votes later",
+            actual=f"probability that they are not: {chance_of_nothing(causes):.0%}",
+            is_met=not is_false_alarm(confirming, evidence.max_seq, params),
         )
     yield Condition(
-        "certainty",
-        f"the remedy is right with probability {params.min_certainty:.0%} or more, and whether "
-        f"annotators are the cause is {params.min_annotator_certainty:.0%} certain; or "
+        name="certainty",
+        required=f"the remedy is right with probability {params.min_certainty:.0%} or more, and "
+        f"whether annotators are the cause is {params.min_annotator_certainty:.0%} certain; or "
         f"{params.max_cause_votes:,} votes have arrived since the confirmation "
         f"({2 * params.max_cause_votes:,} if annotators may be the cause)",
-        "not examined" if causes is None else describe_probabilities(causes),
-        None
+        actual="not examined" if causes is None else describe_probabilities(causes),
+        is_met=None
         if causes is None
         else only_calibration
         or not list_reasons_to_wait(causes, confirming, evidence.max_seq, params),

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
+from pydantic import Field, computed_field
 from sqlalchemy import (
     Connection,
     Select,
@@ -62,8 +63,9 @@ class RemainingWork(Record):
     n_wanted: int
     n_done: int
     n_leased: int
-    oldest_at: datetime | None = None
+    oldest_at: datetime | None = Field(default=None, exclude=True)
 
+    @computed_field  # type: ignore[prop-decorator]
     @property
     def n_open(self) -> int:
         return self.n_wanted - self.n_done - self.n_leased

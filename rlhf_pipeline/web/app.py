@@ -4,7 +4,7 @@ import functools
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from typing import Any
+from typing import Any, Literal
 
 from fastapi import APIRouter, Depends, FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
@@ -15,8 +15,7 @@ from starlette.responses import JSONResponse
 
 from rlhf_pipeline import __version__
 from rlhf_pipeline.alerts.rounds import watch_alerts
-from rlhf_pipeline.api_types.base import ProblemDetail, ProblemDocument
-from rlhf_pipeline.api_types.project import Health, Readiness
+from rlhf_pipeline.api_types.base import Answer, ProblemDetail, ProblemDocument
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.permissions import Permission
@@ -27,6 +26,7 @@ from rlhf_pipeline.web.memory_cache import CacheTimes
 from rlhf_pipeline.web.middleware import LOOPBACK, Guard, RequestMeter, host_name
 from rlhf_pipeline.web.preferences.queries import read_ahead
 from rlhf_pipeline.web.problems import Problem, install_problem_handlers, problem_response
+from rlhf_pipeline.web.readiness import Readiness
 from rlhf_pipeline.web.rendering import STATIC, Pages, problem_page
 from rlhf_pipeline.web.routing import (
     PREFIX,
@@ -45,7 +45,6 @@ from rlhf_pipeline.web.site import Site
 
 THIS_MACHINE = frozenset({"127.0.0.1", "::1"})  # the addresses of this machine's own programs
 health = api_router("health")
-
 VERSION = "3.1.0"
 ABOUT = (
     "Every action of the pages is available as a route. Errors are problem documents (RFC 9457). "
@@ -58,6 +57,10 @@ TOKEN_SCHEME = {
     "scheme": "bearer",
     "description": "`rlhf_…`, created on the page `me` or with `rlhf users token`.",
 }
+
+
+class Health(Answer):
+    status: Literal["ok"]
 
 
 def describe_api(app: FastAPI, routes: list[APIRoute]) -> dict[str, Any]:

@@ -2,19 +2,36 @@
 
 from http import HTTPStatus
 from http.client import HTTPException
+from typing import Literal
 from urllib.error import HTTPError
 from urllib.request import urlopen
 
-from rlhf_pipeline.api_types.project import DaemonStatus, Readiness, RegistryStatus
+from pydantic import Field
+
+from rlhf_pipeline.api_types.base import Answer
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.database_copy import has_tables
 from rlhf_pipeline.web.memory_cache import CachedValue
 
+RegistryStatus = Literal["ok", "absent", "unreachable"]
+DaemonStatus = Literal["ok", "absent", "silent", "unknown"]
 KNOWN_FOR_S = 5.0
 MLFLOW_S = 0.5  # a health check answers soon
 LEAST_LATE_S = 120.0  # a busy daemon takes that long between two ticks
+
+
+class Readiness(Answer):
+    status: Literal["ok"]
+    store: Literal["ok"]
+    registry: RegistryStatus = Field(
+        description="Whether MLflow responds; absent until its database is made."
+    )
+    daemon: DaemonStatus = Field(
+        description="Whether the daemon or `rlhf loop` evaluates sensors; absent if neither has "
+        "run yet or it was ended on purpose, silent if it stopped."
+    )
 
 
 class ReadinessCheck:

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
-from rlhf_pipeline.api_types.predictions import PairToPredict
+from rlhf_pipeline.api_types.project import PairToPredict
 from rlhf_pipeline.champions import Judge
 from rlhf_pipeline.client import Client
 from rlhf_pipeline.errors import ConflictingRequest, InvalidScores

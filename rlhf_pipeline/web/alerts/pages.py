@@ -7,13 +7,19 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Query, Request, Response
 
 from rlhf_pipeline.alerts.rounds import read_plan
-from rlhf_pipeline.api_types.alerts import NewSilence, TestMessageOut
 from rlhf_pipeline.api_types.filters import AlertFilter, AlertMessageFilter
 from rlhf_pipeline.errors import AlertState
 from rlhf_pipeline.monitoring import AlertState as State
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.web.alerts import routes
-from rlhf_pipeline.web.alerts.routes import Editor, Number, Reader, ShortText
+from rlhf_pipeline.web.alerts.routes import (
+    Editor,
+    NewSilence,
+    Number,
+    Reader,
+    ShortText,
+    TestMessageOut,
+)
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.lists import Cursor
 from rlhf_pipeline.web.problems import Problem

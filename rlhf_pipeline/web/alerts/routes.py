@@ -3,19 +3,20 @@
 from typing import Annotated
 
 from fastapi import Depends, Path, Query
+from pydantic import AwareDatetime, Field
 
 from rlhf_pipeline.alerts import incidents
 from rlhf_pipeline.alerts.channels import find_targets, send
 from rlhf_pipeline.alerts.messages import build_test_message
 from rlhf_pipeline.alerts.rounds import read_plan
 from rlhf_pipeline.alerts.rules import AlertRule
-from rlhf_pipeline.api_types.alerts import NewSilence, TestMessageOut
-from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.base import Answer, Name, Page, RequestBody
 from rlhf_pipeline.api_types.filters import AlertFilter, AlertMessageFilter
 from rlhf_pipeline.errors import ConfigurationError, DeliveryFailed
 from rlhf_pipeline.monitoring import Alert, AlertMessage, Silence
 from rlhf_pipeline.parameters import suggest
 from rlhf_pipeline.permissions import Permission, Principal
+from rlhf_pipeline.records import Text
 from rlhf_pipeline.web.lists import make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses
@@ -27,6 +28,23 @@ Editor = Annotated[Principal, Depends(needs(Permission.ALERTS_WRITE))]
 Number = Annotated[int, Path(ge=1, le=10**9)]
 ShortText = Annotated[str, Path(max_length=200)]
 Asked = Annotated[AlertFilter, Query()]
+
+
+class NewSilence(RequestBody):
+    """Keeps alerts from being sent until `ends_at`; they are recorded."""
+
+    rule: Name | None = Field(default=None, description="Only alerts of this rule.")
+    subject: Name | None = Field(default=None, description="Only alerts of this subject.")
+    reason: Annotated[Text, Field(min_length=1, max_length=1000)]
+    ends_at: AwareDatetime
+
+
+class TestMessageOut(Answer):
+    """Result of a test message."""
+
+    message_id: str
+    is_delivered: bool
+    detail: str = Field(description="What the receiver accepted, or why it did not.")
 
 
 @api.get("/alerts/rules", dependencies=READER)

@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlhf_pipeline.api_types.votes import RulesShown
 from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.records import AnnotationRules, Card
+from rlhf_pipeline.records import AnnotationRules, Card, VisibleRules
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.comparisons import Texts
 from rlhf_pipeline.web.comparisons.identity import names_its_maker
@@ -40,11 +39,8 @@ def swap_side(side: str, is_swapped: bool) -> str:
     return {"a": "b", "b": "a"}.get(side, side) if is_swapped else side
 
 
-def build_visible_rules(rules: AnnotationRules) -> RulesShown:
-    return RulesShown(
-        dimensions=list(rules.dimensions),
-        **{n: getattr(rules, n) for n in RulesShown.model_fields if n != "dimensions"},
-    )
+def select_visible(rules: AnnotationRules) -> VisibleRules:
+    return VisibleRules(**rules.model_dump(include=set(VisibleRules.model_fields)))
 
 
 class CardDealer:

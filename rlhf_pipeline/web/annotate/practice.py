@@ -1,17 +1,46 @@
 """Routes of the practice round: its cards, and the known answer of each. No choice is sent."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import Depends
+from pydantic import Field
 
-from rlhf_pipeline.api_types.practice import PracticeAnswer, PracticeCardOut, PracticeOut
+from rlhf_pipeline.api_types.base import Answer
 from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.web.annotate.cards import build_visible_rules, swap_side
+from rlhf_pipeline.records import VisibleRules
+from rlhf_pipeline.web.annotate.cards import select_visible, swap_side
 from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site
 
 api = api_router("practice")
 Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
+
+
+class PracticeCardOut(Answer):
+    """A comparison with a known answer, its completions on drawn sides."""
+
+    comparison_id: str
+    prompt: str
+    left: str
+    right: str
+
+
+class PracticeOut(Answer):
+    """What a new annotator does before the first vote."""
+
+    guideline_version: int | None
+    rules: VisibleRules
+    cards: tuple[PracticeCardOut, ...] = Field(
+        description="What is left of your round: up to four comparisons. It takes one of four gold "
+        "ones; the others are of checkable prompts, with one right completion and one wrong."
+    )
+
+
+class PracticeAnswer(Answer):
+    choice: Literal["a", "b", "tie"] = Field(description="The known answer; a is the left side.")
+    reason: str | None = Field(
+        default=None, description="Why it is the right one, where that is known."
+    )
 
 
 @api.get("/practice")
@@ -21,7 +50,7 @@ def read(site: AnySite, principal: Annotator) -> PracticeOut:
     terms = site.terms()
     return PracticeOut(
         guideline_version=terms.guideline_version,
-        rules=build_visible_rules(terms.rules),
+        rules=select_visible(terms.rules),
         cards=_find_cards(site, principal),
     )
 

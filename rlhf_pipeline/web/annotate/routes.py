@@ -4,11 +4,13 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
+from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from rlhf_pipeline.api_types.votes import CardOut, Extended, Lease, LeaseRequest
+from rlhf_pipeline.api_types.base import MOST_AT_ONCE, RequestBody
+from rlhf_pipeline.api_types.votes import CardOut, Extended, Lease
 from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.web.annotate.cards import build_visible_rules
+from rlhf_pipeline.web.annotate.cards import select_visible
 from rlhf_pipeline.web.annotate.practice import has_welcome
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import AnySite, api_router, needs
@@ -18,6 +20,10 @@ api = api_router("cards")
 pages = APIRouter()
 Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
 STEP = 10  # an estimate: others may lease some of them in the next moment
+
+
+class LeaseRequest(RequestBody):
+    n: int = Field(default=5, ge=1, le=MOST_AT_ONCE)
 
 
 @api.post("/cards:lease", response_model=Lease)
@@ -46,7 +52,7 @@ def _build_lease_response(site: Site, annotator_id: str, n: int) -> Response:
             )
             for content in cards
         ],
-        rules=build_visible_rules(terms.rules),
+        rules=select_visible(terms.rules),
         guideline_version=terms.guideline_version,
         remaining=-(-left.n // STEP) * STEP,
         reason_empty=None if cards else left.reason_empty,

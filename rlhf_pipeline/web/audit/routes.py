@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
+from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.base import Answer, Page
 from rlhf_pipeline.api_types.filters import AuditFilter
-from rlhf_pipeline.api_types.project import Verification
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.store import Store
@@ -44,6 +44,13 @@ LINES: dict[int | str, dict[str, Any]] = {
 }
 Reader = Annotated[Principal, Depends(needs(Permission.AUDIT_READ))]
 Verifier = Annotated[Principal, Depends(needs(Permission.AUDIT_VERIFY))]
+
+
+class Verification(Answer):
+    holds: bool
+    n_links: int = Field(description="Number of links verified; 0 if the chain is broken.")
+    broken_at: str | None = Field(description="The first row that was changed, and how.")
+    n_anchors: int = Field(description="Number of daily anchors compared with the chain.")
 
 
 @api.get("/audit", dependencies=READER)

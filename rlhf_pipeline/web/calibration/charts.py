@@ -5,8 +5,6 @@ from urllib.parse import urlencode
 
 from fastapi import Depends, Query, Response
 
-from rlhf_pipeline.api_types.filters import CalibrationFilter
-from rlhf_pipeline.api_types.predictions import ProbeOut
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import ReliabilityBin
 from rlhf_pipeline.reports.calibration import chart_reliability
@@ -21,6 +19,7 @@ from rlhf_pipeline.reports.calibrators import (
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.store.calibrations import LoggedCalibration
 from rlhf_pipeline.web.calibration import queries
+from rlhf_pipeline.web.calibration.queries import CalibrationFilter, ProbeOut
 from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site
 

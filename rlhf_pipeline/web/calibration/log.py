@@ -1,10 +1,29 @@
 """Describes the entries of the log of calibrators."""
 
 from collections.abc import Sequence
+from typing import Literal
 
-from rlhf_pipeline.api_types.predictions import CalibrationOut, CalibratorState
+from pydantic import Field
+
+from rlhf_pipeline.records import CalibrationReport
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.calibrations import LoggedCalibration
+
+CalibratorState = Literal["serving", "standby", "replaced", "refused", "imported"]
+
+
+class CalibrationOut(CalibrationReport):
+    """One calibrator, measured on the test split it was fitted with, as it is logged."""
+
+    version: int = Field(
+        description="Number of the entry among those of its reward model; imported entries keep "
+        "theirs as `calibrator_version`."
+    )
+    state: CalibratorState = Field(
+        description="serving: used for the champion's predictions. standby: would be used if its "
+        "reward model were champion. replaced: superseded by a later calibrator. refused: worse "
+        "than its predecessor, never used. imported: a report without a calibrator."
+    )
 
 
 def describe_entries(

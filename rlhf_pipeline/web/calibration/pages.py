@@ -6,16 +6,16 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import (
-    CalibrationBinFilter,
-    CalibrationPageFilter,
-    ProbedPairFilter,
-)
-from rlhf_pipeline.api_types.predictions import ProbedPair
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.calibration import describe_bin
 from rlhf_pipeline.web.calibration import queries
-from rlhf_pipeline.web.calibration.queries import query_of_selection
+from rlhf_pipeline.web.calibration.queries import (
+    CalibrationBinFilter,
+    CalibrationPageFilter,
+    ProbedPair,
+    ProbedPairFilter,
+    query_of_selection,
+)
 from rlhf_pipeline.web.lists import (
     AT_ONCE,
     ListPage,

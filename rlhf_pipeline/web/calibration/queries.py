@@ -1,31 +1,120 @@
 """Reads calibrators and probes as each reader may see them."""
 
 from datetime import datetime
-from typing import Any
+from typing import Annotated, Any
 from urllib.parse import urlencode
 
 import pandas as pd
+from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import CalibrationFilter, ProbedPairFilter, ProbeFilter
-from rlhf_pipeline.api_types.predictions import (
-    CalibrationOut,
-    ProbedPair,
-    ProbeOut,
-)
+from rlhf_pipeline.api_types.base import Answer, Page
+from rlhf_pipeline.api_types.filters import Filter, GroupFilter, Value
 from rlhf_pipeline.calibration.dimension_calibration import DIMENSION
 from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.evaluation.probe import find_bin, pairs_of_bin, rank_pairs
 from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import CalibrationMetrics, ReliabilityBin
+from rlhf_pipeline.records import (
+    CalibrationMetrics,
+    Choice,
+    GroupCalibration,
+    Interval,
+    ReliabilityBin,
+)
 from rlhf_pipeline.store.calibrations import LoggedCalibration
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
-from rlhf_pipeline.web.calibration.log import describe_entries, find_serving_version
-from rlhf_pipeline.web.calibration.probe_counter import ProbeResult
+from rlhf_pipeline.web.calibration.log import CalibrationOut, describe_entries, find_serving_version
+from rlhf_pipeline.web.calibration.probe_counter import ProbeFilter, ProbeResult
 from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
+
+Confidence = Annotated[
+    float, Field(ge=0.5, le=1, description="Stated confidence that lies in the bin.")
+]
+
+
+class CalibrationFilter(GroupFilter):
+    """A reward model, one of its calibrators, later votes, and a dimension of the rubric."""
+
+    version: int | None = Field(default=None, ge=1, lt=2**31)
+    dimension: Value = None
+
+
+class CalibrationPageFilter(CalibrationFilter, Filter):
+    """The same, and a page of the log of calibrators."""
+
+
+class CalibrationBinFilter(CalibrationPageFilter):
+    """The same, and the votes of one bin."""
+
+    bin: Confidence
+
+
+class ProbedPairFilter(ProbeFilter, Filter):
+    """Which votes in a bin of the diagram."""
+
+    bin: Confidence
+
+
+class ProbeOut(Answer):
+    """Predictions made before their votes, compared with these votes. Without such predictions the
+    figures are null and there are no bins.
+    """
+
+    reward_model: str | None = Field(description="Null before the first prediction.")
+    calibrator: str | None = Field(
+        description="The requested calibrator as method@version; null means all calibrators that "
+        "the model predicted through."
+    )
+    n_votes: int = Field(description="Number of votes for a side that have a prediction.")
+    n_comparisons: int
+    newest_only: bool = Field(description="Whether only the newest votes are counted.")
+    is_withheld: bool = Field(
+        default=False,
+        description="Whether the chosen votes are of too few comparisons or annotators.",
+    )
+    accuracy: Interval | None
+    noise_ceiling: Interval | None = Field(
+        description="Accuracy of a perfect model on the same comparisons; null if unknown."
+    )
+    ece: Interval | None
+    ece_debiased: Interval | None
+    slope: Interval | None
+    brier: Interval | None
+    raw_bins: tuple[ReliabilityBin, ...] = Field(
+        default=(), description="The diagram before calibration, by the uncalibrated confidence."
+    )
+    bins: tuple[ReliabilityBin, ...]
+    by_group: tuple[GroupCalibration, ...] = Field(
+        default=(),
+        description="The figures of each source and category before and after calibration; null "
+        "for too few comparisons, and none where the request chooses a group.",
+    )
+    counted_at: datetime
+
+
+class ProbedPair(Answer):
+    """A vote with its prediction. Fields that the user may not read are null."""
+
+    comparison_id: str
+    seq: int
+    p_raw: float = Field(description="P(a preferred) by the reward model.")
+    p_calibrated: float = Field(description="P(a preferred) after calibration, as served.")
+    prompt: str | None = Field(
+        description="Only for users with `comparisons.read`, like both completions."
+    )
+    completion_a: str | None
+    completion_b: str | None
+    choice: Choice | None = Field(
+        description="Only for users with `votes.read`, like annotator_id, strength and wrong."
+    )
+    strength: int | None
+    annotator_id: str | None
+    wrong: bool | None = Field(
+        description="Whether the vote went against the higher score. Null too where `p_calibrated` "
+        "is exactly 0.5: no side is predicted, and the vote counts half in its bin."
+    )
 
 
 def parts_of(selection: CalibrationFilter) -> dict[str, str]:

@@ -1,11 +1,13 @@
 """Pages and chart of error clusters; their comparisons can be offered to people again."""
 
+from datetime import date
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import Field
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import ClusterFilter, ClusterPageFilter
+from rlhf_pipeline.api_types.filters import Filter, QueryFilter
 from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.chart import Chart
@@ -17,9 +19,21 @@ from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs
 
 api, pages = api_router("charts"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
-Asked = Annotated[ClusterFilter, Query()]
 SHOWN = 50
 MOST_PEOPLE = 9  # that may judge one comparison
+
+
+class ClusterFilter(QueryFilter):
+    """The clusters of which day."""
+
+    day: date | None = Field(default=None, description="By default the last day with any.")
+
+
+class ClusterPageFilter(ClusterFilter, Filter):
+    """The same, and a page of the comparisons of one."""
+
+
+Asked = Annotated[ClusterFilter, Query()]
 
 
 @api.get("/charts/clusters", response_model=Chart)

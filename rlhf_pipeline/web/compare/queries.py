@@ -1,20 +1,88 @@
 """Reads completions of two policy versions from kept evaluations, the documents that it shows."""
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import Annotated, Literal
 
-from rlhf_pipeline.api_types.compare import ComparedPrompt, ComparedVersions
-from rlhf_pipeline.api_types.filters import ComparedOrder, ComparedVersionsFilter, CompareFilter
+from pydantic import Field
+
+from rlhf_pipeline.api_types.base import Answer, Page
+from rlhf_pipeline.api_types.filters import Filter, Value
 from rlhf_pipeline.metric_catalogue import METRICS
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import EvaluationSamples, JudgedSample
+from rlhf_pipeline.records import DimensionComparison, EvaluationSamples, Interval, JudgedSample
 from rlhf_pipeline.web.evolution.queries import list_versions, name_of
 from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
+ComparedOrder = Literal["disagreement", "a", "b"]
+Version = Annotated[int, Field(ge=1, lt=2**31, description="Version of a policy.")]
 Pair = tuple[int, int]  # candidate and the version beside it in its evaluation
 FIGURES = [name for name in METRICS if name.partition(".")[0] in ("policy", "production")]
 MAX_NAMED = 10  # pairs in a message
+
+
+class CompareFilter(Filter):
+    """Which two versions of a policy, which prompts, and in which order."""
+
+    a: Version | None = None
+    b: Version | None = None
+    category: Value = None
+    q: Value = Field(default=None, description="A part of the prompt or of a completion.")
+    order: ComparedOrder = Field(
+        default="disagreement",
+        description="`disagreement`: largest difference of scores first; `a`, `b`: where that "
+        "version is better.",
+    )
+
+
+class ComparedVersionsFilter(CompareFilter):
+    """The same, of two named versions."""
+
+    a: Version
+    b: Version
+
+
+class ComparedPrompt(Answer):
+    """Completions of one prompt by both versions. Scores are logits of the reward model."""
+
+    prompt_id: str
+    prompt: str
+    category: str
+    sample_index: int
+    completion_a: str
+    completion_b: str
+    score_a: float
+    score_b: float
+    difference: float = Field(description="`score_b` minus `score_a`.")
+    p_b: float | None = Field(description="Calibrated probability that a person prefers b.")
+    right_a: bool | None = Field(description="Null if the prompt has no checkable answer.")
+    right_b: bool | None
+
+
+class ComparedVersions(Page[ComparedPrompt]):
+    """One page of the prompts, and figures of all prompts that match the filters."""
+
+    a: str = Field(description="Policy version as name@version.")
+    b: str
+    reward_model: str = Field(description="What scored.")
+    evaluation_set: int | None
+    win_rate: Interval = Field(
+        description="Of b against a over all prompts, as the evaluation measured it."
+    )
+    dimensions: tuple[DimensionComparison, ...] = Field(
+        description="Of b against a over all prompts, as heads of the reward model estimate it; "
+        "empty where votes judge no dimensions of the rubric."
+    )
+    points: tuple[MetricPoint, ...] = Field(
+        description="The newest metric points `policy.*` and `production.*` of either version, "
+        "whatever the filters."
+    )
+    categories: tuple[str, ...]
+    n_rows: int = Field(description="Prompts, times samples of each, that match the filters.")
+    n_better_a: int = Field(description="Of these, where a has the higher score.")
+    n_better_b: int
+    n_same: int = Field(description="Of these, where both completions are the same text.")
 
 
 def list_pairs(site: Site) -> list[Pair]:

@@ -4,10 +4,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rlhf_pipeline.api_types.compare import ComparedPrompt, ComparedVersions
-from rlhf_pipeline.api_types.filters import ComparedVersionsFilter, CompareFilter
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.web.compare import queries
+from rlhf_pipeline.web.compare.queries import (
+    ComparedPrompt,
+    ComparedVersions,
+    ComparedVersionsFilter,
+    CompareFilter,
+)
 from rlhf_pipeline.web.evolution.queries import list_versions
 from rlhf_pipeline.web.lists import AT_ONCE, csv_of, read_all_pages
 from rlhf_pipeline.web.problems import Problem

@@ -1,20 +1,66 @@
 """Offers comparisons to annotators, withdraws open judgements, and flags comparisons."""
 
 from collections.abc import Iterable, Sequence
+from datetime import date
+from typing import Literal
 
-from rlhf_pipeline.api_types.comparisons import (
-    Flagged,
-    Flagging,
-    Offer,
-    Offered,
-    Withdrawn,
-)
+from pydantic import Field
+
+from rlhf_pipeline.api_types.base import Answer, Id, RequestBody
+from rlhf_pipeline.api_types.project import Offered, Withdrawn
 from rlhf_pipeline.permissions import Permission, Principal, permissions_of
 from rlhf_pipeline.records import User
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import display_names
 from rlhf_pipeline.web.site import Site
+
+
+class Offer(RequestBody):
+    """Selects comparisons by id, by day, by error cluster or all without votes, and optionally one
+    annotator.
+    """
+
+    ids: list[Id] | None = Field(default=None, max_length=10_000)
+    day: date | None = None
+    all_unvoted: bool = False
+    cluster: Id | None = Field(
+        default=None,
+        description="Id of a cluster of prompts, as in `GET clusters`: its comparisons of the last "
+        "day on which it was found.",
+    )
+    overlap: int | None = Field(
+        default=None,
+        ge=1,
+        le=9,
+        description="Number of people who judge each comparison; default as in the rules.",
+    )
+    priority: int = Field(
+        default=0, ge=-1000, le=1000, description="Lower priorities are dealt first."
+    )
+    annotator_id: Id | None = Field(
+        default=None,
+        description="User id of the one annotator who is asked, before any other card; default "
+        "any annotator.",
+    )
+
+
+class Flagging(RequestBody):
+    """Takes comparisons out of use, or with a null flag back into use. Flags of an import stay."""
+
+    ids: list[Id] = Field(min_length=1, max_length=10_000)
+    flag: Literal["pii", "identity", "broken"] | None = Field(
+        description="Contains personal data; mentions its model; is unreadable."
+    )
+
+
+class Flagged(Answer):
+    n_comparisons: int = Field(description="Number of comparisons whose flag changed.")
+    n_withdrawn: int = Field(description="Open judgements that were withdrawn.")
+
+
+class Withdrawal(RequestBody):
+    ids: list[Id] = Field(min_length=1, max_length=10_000)
 
 
 def offer(site: Site, principal: Principal, asked: Offer) -> Offered:

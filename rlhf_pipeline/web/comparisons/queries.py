@@ -3,14 +3,32 @@
 from datetime import date
 from typing import Any
 
+from pydantic import Field, computed_field
+
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.comparisons import ClusterOut, ComparisonOut
 from rlhf_pipeline.api_types.filters import ComparisonFilter
-from rlhf_pipeline.records import DayClusters, PromptCluster
+from rlhf_pipeline.api_types.project import ComparisonOut
+from rlhf_pipeline.records import DayClusters, Interval, PromptCluster
 from rlhf_pipeline.web.comparisons.identity import names_its_maker
 from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
+
+
+class ClusterOut(PromptCluster):
+    """A cluster of the prompts that were judged on a day; `docs/loop.md` explains the figures."""
+
+    day: date
+    first_day: date = Field(description="The day on which it was first found.")
+    model_version: str = Field(description="The reward model whose errors are counted.")
+    noise_ceiling: Interval | None = Field(
+        description="Accuracy that the day's votes allow; null if unknown."
+    )
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def n_prompts(self) -> int:
+        return super().n_prompts
 
 
 def comparisons(site: Site, only: ComparisonFilter) -> Page[ComparisonOut]:

@@ -7,21 +7,14 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.comparisons import (
-    ClusterOut,
-    ComparisonOut,
-    Flagged,
-    Flagging,
-    Offer,
-    Offered,
-    Withdrawal,
-    Withdrawn,
-)
 from rlhf_pipeline.api_types.filters import ComparisonFilter, VoteFilter
+from rlhf_pipeline.api_types.project import ComparisonOut, Offered, Withdrawn
 from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web.comparisons import offers, queries
+from rlhf_pipeline.web.comparisons.offers import Flagged, Flagging, Offer, Withdrawal
+from rlhf_pipeline.web.comparisons.queries import ClusterOut
 from rlhf_pipeline.web.forms import EMPTY_FORM, Fields, Form, attempt, validate
 from rlhf_pipeline.web.lists import (
     AT_ONCE,

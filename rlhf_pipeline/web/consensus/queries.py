@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Literal
 
 import pandas as pd
+from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.comparisons import ConsensusOut
-from rlhf_pipeline.api_types.filters import ConsensusFilter
+from rlhf_pipeline.api_types.base import Answer, Page
+from rlhf_pipeline.api_types.filters import Filter
 from rlhf_pipeline.records import Adjudication, Choice
 from rlhf_pipeline.votes.consensus import (
     SHARES_APART,
@@ -23,6 +23,8 @@ from rlhf_pipeline.web.lists import make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
+ConsensusState = Literal["open", "disputed", "agreed", "decided", "all"]
+ConsensusMethod = Literal["majority", "strength_weighted", "joint_model"]
 # comparisons that a page reads at most, in 0.1 s, because disputes may be rare
 LOOKS_AT = 500
 FIRST = (-1, 0, 0, "")  # sorts before every dispute
@@ -31,6 +33,50 @@ NOT_FITTED = (
     "`annotator_model`, or `rlhf votes annotators --publish`."
 )
 ConsensusFunction = Callable[[list[str]], pd.DataFrame]  # comparisons -> CONSENSUS
+
+
+class ConsensusFilter(Filter):
+    """Which judged comparisons, and how their votes are combined."""
+
+    state: ConsensusState = Field(
+        default="all", description="Disputed ones need a decision, decided ones have one."
+    )
+    method: ConsensusMethod = Field(
+        default="majority", description="joint_model uses the last fit of the annotator model."
+    )
+
+
+class ConsensusOut(Answer):
+    """The combined judgement on a comparison; `docs/annotating.md` explains the rule."""
+
+    comparison_id: str
+    prompt_id: str
+    state: Literal["open", "disputed", "agreed", "decided"]
+    choice: Choice | None = Field(
+        description="Null if two choices have equal weight; where an expert decided, that decision."
+    )
+    share: float
+    low: float
+    high: float
+    n_votes: int
+    n_a: int
+    n_b: int
+    n_ties: int
+    n_both_bad: int
+    last_seq: int
+    p_a: float | None = Field(
+        description="Probability that a typical annotator prefers a. Only by joint_model, like the "
+        "fields below."
+    )
+    p_low: float | None
+    p_high: float | None
+    up_to_seq: int | None = Field(
+        description="Sequence number of the newest vote in the fit of the annotator model."
+    )
+    n_since: int | None = Field(description="Number of votes cast after that fit.")
+    adjudication: Adjudication | None = Field(
+        default=None, description="The decision that stands on it; later votes do not change it."
+    )
 
 
 @dataclass(frozen=True)

@@ -1,22 +1,18 @@
 """Routes of consensus: the combined judgement on each comparison."""
 
-from typing import Annotated
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.comparisons import (
-    ConsensusOut,
-    Deciding,
-    Offer,
-    Undoing,
-)
-from rlhf_pipeline.api_types.filters import ConsensusFilter
+from rlhf_pipeline.api_types.base import Id, Page, RequestBody
 from rlhf_pipeline.errors import NotFound, UnknownComparison
 from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import Adjudication
+from rlhf_pipeline.records import Adjudication, Text
 from rlhf_pipeline.web.comparisons import offers
+from rlhf_pipeline.web.comparisons.offers import Offer
 from rlhf_pipeline.web.consensus import queries
+from rlhf_pipeline.web.consensus.queries import ConsensusFilter, ConsensusOut
 from rlhf_pipeline.web.forms import EMPTY_FORM, Fields, Form, attempt, validate
 from rlhf_pipeline.web.lists import (
     FilterField,
@@ -64,6 +60,17 @@ FIELDS = [
         default="majority",
     ),
 ]
+
+
+class Deciding(RequestBody):
+    comparison_id: Id
+    choice: Literal["a", "b", "tie", "both_bad"]
+    reason: Annotated[Text, Field(min_length=1, max_length=2_000)]
+
+
+class Undoing(RequestBody):
+    comparison_id: Id
+    reason: Annotated[Text, Field(max_length=2_000)] = ""
 
 
 @api.get("/consensus", responses=problem_responses(409))

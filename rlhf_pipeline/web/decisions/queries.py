@@ -5,14 +5,7 @@ from datetime import date, datetime
 from typing import Any, Literal
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.drift import (
-    ConditionOut,
-    DecisionDetail,
-    DecisionOut,
-    GateOut,
-    RiseOut,
-    SeenEvent,
-)
+from rlhf_pipeline.api_types.project import DecisionOut
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import GateDecision, TriggerDecision
 from rlhf_pipeline.retraining.answers import has_ended, waits
@@ -32,6 +25,7 @@ from rlhf_pipeline.retraining.messages import (
 )
 from rlhf_pipeline.retraining.triggers import RETRAINING_REMEDIES
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.web.decisions.answers import DecisionDetail, GateOut, RiseOut, SeenEvent
 from rlhf_pipeline.web.lists import make_cursor, parse_cursor
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.vote_days import find_vote_days, find_votes_until
@@ -96,10 +90,7 @@ def detail(site: Site, decision_id: int) -> DecisionDetail:
         rise=None
         if causes is None
         else RiseOut(difference=causes.rise, n_before=causes.n_before, n_after=causes.n_after),
-        conditions=tuple(
-            ConditionOut(**condition._asdict())
-            for condition in (check_conditions(inputs) if inputs else ())
-        ),
+        conditions=tuple(check_conditions(inputs)) if inputs else (),
         events=_list_events(site.store, decision, inputs) if inputs else (),
         not_explained=not_explained,
         differences=tuple(find_differences(decision)) if inputs else (),

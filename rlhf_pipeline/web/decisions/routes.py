@@ -6,7 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.drift import DecisionDetail, DecisionOut, Lift, NewAnswer
+from rlhf_pipeline.api_types.project import DecisionOut
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import TriggerDecision
@@ -14,6 +14,7 @@ from rlhf_pipeline.reports.words import display_name, name_stream
 from rlhf_pipeline.retraining import answers
 from rlhf_pipeline.retraining.messages import CAUSES
 from rlhf_pipeline.web.decisions import queries
+from rlhf_pipeline.web.decisions.answers import DecisionDetail, Justification, NewAnswer
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.lists import Cursor, Paged
 from rlhf_pipeline.web.problems import Problem
@@ -49,7 +50,9 @@ def answer(site: AnySite, principal: Decider, decision_id: Number, body: NewAnsw
 
 
 @api.post("/decisions/{decision_id}:lift", status_code=201, responses=problem_responses(404, 409))
-def lift(site: AnySite, principal: Decider, decision_id: Number, body: Lift) -> DecisionOut:
+def lift(
+    site: AnySite, principal: Decider, decision_id: Number, body: Justification
+) -> DecisionOut:
     """End the quarantine that a decision began: its votes count again."""
     return _lift(site, principal, decision_id, body)
 
@@ -90,7 +93,7 @@ def submit_lift(
     site: AnySite, request: Request, principal: Decider, decision_id: Number, form: Form
 ) -> Response:
     def store_lift() -> DecisionOut:
-        return _lift(site, principal, decision_id, validate(Lift, _read_form(form)))
+        return _lift(site, principal, decision_id, validate(Justification, _read_form(form)))
 
     return _submit(site, request, principal, decision_id, store_lift)
 
@@ -106,7 +109,7 @@ def _answer(site: Site, principal: Principal, decision_id: int, body: NewAnswer)
     )
 
 
-def _lift(site: Site, principal: Principal, decision_id: int, body: Lift) -> DecisionOut:
+def _lift(site: Site, principal: Principal, decision_id: int, body: Justification) -> DecisionOut:
     now, actor = site.store.database.clock.now(), principal.user_id
     return _store(
         site,

@@ -3,20 +3,25 @@
 import json
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date, datetime
 from pathlib import PurePosixPath
 from typing import Any
 
 import pandas as pd
+from pydantic import Field
 
-from rlhf_pipeline.api_types.drift import DriftTest, DriftTestOut
 from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.object_stores import list_written
+from rlhf_pipeline.reports.drift_days import DriftTest
 
 STAGE = "drift_report"
 NUMBERS = ("statistic", "threshold", "p_value")
+
+
+class DriftTestOut(DriftTest):
+    evidence: Mapping[str, Any] = Field(description="The figures behind the verdict.")
 
 
 class DriftReports:

@@ -8,8 +8,7 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.drift import DriftTestOut
-from rlhf_pipeline.api_types.filters import DriftFilter
+from rlhf_pipeline.api_types.filters import DayFilter, Value
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import Verdict
 from rlhf_pipeline.reports.chart import Chart
@@ -21,6 +20,7 @@ from rlhf_pipeline.reports.drift_days import (
 )
 from rlhf_pipeline.reports.words import display_name, format_threshold, name_test
 from rlhf_pipeline.retraining.messages import summarise_decision
+from rlhf_pipeline.web.drift.reports import DriftTestOut
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site
@@ -28,8 +28,16 @@ from rlhf_pipeline.web.vote_days import find_taste_changes, read_policies
 
 api, pages = api_router("charts", "drift-tests"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
-Chosen = Annotated[DriftFilter, Query()]
 WORST_FIRST = (Verdict.DRIFT, Verdict.WARNING, Verdict.STABLE, Verdict.INSUFFICIENT)
+
+
+class DriftFilter(DayFilter):
+    """Which drift reports, and which space of them."""
+
+    space: Value = None
+
+
+Chosen = Annotated[DriftFilter, Query()]
 
 
 @api.get("/charts/drift", response_model=Chart)

@@ -5,11 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.drift import DriftEventOut
 from rlhf_pipeline.api_types.filters import DriftEventFilter
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.words import display_name, name_figure, name_stream
 from rlhf_pipeline.retraining.messages import format_figures
+from rlhf_pipeline.web.decisions.answers import DriftEventOut
 from rlhf_pipeline.web.lists import make_cursor, parse_cursor
 from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.routing import AnySite, api_router, needs

@@ -1,13 +1,27 @@
 """Lists the pairs of a policy's retraining set from its file, the document that it shows."""
 
+from typing import Annotated
+
 import pandas as pd
+from pydantic import Field
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.evolution import LearntPair, PolicyVersionOut, RewardModelVersionOut
-from rlhf_pipeline.api_types.filters import LearntPairFilter
+from rlhf_pipeline.api_types.filters import Filter
 from rlhf_pipeline.errors import MissingPartition
+from rlhf_pipeline.records import Text
+from rlhf_pipeline.web.evolution.answers import LearntPair, PolicyVersionOut, RewardModelVersionOut
 from rlhf_pipeline.web.lists import make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.site import Site
+
+VersionLabel = Annotated[
+    Text, Field(max_length=200, description="A version, such as demo.policy@3.")
+]
+
+
+class LearntPairFilter(Filter):
+    """Which version's retraining set."""
+
+    model: VersionLabel
 
 
 def list_pairs(

@@ -3,14 +3,7 @@
 from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 
-from rlhf_pipeline.api_types.drift import DecisionOut, PromotionOut
-from rlhf_pipeline.api_types.evolution import (
-    EvolutionOut,
-    PolicyTraining,
-    PolicyVersionOut,
-    RewardModelVersionOut,
-)
-from rlhf_pipeline.api_types.predictions import CalibrationOut
+from rlhf_pipeline.api_types.project import DecisionOut
 from rlhf_pipeline.errors import MissingPartition
 from rlhf_pipeline.records import (
     Evaluation,
@@ -19,8 +12,15 @@ from rlhf_pipeline.records import (
     ModelVersion,
     Promotion,
 )
-from rlhf_pipeline.web.calibration.log import describe_entries
+from rlhf_pipeline.web.calibration.log import CalibrationOut, describe_entries
+from rlhf_pipeline.web.decisions.answers import PromotionOut
 from rlhf_pipeline.web.decisions.queries import build_gate, describe_decision, find_changes
+from rlhf_pipeline.web.evolution.answers import (
+    EvolutionOut,
+    PolicyTraining,
+    PolicyVersionOut,
+    RewardModelVersionOut,
+)
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.vote_days import (
     NewestVote,

@@ -9,21 +9,20 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.evolution import (
-    EvolutionOut,
-    LearntPair,
-    NewPromotion,
-    PolicyVersionOut,
-    TrainingOut,
-)
-from rlhf_pipeline.api_types.filters import LearntPairFilter, VersionLabel
 from rlhf_pipeline.errors import ModelHashMismatch, ModelNotFound, ModelRefused
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import Promotion
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.evolution import chart_evolution
 from rlhf_pipeline.web.evolution import queries
-from rlhf_pipeline.web.evolution.pairs import list_pairs
+from rlhf_pipeline.web.evolution.answers import (
+    EvolutionOut,
+    LearntPair,
+    NewPromotion,
+    PolicyVersionOut,
+    TrainingOut,
+)
+from rlhf_pipeline.web.evolution.pairs import LearntPairFilter, VersionLabel, list_pairs
 from rlhf_pipeline.web.evolution.training import describe_training, find_version
 from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.lists import (

@@ -4,16 +4,16 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Sequence
 from datetime import date, timedelta
 
-from rlhf_pipeline.api_types.evolution import (
+from rlhf_pipeline.drift.cluster_history import DAYS_FOLLOWED
+from rlhf_pipeline.errors import MissingPartition, NotFound
+from rlhf_pipeline.intervals import interval_of_share
+from rlhf_pipeline.records import DayClusters, Interval, PromptCluster
+from rlhf_pipeline.web.evolution.answers import (
     LearntCluster,
     PolicyVersionOut,
     RewardModelVersionOut,
     TrainingOut,
 )
-from rlhf_pipeline.drift.cluster_history import DAYS_FOLLOWED
-from rlhf_pipeline.errors import MissingPartition, NotFound
-from rlhf_pipeline.intervals import interval_of_share
-from rlhf_pipeline.records import DayClusters, Interval, PromptCluster
 from rlhf_pipeline.web.evolution.queries import read_evolution
 from rlhf_pipeline.web.site import Site
 

@@ -3,14 +3,12 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.project import (
-    NewGuideline,
-)
+from rlhf_pipeline.api_types.base import Page, RequestBody
 from rlhf_pipeline.errors import NotFound, OutdatedEdit
 from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import Guideline
+from rlhf_pipeline.records import Guideline, Text
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, render, see_other
@@ -32,6 +30,10 @@ READER = [Depends(needs(Permission.GUIDELINES_READ))]
 Editor = Annotated[Principal, Depends(needs(Permission.GUIDELINES_WRITE))]
 Reader = Annotated[Principal, Depends(needs(Permission.GUIDELINES_READ))]
 Writer = Annotated[Principal, Depends(needs(Permission.GUIDELINES_WRITE))]
+
+
+class NewGuideline(RequestBody):
+    text: Annotated[Text, Field(min_length=1, max_length=100_000)]
 
 
 @api.get("/guidelines", dependencies=READER)

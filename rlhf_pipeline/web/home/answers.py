@@ -6,11 +6,12 @@ from typing import Literal
 from pydantic import Field, computed_field
 
 from rlhf_pipeline.api_types.base import Answer
-from rlhf_pipeline.api_types.drift import DecisionOut, GateOut, PromotionOut
-from rlhf_pipeline.api_types.project import DaemonStatus
+from rlhf_pipeline.api_types.project import DecisionOut
 from rlhf_pipeline.automations import Automation
 from rlhf_pipeline.monitoring import Alert, MetricPoint
-from rlhf_pipeline.web.runs.answers import SpendingOut
+from rlhf_pipeline.web.decisions.answers import GateOut, PromotionOut
+from rlhf_pipeline.web.readiness import DaemonStatus
+from rlhf_pipeline.web.runs.queries import SpendingOut
 
 
 class StageState(Answer):

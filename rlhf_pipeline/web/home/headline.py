@@ -6,10 +6,10 @@ from typing import Literal
 
 from rlhf_pipeline.alerts.changes import NOT_SERVED, SERVES_AGAIN, read_changes
 from rlhf_pipeline.alerts.readings import Reading
-from rlhf_pipeline.api_types.drift import GateOut
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import CauseName, TriggerDecision
 from rlhf_pipeline.retraining.messages import read_causes
+from rlhf_pipeline.web.decisions.answers import GateOut
 from rlhf_pipeline.web.home.answers import Act, ChampionState, Headline
 from rlhf_pipeline.web.site import Site
 

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
 
-from rlhf_pipeline.api_types.drift import DecisionOut
 from rlhf_pipeline.api_types.filters import AlertFilter
+from rlhf_pipeline.api_types.project import DecisionOut
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import warn_of_toy_policy
 from rlhf_pipeline.metric_catalogue import SILENCE, let_silence_grow
@@ -33,8 +33,12 @@ from rlhf_pipeline.web.home.stages import (
     describe_gate_stages,
     describe_stages,
 )
-from rlhf_pipeline.web.runs.answers import AutomationsOut, SpendingOut
-from rlhf_pipeline.web.runs.queries import read_automations, read_spending
+from rlhf_pipeline.web.runs.queries import (
+    AutomationsOut,
+    SpendingOut,
+    read_automations,
+    read_spending,
+)
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.vote_days import find_vote_days, find_votes_until
 

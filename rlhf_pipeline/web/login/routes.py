@@ -3,9 +3,11 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import Field
 
-from rlhf_pipeline.api_types.accounts import Login, Redemption
+from rlhf_pipeline.api_types.base import RequestBody
 from rlhf_pipeline.errors import LoginEnded
+from rlhf_pipeline.records import Text
 from rlhf_pipeline.web.forms import Form, attempt
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import MOST_NEXT, render, see_other
@@ -22,6 +24,15 @@ api = api_router("auth")
 pages = APIRouter()
 OPEN = [Depends(public("a login starts without a session"))]
 Next = Annotated[str, Query(alias="next", max_length=MOST_NEXT)]
+
+
+class Login(RequestBody):
+    email: Annotated[Text, Field(max_length=254)]
+    password: Annotated[Text, Field(max_length=1000)]
+
+
+class Redemption(RequestBody):
+    token: Annotated[Text, Field(max_length=200)]
 
 
 @api.post("/auth/login", status_code=204, dependencies=OPEN, responses=problem_responses(401, 429))

@@ -1,12 +1,30 @@
 """Lists the votes and tokens of the signed-in user."""
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.votes import OwnVote
+from datetime import datetime
+
+from rlhf_pipeline.api_types.base import Answer, Page
 from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.records import Token
+from rlhf_pipeline.records import Choice, Token, VoteDetails
 from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.votes.casting import swap_choice, swap_sides
+
+
+class OwnVote(Answer):
+    """One of your own votes as you cast it: a is the left side."""
+
+    vote_id: str
+    card_id: str | None
+    choice: Choice
+    strength: int | None
+    reason: str | None
+    stated_confidence: float | None
+    duration_s: float | None
+    voted_at: datetime | None
+    received_at: datetime
+    supersedes: str | None
+    is_superseded: bool
+    details: VoteDetails | None
 
 
 def own_votes(site: Site, annotator_id: str, *, cursor: str | None, limit: int) -> Page[OwnVote]:

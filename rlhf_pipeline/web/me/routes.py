@@ -4,17 +4,19 @@ from datetime import timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
+from pydantic import Field
 
-from rlhf_pipeline.api_types.accounts import IssuedToken, Me, NewToken, PasswordChange
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.votes import OwnVote, Statistics
+from rlhf_pipeline.api_types.base import Name, Page, RequestBody
+from rlhf_pipeline.api_types.project import Me
+from rlhf_pipeline.api_types.votes import Statistics
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import Token
+from rlhf_pipeline.records import Text, Token
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.lists import Cursor, Paged
 from rlhf_pipeline.web.me import queries
+from rlhf_pipeline.web.me.queries import OwnVote
 from rlhf_pipeline.web.me.statistics import read_statistics
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render, see_other
@@ -28,11 +30,28 @@ from rlhf_pipeline.web.routing import (
 )
 from rlhf_pipeline.web.site import Site
 
-api, charts = api_router("me"), api_router("charts")
 pages = APIRouter()
 Voter = Annotated[Principal, Depends(needs(Permission.VOTES_READ_OWN))]
 Owner = Annotated[Principal, Depends(needs(Permission.TOKENS_OWN))]
 SHOWN = 20
+
+
+class PasswordChange(RequestBody):
+    old_password: Annotated[Text, Field(max_length=1000)] | None = None
+    new_password: Annotated[Text, Field(max_length=1000)]
+
+
+class NewToken(RequestBody):
+    name: Name
+    scopes: list[Permission] | None = Field(default=None, max_length=len(Permission))
+    days: int = Field(default=90, ge=1, le=366)
+
+
+class IssuedToken(Token):
+    secret: str = Field(description="Shown only once.")
+
+
+api, charts = api_router("me"), api_router("charts")
 
 
 @api.get("/me")

@@ -4,15 +4,11 @@ from typing import Annotated, Any
 
 from fastapi import Depends
 from fastapi.responses import StreamingResponse
+from pydantic import Field
 
-from rlhf_pipeline.api_types.predictions import (
-    PairsToPredict,
-    PairToPredict,
-    PredictionOut,
-    PredictionsOut,
-    ToComplete,
-)
-from rlhf_pipeline.champions import PairPrediction, Question
+from rlhf_pipeline.api_types.base import MOST_IN_BATCH, LongText, RequestBody
+from rlhf_pipeline.api_types.project import PairToPredict, PredictionBasis, Predictions
+from rlhf_pipeline.champions import Question
 from rlhf_pipeline.completions import CompletionParams
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.web.routing import AnySite, api_router, needs
@@ -21,27 +17,35 @@ predictions = api_router("predictions")
 Reader = Annotated[Principal, Depends(needs(Permission.PREDICTIONS_MAKE))]
 
 
+class ToComplete(RequestBody):
+    """A prompt and how to sample its completion."""
+
+    prompt: Annotated[LongText, Field(min_length=1, pattern=r"\S")]
+    system: LongText | None = None
+    temperature: float = Field(default=0.7, ge=0, le=2)
+    top_p: float = Field(default=1.0, gt=0, le=1)
+    max_tokens: int = Field(default=256, ge=1, le=32768)
+    seed: int = Field(
+        default=0,
+        ge=0,
+        le=2**31 - 1,
+        description="Another seed gives another completion; the same seed returns the stored one.",
+    )
+
+
+class PairsToPredict(RequestBody):
+    pairs: list[PairToPredict] = Field(min_length=1, max_length=MOST_IN_BATCH)
+
+
 @predictions.post("/predictions")
-def predict(
-    site: AnySite, principal: Reader, body: PairToPredict | PairsToPredict
-) -> PredictionsOut:
+def predict(site: AnySite, principal: Reader, body: PairToPredict | PairsToPredict) -> Predictions:
     """Predict which of two completions people prefer, for one pair or up to fifty. Nothing is
     stored.
     """
     asked = body.pairs if isinstance(body, PairsToPredict) else [body]
     answers = site.predictor.predict([Question(**pair.model_dump()) for pair in asked])
-    return PredictionsOut(
-        **_shared_fields(answers[0]),
-        predictions=[PredictionOut(**_pair_fields(answer)) for answer in answers],
-    )
-
-
-def _shared_fields(answer: PairPrediction) -> dict[str, object]:
-    return answer.model_dump(include=set(PredictionsOut.model_fields))
-
-
-def _pair_fields(answer: PairPrediction) -> dict[str, object]:
-    return answer.model_dump(include=set(PredictionOut.model_fields))
+    basis = answers[0].model_dump(include=set(PredictionBasis.model_fields))
+    return Predictions(**basis, predictions=answers)
 
 
 completions = api_router("completions")

@@ -2,9 +2,12 @@
 
 from collections.abc import Mapping
 from datetime import date
+from typing import Literal
 from urllib.parse import urlencode
 
-from rlhf_pipeline.api_types.filters import DayFilter, PreferenceFilter, PreferenceGrouping
+from pydantic import Field
+
+from rlhf_pipeline.api_types.filters import DayFilter, GroupFilter
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.reports.chart import Chart
@@ -17,6 +20,7 @@ from rlhf_pipeline.web.preferences.sums_reader import COUNTED, VoteChoice
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.vote_days import find_taste_changes, read_policies
 
+PreferenceGrouping = Literal["day", "category", "source", "group"]
 COLUMNS: dict[PreferenceGrouping, str] = {
     "day": "day",
     "category": "category",
@@ -30,6 +34,12 @@ WITHHELD_DAYS = f"days with fewer than {MIN_COMPARISONS} comparisons are withhel
 WITHHELD_PEOPLE = (
     f"days on which fewer than {MIN_ANNOTATORS} annotators of the group voted are withheld"
 )
+
+
+class PreferenceFilter(GroupFilter):
+    """Which votes, and what a chart of them compares."""
+
+    by: PreferenceGrouping = Field(default="day", description="What the chart compares.")
 
 
 def build_chart(site: Site, principal: Principal, name: str, filters: PreferenceFilter) -> Chart:

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rlhf_pipeline.api_types.filters import PreferenceFilter, PreferenceGrouping
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.preferences import queries
+from rlhf_pipeline.web.preferences.queries import PreferenceFilter, PreferenceGrouping
 from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs
 

@@ -4,8 +4,9 @@ from datetime import date, timedelta
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
+from pydantic import Field
 
-from rlhf_pipeline.api_types.filters import ModelFilter
+from rlhf_pipeline.api_types.filters import DayFilter, Value
 from rlhf_pipeline.api_types.production import (
     NewProductionFigures,
     ProductionFigure,
@@ -26,6 +27,18 @@ from rlhf_pipeline.web.site import Site
 api, pages = api_router("metrics"), APIRouter()
 Writer = Annotated[Principal, Depends(needs(Permission.METRICS_WRITE))]
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
+
+
+class ModelFilter(DayFilter):
+    """Which versions of models, by day."""
+
+    model: Value = Field(default=None, description="Name of a model, or a version as name@version.")
+
+    def takes(self, label: str, day: date) -> bool:
+        """Whether it chooses the version `label` of a day."""
+        return self.includes(day) and self.model in (None, label, label.rpartition("@")[0])
+
+
 Chosen = Annotated[ModelFilter, Query()]
 
 

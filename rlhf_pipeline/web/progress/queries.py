@@ -1,9 +1,13 @@
 """Computes progress and metrics for pages and the API."""
 
 from collections import Counter
+from datetime import date, datetime
 from statistics import median
 
-from rlhf_pipeline.api_types.project import AnnotatorProgress, DayCount, Metrics, ProgressOut, Work
+from pydantic import Field
+
+from rlhf_pipeline.api_types.base import Answer
+from rlhf_pipeline.api_types.project import Metrics
 from rlhf_pipeline.permissions import Principal
 from rlhf_pipeline.records import AnnotatorKind
 from rlhf_pipeline.store import RemainingWork
@@ -12,6 +16,32 @@ from rlhf_pipeline.web.site import Site
 
 MAX_DAYS = 90
 MAX_ANNOTATORS = 200
+
+
+class DayCount(Answer):
+    day: date
+    n: int
+
+
+class AnnotatorProgress(Answer):
+    annotator_id: str
+    name: str | None = Field(description="Only for users with `users.read`.")
+    kind: AnnotatorKind
+    n: int
+    n_today: int
+    median_seconds: float | None
+    last_at: datetime | None
+
+
+class ProgressOut(Answer):
+    """Votes cast, without skips and votes by machines. A vote and its replacement count once. Days
+    are those of `voted_at`; imported votes without a time belong to no day."""
+
+    work: RemainingWork
+    votes: int
+    machine_votes: int
+    votes_by_day: tuple[DayCount, ...]
+    annotators: tuple[AnnotatorProgress, ...]
 
 
 def project_progress(site: Site, principal: Principal) -> ProgressOut:
@@ -24,7 +54,7 @@ def project_progress(site: Site, principal: Principal) -> ProgressOut:
     names = names_for(site, principal)
     people = sorted(counted.by_annotator.items(), key=lambda one: (-one[1], one[0]))
     return ProgressOut(
-        work=build_work(site.work()),
+        work=site.work(),
         votes=counted.n_votes,
         machine_votes=counted.n_machine,
         votes_by_day=[
@@ -66,7 +96,3 @@ def metrics(site: Site) -> Metrics:
         guideline_version=site.terms().guideline_version,
         rules_version=version,
     )
-
-
-def build_work(left: RemainingWork) -> Work:
-    return Work(**left.model_dump(), n_open=left.n_open)

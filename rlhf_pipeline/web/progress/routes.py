@@ -4,12 +4,13 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from rlhf_pipeline.api_types.project import AnnotatorProgress, Metrics, ProgressOut
+from rlhf_pipeline.api_types.project import Metrics
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.votes_by_day import chart_votes_by_day
 from rlhf_pipeline.web.lists import csv_of
 from rlhf_pipeline.web.progress import queries
+from rlhf_pipeline.web.progress.queries import AnnotatorProgress, ProgressOut
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import AnySite, Days, answer_chart, api_router, needs
 

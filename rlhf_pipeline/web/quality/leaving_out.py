@@ -3,19 +3,16 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from pydantic import Field
 
-from rlhf_pipeline.api_types.drift import (
-    DecisionOut,
-    LeavingOut,
-    NewLeavingOut,
-    Restoring,
-    VotingPause,
-)
+from rlhf_pipeline.api_types.base import Answer
+from rlhf_pipeline.api_types.project import DecisionOut
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import Quarantine, TriggerDecision, User
 from rlhf_pipeline.retraining import answers
 from rlhf_pipeline.votes.teaching import Quarantines, find_active_quarantines
+from rlhf_pipeline.web.decisions.answers import Justification
 from rlhf_pipeline.web.decisions.queries import describe
 from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.problems import Problem
@@ -27,6 +24,31 @@ api, pages = api_router("quality"), APIRouter()
 Trustee = Annotated[Principal, Depends(needs(Permission.ANNOTATORS_PAUSE))]
 AnnotatorId = Annotated[str, Path(min_length=1, max_length=200)]
 First = Annotated[int, Query(ge=1, le=2**62, description="The first vote that would be left out.")]
+
+
+class LeavingOut(Answer):
+    """What training loses if an annotator's votes are left out."""
+
+    annotator_id: str
+    from_seq: int = Field(description="The first vote that would be left out.")
+    n_votes: int = Field(description="Their votes from there on that teach.")
+    n_pairs: int = Field(description="Comparisons of these votes, whose pairs change or go.")
+    share: float = Field(description="Of all votes of people that teach.")
+    decision_id: int | None = Field(
+        description="The decision that leaves their votes out now; null while they count."
+    )
+
+
+class NewLeavingOut(Justification):
+    """Leaves out the votes of an annotator from a vote on."""
+
+    from_seq: int = Field(default=1, ge=1, le=2**62, description="The first vote to leave out.")
+
+
+class VotingPause(Justification):
+    """Keeps a user from voting, or lets them vote again."""
+
+    is_paused: bool
 
 
 @api.get("/annotators/{annotator_id}/effect")
@@ -67,7 +89,7 @@ def leave_out(
     "/annotators/{annotator_id}:restore", status_code=201, responses=problem_responses(404, 409)
 )
 def restore(
-    site: AnySite, principal: Trustee, annotator_id: AnnotatorId, body: Restoring
+    site: AnySite, principal: Trustee, annotator_id: AnnotatorId, body: Justification
 ) -> DecisionOut:
     """Let the votes of an annotator count again, and those of others whom the same decision left
     out.
@@ -119,7 +141,9 @@ def submit(site: AnySite, request: Request, principal: Trustee, form: Form) -> R
             leaving = validate(NewLeavingOut, {"from_seq": from_seq, "reason": reason})
             return leave_out(site, principal, annotator_id, leaving)
         if action == "restore":
-            return restore(site, principal, annotator_id, validate(Restoring, {"reason": reason}))
+            return restore(
+                site, principal, annotator_id, validate(Justification, {"reason": reason})
+            )
         body = validate(VotingPause, {"is_paused": action == "pause", "reason": reason})
         return pause(site, principal, annotator_id, body)
 

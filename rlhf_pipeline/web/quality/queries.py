@@ -1,16 +1,67 @@
 """Computes data quality for pages and the API, the most doubtful annotators first."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
-from rlhf_pipeline.api_types.filters import Mark, QualityFilter, QualityOrder
-from rlhf_pipeline.api_types.project import AnnotatorQuality, MarkedShare, QualityOut
+from pydantic import Field
+
+from rlhf_pipeline.api_types.base import Answer
+from rlhf_pipeline.api_types.filters import Filter, Mark, Value
+from rlhf_pipeline.api_types.votes import Share
 from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.permissions import Principal
 from rlhf_pipeline.store.vote_marks import MARKS, MarkCount, MarkedVotes
 from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.rendering import names_for
 from rlhf_pipeline.web.site import Site
+
+QualityOrder = Literal["doubt", "votes", "name"] | Mark
+
+
+class QualityFilter(Filter):
+    """Which annotators, and in which order."""
+
+    q: Value = Field(default=None, description="Words in the name or the id.")
+    sort: QualityOrder = Field(
+        default="doubt", description="`doubt`: by the most doubtful mark; a mark: by that alone."
+    )
+    limit: int = Field(default=500, ge=1, le=500)
+
+
+class MarkedShare(Share):
+    """The number of marked votes among the n votes for which the mark is known."""
+
+    marked: int
+
+
+class AnnotatorQuality(Answer):
+    """Quality of the counting votes of one annotator. A share of zero votes has no interval."""
+
+    annotator_id: str
+    name: str | None = Field(description="Only for users with `users.read`.")
+    n_votes: int
+    too_fast: MarkedShare | None = Field(
+        description="Share of votes cast faster than anyone can read both completions, among votes "
+        "with a known duration."
+    )
+    same_as_before: MarkedShare | None = Field(
+        description="Share of votes that repeat the previous vote's displayed side; about 0.5 for "
+        "attentive annotators. Null if no displayed side is known, as for imported votes."
+    )
+    duplicate: MarkedShare | None = Field(
+        description="Share of votes on two completions that the same annotator had already judged "
+        "in another comparison, not counting repeats."
+    )
+
+
+class QualityOut(Answer):
+    """Data quality by annotator, by default the most doubtful first: ordered by the highest lower
+    bound of the shares, `same_as_before` above one half.
+    """
+
+    n_annotators: int = Field(description="All that match `q`, on this page and on others.")
+    annotators: tuple[AnnotatorQuality, ...]
+    next: str | None = Field(None, description="Cursor of the next page; null on the last one.")
 
 
 def project_quality(site: Site, principal: Principal, only: QualityFilter) -> QualityOut:

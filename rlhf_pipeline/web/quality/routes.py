@@ -5,8 +5,6 @@ from typing import Annotated, Literal, get_args
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import AnnotatorFilter, QualityFilter
-from rlhf_pipeline.api_types.project import AnnotatorQuality, QualityOut
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.lists import (
@@ -20,7 +18,8 @@ from rlhf_pipeline.web.lists import (
 )
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.quality import queries
-from rlhf_pipeline.web.quality.week_reader import draw_weeks
+from rlhf_pipeline.web.quality.queries import AnnotatorQuality, QualityFilter, QualityOut
+from rlhf_pipeline.web.quality.week_reader import AnnotatorFilter, draw_weeks
 from rlhf_pipeline.web.rendering import names_for, render
 from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs
 

@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Any
+from typing import Annotated, Any
 
-from rlhf_pipeline.api_types.filters import AnnotatorFilter
+from pydantic import Field
+
+from rlhf_pipeline.api_types.filters import DayFilter
+from rlhf_pipeline.records import Text
 from rlhf_pipeline.reports.annotator_weeks import FIGURES, chart_annotator_weeks
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.store import Store
@@ -16,6 +19,12 @@ WEEK = timedelta(days=7)
 MAX_VOTES = 1_500
 # A smaller week says more about a few comparisons than about the annotator.
 MIN_VOTES = 5
+
+
+class AnnotatorFilter(DayFilter):
+    """Which annotator, and which days."""
+
+    annotator_id: Annotated[Text, Field(min_length=1, max_length=200)]
 
 
 @dataclass(frozen=True)

@@ -4,12 +4,9 @@ from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
+from pydantic import ConfigDict, Field
 
-from rlhf_pipeline.api_types.project import (
-    NewRules,
-    RulesOut,
-    RulesRead,
-)
+from rlhf_pipeline.api_types.base import Answer
 from rlhf_pipeline.errors import OutdatedEdit
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import AnnotationRules
@@ -52,6 +49,21 @@ MORE_HELP = {
 }
 
 
+class RulesRead(AnnotationRules):
+    """The rules of annotation as returned."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    seed: int | None = Field(  # type: ignore[assignment]
+        description="Null for annotators, because it reveals hidden cards."
+    )
+
+
+class RulesOut(Answer):
+    version: int
+    rules: RulesRead
+
+
 @api.get("/rules")
 def read_rules(site: AnySite, principal: RulesReader, response: Response) -> RulesOut:
     """How cards are dealt and judged. The seed is null for annotators, because it
@@ -67,18 +79,14 @@ def put_rules(
     site: AnySite,
     principal: RulesEditor,
     response: Response,
-    body: NewRules,
+    body: AnnotationRules,
     if_match: IfMatch = None,
 ) -> RulesOut:
     """Replace the rules for cards dealt from now on. Fields left out get their default, except seed
     and agreement_votes, which stay unchanged."""
     held = site.store.rules.latest()[1]
-    kept = {
-        name: getattr(held, name)
-        for name in ("seed", "agreement_votes")
-        if getattr(body, name) is None
-    }
-    rules = AnnotationRules.model_validate(body.model_dump() | kept)
+    kept = {"seed", "agreement_votes"} - body.model_fields_set
+    rules = body.model_copy(update=held.model_dump(include=kept))
     version = site.store.rules.put(rules, after=require_version(if_match), actor=principal.user_id)
     site.terms.forget()
     response.headers["ETag"] = etag_of(version)
@@ -91,7 +99,7 @@ def _build_rules(principal: Principal, version: int, rules: AnnotationRules) -> 
 
 
 @dataclass(frozen=True)
-class Field:
+class RuleField:
     """One rule as the form shows it."""
 
     name: str
@@ -177,7 +185,7 @@ def _render_page(
 
 def _build_field(
     name: str, rules: AnnotationRules, form: Fields | None, error: str | None
-) -> Field:
+) -> RuleField:
     kind = _field_kind(name)
     value: Any = getattr(rules, name)
     if form is not None:
@@ -187,7 +195,7 @@ def _build_field(
     elif kind != "bool":
         value = "" if value is None else f"{value:g}"
     said = f"{AnnotationRules.model_fields[name].description}{MORE_HELP.get(name, '')}."
-    return Field(
+    return RuleField(
         name,
         LABELS[name],
         said[0].upper() + said[1:],

@@ -3,25 +3,26 @@
 import logging
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime, timedelta
+from typing import Literal
 from urllib.parse import quote
 
+from pydantic import Field
+
 from rlhf_pipeline.alerts.rounds import TICK, read_budget
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import RecordedState, RunFilter
-from rlhf_pipeline.automations import list_automations
+from rlhf_pipeline.api_types.base import Answer, Page
+from rlhf_pipeline.api_types.filters import Filter, Value
+from rlhf_pipeline.automations import Automation, list_automations
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.loop_settings import LoopSettings, ScheduleParams
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.retraining.jobs import longest_start
 from rlhf_pipeline.store.dagster_runs import AutomationState, PipelineRun
 from rlhf_pipeline.web.lists import make_cursor, parse_cursor
-from rlhf_pipeline.web.runs.answers import (
-    AutomationsOut,
-    RunOut,
-    SpendingOut,
-)
+from rlhf_pipeline.web.readiness import DaemonStatus
 from rlhf_pipeline.web.site import Site
 
+RecordedState = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
+RunState = Literal[RecordedState, "lost"]
 DAYS = 30
 # Dagster's statuses, by the state that pages and the API show
 STATUSES: dict[RecordedState, tuple[str, ...]] = {
@@ -49,6 +50,49 @@ UNREADABLE = (
     "sensors are shown as the settings have them."
 )
 logger = logging.getLogger(__name__)
+
+
+class RunOut(PipelineRun):
+    """One run of a job; `__ASSET_JOB`: stages chosen by hand in Dagster."""
+
+    state: RunState = Field(description="`lost`: its process no longer sends heartbeats.")
+    duration_s: float | None = Field(description="Until its end, or until now.")
+    link: str = Field(description="The run in Dagster.")
+
+
+class AutomationsOut(Answer):
+    """Schedules and sensors, and whether anything evaluates them."""
+
+    measured_at: datetime
+    daemon: DaemonStatus = Field(
+        description="As in `GET readyz`: Dagster's daemon or `rlhf loop`, by the last tick of a "
+        "sensor."
+    )
+    last_tick_at: datetime | None
+    hint: str = Field(description="Why nothing runs, and the cure; empty while it does.")
+    items: tuple[Automation, ...] = Field(description="Schedules as they are due, then sensors.")
+
+
+class SpendingOut(Answer):
+    """Money spent on generation, in the currency of the prices."""
+
+    today: float
+    this_month: float = Field(description="Since the first of the month (UTC).")
+    days_30: float
+    budget_per_day: float | None = Field(
+        description="The least daily budget that is set, as the alert `spend` reads it; null "
+        "without one."
+    )
+    days: tuple[MetricPoint, ...] = Field(
+        description="Metric points `spend.amount` of the last 30 days, newest first."
+    )
+
+
+class RunFilter(Filter):
+    """Which runs of the loop."""
+
+    job: Value = None
+    state: RecordedState | None = None
 
 
 def read_runs(site: Site, only: RunFilter) -> Page[RunOut]:

@@ -5,7 +5,6 @@ from typing import Annotated, get_args
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import RecordedState, RunFilter
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.web.lists import (
@@ -22,7 +21,13 @@ from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import AnySite, api_router, needs
 from rlhf_pipeline.web.runs import queries
-from rlhf_pipeline.web.runs.answers import AutomationsOut, RunOut, SpendingOut
+from rlhf_pipeline.web.runs.queries import (
+    AutomationsOut,
+    RecordedState,
+    RunFilter,
+    RunOut,
+    SpendingOut,
+)
 
 api, pages = api_router("runs"), APIRouter()
 schedule_pages, spending_pages = APIRouter(), APIRouter()

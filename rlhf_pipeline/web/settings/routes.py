@@ -3,19 +3,43 @@
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
+from pydantic import Field
 
-from rlhf_pipeline.effective_settings import EffectiveSetting, list_parameters, list_settings
+from rlhf_pipeline.api_types.base import Answer
+from rlhf_pipeline.effective_settings import (
+    EffectiveSetting,
+    LoopParameter,
+    list_parameters,
+    list_settings,
+)
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import PARTS, LoopSettings, describe_changes
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.web import glossary
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import AnySite, api_router, needs
-from rlhf_pipeline.web.runs.answers import PartOut, SettingsOut
 from rlhf_pipeline.web.site import Site
 
 api, pages, glossary_pages = api_router("settings"), APIRouter(), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
+
+
+class PartOut(Answer):
+    """One part of the loop settings."""
+
+    name: str
+    parameters: tuple[LoopParameter, ...]
+
+
+class SettingsOut(Answer):
+    """Settings of the web app's process, and the loop settings that the next run uses."""
+
+    file: str | None = Field(description="The settings file; null without one.")
+    problem: str = Field(description="What is wrong with the file; empty if nothing is.")
+    version: int = Field(description="Version of the loop settings that a run used last.")
+    pending: tuple[str, ...] = Field(description="What the next run changes from that version.")
+    settings: tuple[EffectiveSetting, ...]
+    parts: tuple[PartOut, ...] = Field(description="Empty while the file is invalid.")
 
 
 @api.get("/settings")

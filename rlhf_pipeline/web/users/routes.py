@@ -1,15 +1,16 @@
 """Routes of accounts: list, add and change users, create login links."""
 
-from typing import Annotated
+from datetime import datetime
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
+from pydantic import Field
 
-from rlhf_pipeline.api_types.accounts import AddedUser, LoginLink, NewUser, UserChange
-from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.base import Answer, Name, Page, RequestBody
 from rlhf_pipeline.api_types.filters import Filter
 from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import Role, User
+from rlhf_pipeline.records import Role, Text, User
 from rlhf_pipeline.store.audit import joint_transaction
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.lists import (
@@ -35,6 +36,31 @@ Admin = Annotated[Principal, Depends(needs(Permission.USERS_WRITE))]
 Reader = Annotated[Principal, Depends(needs(Permission.USERS_READ))]
 Shown = Annotated[Filter, page_filter(Filter)]
 USERS = RowList("Users", "/users", "users/page.html", User, key="user_id")
+
+
+class NewUser(RequestBody):
+    email: Annotated[Text, Field(max_length=254)]
+    name: Annotated[Text, Field(max_length=200)] = ""
+    roles: list[Role] = Field(default=[], max_length=len(Role))
+    kind: Literal["person", "service"] = "person"
+
+
+class AddedUser(User):
+    login_link: str | None = Field(
+        description="Logs its first visitor in, once, for 24 hours. Null if the request was made "
+        "with a token, and in the answer to a repeated request."
+    )
+
+
+class UserChange(RequestBody):
+    name: Name | None = None
+    roles: list[Role] | None = Field(default=None, max_length=len(Role))
+    disabled: bool | None = None
+
+
+class LoginLink(Answer):
+    login_link: str | None
+    expires_at: datetime
 
 
 @api.get("/users", dependencies=READER)

@@ -7,12 +7,7 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.filters import VoteFilter
-from rlhf_pipeline.api_types.votes import (
-    Batch,
-    BatchResults,
-    VoteFields,
-    VoteReceipt,
-)
+from rlhf_pipeline.api_types.votes import Batch, BatchResults, VoteFields, VoteReceipt
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import ListedVote
 from rlhf_pipeline.web.forms import attempt

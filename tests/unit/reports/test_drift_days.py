@@ -2,12 +2,12 @@
 
 from datetime import date, timedelta
 
-from rlhf_pipeline.api_types.drift import DriftTest
 from rlhf_pipeline.records import Verdict
 from rlhf_pipeline.reports.chart import day_value
 from rlhf_pipeline.reports.draw import draw_svg
 from rlhf_pipeline.reports.drift_days import (
     BY_PROMOTION,
+    DriftTest,
     chart_drift_days,
     find_promotion_shifts,
 )

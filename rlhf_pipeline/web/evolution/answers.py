@@ -5,10 +5,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Answer, Request
-from rlhf_pipeline.api_types.drift import DecisionOut, GateOut, PromotionOut, Reason
-from rlhf_pipeline.api_types.predictions import CalibrationOut
+from rlhf_pipeline.api_types.base import Answer, RequestBody
+from rlhf_pipeline.api_types.project import DecisionOut
 from rlhf_pipeline.records import Interval, Text
+from rlhf_pipeline.web.calibration.log import CalibrationOut
+from rlhf_pipeline.web.decisions.answers import GateOut, PromotionOut, Reason
 
 DAY = (
     "Day of the gate's last decision on it; without one, of its last promotion, else of the fit of "
@@ -130,7 +131,7 @@ class RewardModelVersionOut(VersionOut):
     served_until: date | None = Field(default=None, description="Last day of that window.")
 
 
-class NewPromotion(Request):
+class NewPromotion(RequestBody):
     """A version that a person makes the champion; an earlier one rolls back."""
 
     model: Text = Field(max_length=200, description="A version, as name@version.")
