@@ -159,7 +159,8 @@ def print_decisions(
                 f"prompts, judged by {gate.evaluation.reward_model}"
             )
         for check in gate.checks:
-            console.print(f"  {'✓' if check.passed else '✗'} {escape_markup(check.reason)}")
+            mark = "!" if check.is_warning else "✓" if check.passed else "✗"
+            console.print(f"  {mark} {escape_markup(check.reason)}")
 
 
 def print_utility(

@@ -1014,6 +1014,9 @@ class GateCheck(Record):
     name: str
     passed: bool
     reason: str
+    is_warning: bool = Field(
+        default=False, description="whether a person should look although nothing is refused"
+    )
 
 
 class GateDecision(Record):

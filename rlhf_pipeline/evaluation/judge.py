@@ -126,16 +126,16 @@ def evaluate(
     for one, written in zip((candidate, champion), texts, strict=True):
         _refuse_empty_texts(one.label, written)
     samples = asked.assign(completion_candidate=texts[0], completion_champion=texts[1])
-    samples = _judge_samples(samples, judge.reward_model, judge.calibrator, progress)
+    samples, member_wins = _judge_samples(samples, judge.reward_model, judge.calibrator, progress)
     samples["kl"] = kl_per_token(
         candidate.policy, champion.policy, samples["prompt"].tolist(), texts[0]
     )
-    evaluation = _summarise(samples, params, prompts_hash(prompts))
+    evaluation = _summarise(samples, member_wins, params, prompts_hash(prompts))
     evaluation["by_dimension"] = _judge_dimensions(samples, judge, params, progress)
     if labelled_by is not None:
         relabelled = _judge_samples(samples, labelled_by.reward_model, None, progress)
         evaluation["win_rate_by_labels"] = win_rate(
-            relabelled, seed=params.seed, n_resamples=params.n_resamples
+            *relabelled, seed=params.seed, n_resamples=params.n_resamples
         )
     labels = {
         "candidate": candidate.label,
@@ -220,19 +220,20 @@ def _judge_samples(
     reward_model: RewardModel,
     calibrator: Calibrator | None,
     progress: Progress,
-) -> pd.DataFrame:
+) -> tuple[pd.DataFrame, Floats]:
     """`samples` with scores and correctness of both completions, the winner, and the calibrated
-    probability that the candidate wins.
+    probability that the candidate wins; and the wins by each member of the reward model, (M, n).
     """
     texts = [*samples["completion_candidate"], *samples["completion_champion"]]
-    scores = _require_finite(reward_model.score([*samples["prompt"]] * 2, texts, progress=progress))
-    candidate, champion = scores[: len(samples)], scores[len(samples) :]
+    of_members = reward_model.member_scores([*samples["prompt"]] * 2, texts, progress=progress)
+    candidate, champion = np.split(_require_finite(of_members.mean(axis=0)), 2)
+    member_wins = score_wins(*np.split(of_members, 2, axis=1))
     p = (
         np.full(len(samples), np.nan)
         if calibrator is None
         else np.asarray(calibrator.transform(candidate - champion), dtype=np.float64)
     )
-    return samples.assign(
+    judged = samples.assign(
         score_candidate=candidate,
         score_champion=champion,
         win=score_wins(candidate, champion),
@@ -240,6 +241,7 @@ def _judge_samples(
         right_candidate=grade_answers(samples["reference"], samples["completion_candidate"]),
         right_champion=grade_answers(samples["reference"], samples["completion_champion"]),
     )
+    return judged, member_wins
 
 
 def _judge_dimensions(
@@ -265,14 +267,14 @@ def _require_finite(scores: Floats) -> Floats:
 
 
 def _summarise(
-    samples: pd.DataFrame, params: EvaluationParams, hash_of_prompts: str
+    samples: pd.DataFrame, member_wins: Floats, params: EvaluationParams, hash_of_prompts: str
 ) -> dict[str, Any]:
     drawn = {"seed": params.seed, "n_resamples": params.n_resamples}
     right = compare_checkable_answers(samples, **drawn)
     return {
         "n_prompts": int(samples["prompt_id"].nunique()),
         "prompts_hash": hash_of_prompts,
-        "win_rate": win_rate(samples, **drawn),
+        "win_rate": win_rate(samples, member_wins, **drawn),
         "expected_win_rate": None
         if samples["p_win"].isna().all()
         else mean_over_prompts(samples, "p_win", **drawn),
@@ -288,7 +290,7 @@ def _summarise(
             )
             for side in ("candidate", "champion")
         },
-        "length_controlled_win_rate": length_controlled_win_rate(samples, **drawn),
+        "length_controlled_win_rate": length_controlled_win_rate(samples, member_wins, **drawn),
         "diversity_candidate": distinct_share(samples["completion_candidate"].tolist()),
         "diversity_champion": distinct_share(samples["completion_champion"].tolist()),
         "by_category": compare_by_category(samples, min_prompts=MIN_PROMPTS_OF_CATEGORY, **drawn),

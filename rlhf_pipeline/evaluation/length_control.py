@@ -4,7 +4,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from rlhf_pipeline.evaluation.win_rate import win_rate
+from rlhf_pipeline.evaluation.win_rate import add_judge_error, win_rate
 from rlhf_pipeline.intervals import Floats, group_index
 from rlhf_pipeline.records import Interval
 
@@ -16,9 +16,10 @@ AT_ONCE = 4_000_000  # numbers held per resampled block
 
 
 def length_controlled_win_rate(
-    samples: pd.DataFrame, *, seed: int, n_resamples: int = 2000
+    samples: pd.DataFrame, member_wins: Floats, *, seed: int, n_resamples: int = 2000
 ) -> Interval:
-    """Win rate at equal length, after Dubois et al. 2024, with a bootstrap interval over prompts.
+    """Win rate at equal length, after Dubois et al. 2024, with a bootstrap interval over prompts,
+    widened by the judge's error as `member_wins` (M, n), the wins by each of its members, show it.
 
     A logistic regression of the wins on tanh(difference of the lengths / its standard deviation)
     gives the probability of a win at a difference of 0. Unlike AlpacaEval's, it has no term for the
@@ -30,13 +31,15 @@ def length_controlled_win_rate(
     difference = (lengths[0] - lengths[1]).to_numpy(dtype=np.float64)
     spread = float(difference.std())
     if spread == 0 or np.ptp(win) == 0:
-        return win_rate(samples, seed=seed, n_resamples=n_resamples)
+        return win_rate(samples, member_wins, seed=seed, n_resamples=n_resamples)
     index = group_index(samples["prompt_id"].to_numpy(), len(samples))
     n_prompts = int(index.max()) + 1
     # every prompt counts once, however many samples it has
     own = 1 / np.bincount(index)[index]
     x = np.tanh(difference / spread)
-    value = _fit_at_equal_length(x, win, own[None, :])[0]
+    value, *by_member = (
+        _fit_at_equal_length(x, each, own[None, :])[0] for each in (win, *member_wins)
+    )
     rng = np.random.default_rng([seed, n_prompts])
     drawn: list[Floats] = []
     at_once = max(1, AT_ONCE // len(win))
@@ -45,7 +48,8 @@ def length_controlled_win_rate(
         times = rng.multinomial(n_prompts, np.full(n_prompts, 1 / n_prompts), size=size)
         drawn.append(_fit_at_equal_length(x, win, times[:, index] * own))
     low, high = np.quantile(np.concatenate(drawn), [0.025, 0.975])
-    return Interval(value=float(value), low=float(low), high=float(high), n=n_prompts)
+    found = Interval(value=float(value), low=float(low), high=float(high), n=n_prompts)
+    return add_judge_error(found, np.array(by_member))
 
 
 def _fit_at_equal_length(x: Floats, win: Floats, weights: npt.NDArray[np.float64]) -> Floats:

@@ -2,9 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import pandas as pd
+from scipy.special import ndtri, stdtrit
 
 from rlhf_pipeline.intervals import Floats, mean_over_prompts
 from rlhf_pipeline.prompts import is_right
@@ -21,12 +23,49 @@ def score_wins(score_candidate: Floats, score_champion: Floats) -> Floats:
     return np.asarray(0.5 + 0.5 * np.sign(score_candidate - score_champion), dtype=np.float64)
 
 
-def win_rate(samples: pd.DataFrame, *, seed: int, n_resamples: int = 2000) -> Interval:
+def win_rate(
+    samples: pd.DataFrame,
+    member_wins: Floats | None = None,
+    *,
+    seed: int,
+    n_resamples: int = 2000,
+) -> Interval:
     """Share of prompts won by the candidate, ties count half. `samples` has prompt_id,
-    score_candidate and score_champion.
+    score_candidate and score_champion. The interval knows the prompts' error, and the judge's with
+    `member_wins` (M, n), the wins by each of its members.
     """
     won = score_wins(samples["score_candidate"].to_numpy(), samples["score_champion"].to_numpy())
-    return mean_over_prompts(samples.assign(win=won), "win", seed=seed, n_resamples=n_resamples)
+    rate = mean_over_prompts(samples.assign(win=won), "win", seed=seed, n_resamples=n_resamples)
+    if member_wins is None:
+        return rate
+    of_prompt = 1 / samples.groupby("prompt_id")["prompt_id"].transform("size").to_numpy()
+    return add_judge_error(rate, member_wins @ of_prompt / rate.n)
+
+
+def add_judge_error(rate: Interval, by_member: Floats) -> Interval:
+    """The interval of a win rate widened by the error of its judge, an ensemble whose members each
+    give the win rates `by_member` (M,).
+
+    Each member is fitted on prompts drawn with replacement, so the members' variance is a bootstrap
+    estimate of the judge's (Efron 1979). It is added to the prompts' variance, with Student's t at
+    Satterthwaite's degrees of freedom (1946), as M is small. A judge of one member shows no error.
+    It does not contain errors that all members share, such as a liking of long texts.
+
+    >>> rate = Interval(value=0.6, low=0.55, high=0.65, n=300)
+    >>> wider = add_judge_error(rate, np.array([0.58, 0.6, 0.62, 0.6]))
+    >>> round(wider.low, 2), round(wider.high, 2)
+    (0.54, 0.66)
+    """
+    if len(by_member) < 2 or (variance := float(np.var(by_member, ddof=1))) == 0:
+        return rate
+    tail = (1 + rate.level) / 2
+    halves = []
+    for half in (rate.value - rate.low, rate.high - rate.value):
+        own = (half / float(ndtri(tail))) ** 2
+        freedom = (len(by_member) - 1) * (1 + own / variance) ** 2
+        halves.append(float(stdtrit(freedom, tail)) * (own + variance) ** 0.5)
+    low, high = rate.value - halves[0], rate.value + halves[1]
+    return rate.model_copy(update={"low": max(0.0, low), "high": min(1.0, high)})
 
 
 @dataclass(frozen=True)
@@ -75,7 +114,7 @@ def compare_by_category(
     """
     sizes = samples.groupby("category")["prompt_id"].nunique()
     large = sizes[sizes >= min_prompts].sort_index().sort_values(ascending=False, kind="stable")
-    drawn = {"seed": seed, "n_resamples": n_resamples}
+    drawn: dict[str, Any] = {"seed": seed, "n_resamples": n_resamples}
     compared = []
     for category in large.index:
         own = samples[samples["category"] == category]
@@ -104,7 +143,7 @@ def compare_by_dimension(
     `scores` by dimension are those of all candidate's completions in `samples`, then of all
     champion's.
     """
-    drawn = {"seed": seed, "n_resamples": n_resamples}
+    drawn: dict[str, Any] = {"seed": seed, "n_resamples": n_resamples}
     compared = []
     for head in heads:
         if not head.has_head:

@@ -237,6 +237,7 @@ def test_the_gate_is_stored_and_the_alias_moves_only_by_its_rules(retrained: Any
     assert decision.run_id
     assert {c.name for c in decision.checks} == {
         "win_rate",
+        "win_rate_at_equal_length",
         "categories",
         "checkable_answers",
         "mean_length",

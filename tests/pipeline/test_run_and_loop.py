@@ -86,7 +86,7 @@ def test_a_request_for_some_stages_runs_only_those_and_is_repeated_as_such(proje
         ("prompts.n=0", "n: Input should be greater than or equal to 1"),
         ("promts.n=3", "names no stage with parameters"),
         ("n=3", "Write STAGE.FIELD=VALUE"),
-        ("gate.max_length_change=often", "max_length_change: Input should be a valid number"),
+        ("gate.length_tolerance=often", "length_tolerance: Input should be a valid number"),
         ("reward_model.fine_tuning.step=2", "Did you mean steps"),
         ("reward_model.tuning.steps=2", "changes no parameter"),
     ],

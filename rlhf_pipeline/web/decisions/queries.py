@@ -35,7 +35,7 @@ REFUSALS = {
     "win_rate": "its win rate",
     "categories": "a category that got worse",
     "checkable_answers": "facts that got worse",
-    "mean_length": "length",
+    "win_rate_at_equal_length": "winning by length alone",
     "blocking_checks": "a failed check",
 }
 

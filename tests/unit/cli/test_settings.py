@@ -33,8 +33,8 @@ def test_show_lists_what_the_file_sets_and_all_of_one_part(file: Path) -> None:
     assert "gate.min_win_rate" in run("show")
     assert "0.5 (default) → 0.6" in run("show")
     part = run("show", "gate")
-    assert "max_length_change" in part
-    assert "0.25" in part
+    assert "length_tolerance" in part
+    assert "0.1" in part
 
 
 def test_show_reads_a_stored_version(file: Path) -> None:
@@ -48,7 +48,7 @@ def test_show_reads_a_stored_version(file: Path) -> None:
 def test_show_needs_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RLHF_HOME", str(tmp_path / "none"))
-    assert "max_length_change" in run("show", "gate")
+    assert "length_tolerance" in run("show", "gate")
     assert not (tmp_path / "none").exists()
 
 

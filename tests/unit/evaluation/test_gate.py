@@ -26,6 +26,7 @@ def evaluation(**changes):
         "checkable_difference": interval(-0.02, -0.06, 0.02, 180),
         "length_candidate": interval(70.0, 66.0, 74.0),
         "length_champion": interval(65.0, 61.0, 69.0),
+        "length_controlled_win_rate": interval(0.58, 0.53, 0.63),
     }
     return Evaluation(**(good | changes))
 
@@ -39,6 +40,7 @@ def test_a_candidate_that_meets_every_rule_is_promoted_with_reasons():
     assert decision.promoted
     assert [check.name for check in decision.checks] == [
         "win_rate",
+        "win_rate_at_equal_length",
         "categories",
         "checkable_answers",
         "mean_length",
@@ -49,8 +51,8 @@ def test_a_candidate_that_meets_every_rule_is_promoted_with_reasons():
         == "Win rate 0.600 over 300 prompts: its lower bound 0.550 is above 0.5."
     )
     assert verdict(decision, "mean_length").reason == (
-        "Mean length 70.0 characters, the champion's 65.0: a change of +7.7%, within the 25% "
-        "allowed."
+        "Mean length 70.0 characters, the champion's 65.0: a change of +7.7%, within the 10% "
+        "that need no look."
     )
 
 
@@ -69,37 +71,82 @@ def in_category(name, win_rate):
 def test_a_category_that_was_forgotten_stops_a_winner():
     known = (
         in_category("coding", interval(0.75, 0.7, 0.8)),
-        in_category("safety", interval(0.4, 0.31, 0.49, 50)),
+        in_category("safety", interval(0.38, 0.29, 0.47, 50)),
     )
     check = verdict(decide_promotion(evaluation(by_category=known), GateParams()), "categories")
     assert not check.passed
-    assert "in 1 of 2 categories: safety 0.400 [0.310, 0.490]" in check.reason
+    assert "in 1 of 2 categories: safety 0.380 [0.290, 0.470]" in check.reason
     accepted = GateParams(min_category_win_rate=0.45)
     assert verdict(decide_promotion(evaluation(by_category=known), accepted), "categories").passed
 
 
-def test_facts_worse_beyond_the_interval_stop_a_winner():
-    decision = decide_promotion(
-        evaluation(checkable_difference=interval(-0.08, -0.13, -0.03, 180)), GateParams()
-    )
-    assert not decision.promoted
-    assert "is worse beyond its interval" in verdict(decision, "checkable_answers").reason
-
-
-def test_facts_worse_within_the_interval_do_not():
+def test_the_more_categories_the_surer_a_loss_in_one_must_be():
+    loss = in_category("safety", interval(0.4, 0.31, 0.49, 50))
+    known = (loss, *(in_category(f"c{n}", interval(0.6, 0.5, 0.7, 50)) for n in range(19)))
     assert verdict(
-        decide_promotion(evaluation(checkable_difference=interval(-0.05, -0.1, 0.0)), GateParams()),
-        "checkable_answers",
+        decide_promotion(evaluation(by_category=known), GateParams()), "categories"
     ).passed
+    surer = in_category("safety", interval(0.3, 0.21, 0.39, 50))
+    check = verdict(
+        decide_promotion(evaluation(by_category=(surer, *known[1:])), GateParams()), "categories"
+    )
+    assert not check.passed
 
 
 @pytest.mark.parametrize(
-    ("length", "passed"),
-    [(81.25, True), (81.3, False), (48.75, True), (48.7, False), (math.nan, False)],
+    ("difference", "passed", "reason"),
+    [
+        (interval(-0.02, -0.06, 0.02, 180), True, "excludes a loss of 0.1 or more"),
+        (interval(-0.05, -0.09, -0.01, 180), False, "is a proven loss"),
+        (interval(-0.02, -0.12, 0.08, 180), False, "does not exclude a loss of 0.1"),
+        (interval(0.05, -0.3, 0.4, 12), True, "is of too few prompts"),
+        (interval(-0.5, -0.8, -0.1, 12), False, "is a proven loss"),
+    ],
 )
-def test_the_mean_length_may_move_a_quarter_either_way(length, passed):
-    measured = evaluation(length_candidate=interval(length, 40.0, 90.0))
-    assert verdict(decide_promotion(measured, GateParams()), "mean_length").passed is passed
+def test_a_loss_of_facts_beyond_the_margin_must_be_excluded(difference, passed, reason):
+    check = verdict(
+        decide_promotion(evaluation(checkable_difference=difference), GateParams()),
+        "checkable_answers",
+    )
+    assert check.passed is passed
+    assert reason in check.reason
+
+
+def test_few_checkable_prompts_are_not_enough_where_they_are_required():
+    few = evaluation(checkable_difference=interval(0.05, -0.3, 0.4, 12))
+    assert not decide_promotion(few, GateParams(require_checkable="always")).promoted
+
+
+@pytest.mark.parametrize(
+    ("length", "at_equal_length", "promoted"),
+    [
+        (83.2, interval(0.64, 0.58, 0.7), True),  # longer, and better at equal length
+        (97.5, interval(0.52, 0.46, 0.58), False),  # a win by length alone
+        (70.0, interval(0.55, 0.49, 0.61), True),  # as long as before
+        (40.0, interval(0.5, 0.3, 0.7), True),  # people want short answers
+        (97.5, None, False),
+        (math.nan, interval(0.5, 0.3, 0.7), False),
+    ],
+)
+def test_a_longer_candidate_must_win_at_equal_length_too(length, at_equal_length, promoted):
+    measured = evaluation(
+        length_candidate=interval(length, 40.0, 90.0), length_controlled_win_rate=at_equal_length
+    )
+    decision = decide_promotion(measured, GateParams())
+    assert decision.promoted is promoted
+    assert verdict(decision, "win_rate_at_equal_length").passed is promoted
+
+
+@pytest.mark.parametrize(
+    ("length", "warns"), [(71.4, False), (71.6, True), (58.6, False), (58.4, True)]
+)
+def test_the_mean_length_only_warns(length, warns):
+    decision = decide_promotion(
+        evaluation(length_candidate=interval(length, 40.0, 90.0)), GateParams()
+    )
+    check = verdict(decision, "mean_length")
+    assert decision.promoted
+    assert (check.passed, check.is_warning) == (True, warns)
 
 
 def test_a_failed_blocking_check_stops_everything_and_is_named():

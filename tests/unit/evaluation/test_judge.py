@@ -31,15 +31,15 @@ def judge(
 
 
 class LikesLength:
-    def score(self, prompts, completions, *, progress=None):
-        return np.array([len(text) / 10 for text in completions])
+    def member_scores(self, prompts, completions, *, progress=None):
+        return np.array([[len(text) / 10 for text in completions]])
 
 
 class HasHeads(LikesLength):
     """Finds long texts helpful and short ones stylish."""
 
     def dimension_scores(self, prompts, completions, *, progress=None):
-        scores = self.score(prompts, completions)
+        [scores] = self.member_scores(prompts, completions)
         return {"helpful": 2 * scores, "style": -scores}
 
 
@@ -129,8 +129,8 @@ def test_policies_are_compared_in_each_dimension_with_a_head(champion, prompts):
 
 def test_the_members_that_labelled_have_a_win_rate_of_their_own(champion, prompts):
     class LikesBrevity:
-        def score(self, prompts, completions, *, progress=None):
-            return -LikesLength().score(prompts, completions)
+        def member_scores(self, prompts, completions, *, progress=None):
+            return -LikesLength().member_scores(prompts, completions)
 
     labelled_by = CompletionJudge(LikesBrevity(), "demo.reward_model@1, labelling half")
     result, _ = judge(tiny_policy(1), champion, prompts, LikesLength(), labelled_by=labelled_by)
@@ -192,8 +192,8 @@ def test_a_prompt_that_a_policy_cannot_complete_is_named(champion, prompts):
 
 def test_a_reward_that_is_not_a_number_is_refused(champion, prompts):
     class Broken:
-        def score(self, prompts, completions, *, progress=None):
-            return np.array([np.nan] * len(completions))
+        def member_scores(self, prompts, completions, *, progress=None):
+            return np.full((1, len(completions)), np.nan)
 
     with pytest.raises(InvalidScores, match="40 of 40 completions"):
         judge(champion, champion, prompts, Broken(), PARAMS)

@@ -10,6 +10,8 @@ from rlhf_pipeline.evaluation.win_rate import (
     win_rate,
 )
 
+NO_MEMBERS = np.zeros((0, 0))  # a judge whose error is unknown
+
 
 def samples(candidate, champion, prompts=None):
     n = len(candidate)
@@ -29,6 +31,25 @@ def test_a_higher_score_wins_and_an_equal_one_is_half_a_win():
         0.0,
         0.5,
     ]
+
+
+def test_the_interval_contains_the_judges_error():
+    """Judges of eight weights, each known within a sampling error as large as its members'."""
+    rng = np.random.default_rng(0)
+    held = {"prompts alone": 0, "with the judge's error": 0}
+    for _ in range(200):
+        true = rng.normal(size=8) / 3
+        fitted = true + rng.normal(size=8) * 0.15
+        members = fitted + rng.normal(size=(4, 8)) * 0.15
+        gaps = rng.normal(0.1, 1, size=(300, 8))
+        truth = np.mean(rng.normal(0.1, 1, size=(20_000, 8)) @ true > 0)
+        frame = samples(gaps @ members.mean(axis=0), np.zeros(300))
+        wins = score_wins(members @ gaps.T, np.zeros(300))
+        for name, given in zip(held, (None, wins), strict=True):
+            found = win_rate(frame, given, seed=0, n_resamples=200)
+            held[name] += found.low <= truth <= found.high
+    assert held["prompts alone"] < 180
+    assert held["with the judge's error"] >= 186
 
 
 def test_only_prompts_with_a_reference_are_checked():
@@ -78,14 +99,14 @@ def longer_texts(gain, liking_of_length, n=1200, seed=0):
 def test_a_win_by_length_alone_is_none_at_equal_length():
     frame = longer_texts(gain=0.0, liking_of_length=3.0)
     assert win_rate(frame, seed=0).value > 0.7
-    controlled = length_controlled_win_rate(frame, seed=0, n_resamples=300)
+    controlled = length_controlled_win_rate(frame, NO_MEMBERS, seed=0, n_resamples=300)
     assert controlled.low < 0.5 < controlled.high
     assert controlled.high - controlled.low < 0.15
 
 
 def test_a_win_by_quality_stays_at_equal_length():
     controlled = length_controlled_win_rate(
-        longer_texts(gain=1.0, liking_of_length=0.0), seed=0, n_resamples=300
+        longer_texts(gain=1.0, liking_of_length=0.0), NO_MEMBERS, seed=0, n_resamples=300
     )
     assert controlled.low < 1 / (1 + np.exp(-1.0)) < controlled.high
     assert controlled.low > 0.6
@@ -95,7 +116,7 @@ def test_the_interval_at_equal_length_holds_the_truth_as_often_as_it_says():
     held = 0
     for seed in range(60):
         frame = longer_texts(gain=0.5, liking_of_length=1.0, n=200, seed=seed)
-        found = length_controlled_win_rate(frame, seed=0, n_resamples=200)
+        found = length_controlled_win_rate(frame, NO_MEMBERS, seed=0, n_resamples=200)
         held += found.low < 1 / (1 + np.exp(-0.5)) < found.high
     assert held >= 52
 
