@@ -155,6 +155,45 @@ def test_structure_is_shown(page: Any) -> None:
     assert found == {"h3": 1, "strong": 1, "em": 1, "ol > li": 3, "th": 3, "td": 6, "pre code": 1}
 
 
+@pytest.mark.parametrize(
+    ("raw", "html"),
+    [
+        ("[x] [e][f] &amp; <b>", "<p>[x] [e][f] &amp;amp; &lt;b&gt;</p>"),
+        (
+            '![*a*](b "t")',
+            '<p><span class="image"><em>a</em></span><span class="address">b "t"</span></p>',
+        ),
+        (
+            "|a||c|\n|-|-|-|\n||2|",
+            '<div class="table"><table><thead><tr><th>a</th><th></th><th>c</th></tr></thead>'
+            "<tr><td></td><td>2</td></tr></table></div>",
+        ),
+        (
+            "> a\n> *b*\n\n7. c  \n   d\\\n   e",
+            "<blockquote><p>a\n<em>b</em></p></blockquote>"
+            '<ol start="7"><li><p>c\nd\ne</p></li></ol>',
+        ),
+        (
+            "- a\n  ```py\n  x\n\n  y\n  ```",
+            "<ul><li><p>a</p><pre><code>x\n\ny</code></pre></li></ul>",
+        ),
+    ],
+)
+def test_each_element_is_shown_as_html_would(page: Any, raw: str, html: str) -> None:
+    assert (
+        page.evaluate(
+            """async (raw) => {
+                const { render } = await import("/static/markdown.js");
+                const box = document.createElement("div");
+                box.append(render(raw));
+                return box.innerHTML;
+            }""",
+            raw,
+        )
+        == html
+    )
+
+
 def test_long_markers_of_a_list_stay_inside_the_text(page: Any) -> None:
     room, needed = page.evaluate(
         """async () => {

@@ -1,8 +1,6 @@
 // What every page does beside its HTML: theme, glossary, menu, charts, live figures, Markdown,
 // copying. All pages but annotate work without it.
 
-import { render } from "./markdown.js";
-
 const MOMENT = 5_000; // milliseconds between two looks at the state of the moment
 
 const theme = document.querySelector("#theme");
@@ -40,22 +38,23 @@ menu?.addEventListener("click", () => {
   menu.setAttribute("aria-expanded", String(isOpen));
 });
 
-function showMarkdown(within) {
-  for (const box of within.querySelectorAll("[data-markdown]")) {
+// 60 kB that only pages with texts load
+async function showMarkdown() {
+  if (!document.querySelector("[data-markdown], [data-preview]")) return;
+  const { render } = await import("./markdown.js");
+  for (const box of document.querySelectorAll("[data-markdown]")) {
     const level = Number(box.dataset.markdown) || 2;
     box.removeAttribute("data-markdown");
     box.replaceChildren(render(box.textContent, { level }));
   }
+  for (const area of document.querySelectorAll("[data-preview]")) {
+    const preview = document.getElementById(area.dataset.preview);
+    area.oninput = () => preview.replaceChildren(render(area.value));
+    area.oninput();
+  }
 }
-showMarkdown(document);
-document.addEventListener("htmx:after:swap", () => showMarkdown(document));
-
-for (const area of document.querySelectorAll("[data-preview]")) {
-  const preview = document.getElementById(area.dataset.preview);
-  const show = () => preview.replaceChildren(render(area.value, { level: 2 }));
-  area.addEventListener("input", show);
-  show();
-}
+showMarkdown();
+document.addEventListener("htmx:after:swap", showMarkdown);
 
 for (const button of document.querySelectorAll("[data-copy]")) {
   if (!navigator.clipboard) continue;
