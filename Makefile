@@ -34,18 +34,6 @@ install: $(READY) .env ## make .venv with everything the project needs
 demo: install ## run the whole loop for several simulated days; again = further days
 	@$(BIN)/rlhf demo
 
-demo-clean: ## delete all state of the demo (RLHF_HOME)
-	@if [ -e "$$RLHF_HOME" ] && [ -n "$$(ls -A "$$RLHF_HOME")" ]; then
-		if [ ! -f "$$RLHF_HOME/demo_state.json" ] || { [ ! -f "$$RLHF_HOME/store.db" ] && ! grep -qs '"server_url"' "$$RLHF_HOME/project.json"; }; then
-			echo "$$RLHF_HOME was not made by the demo (no store.db and demo_state.json in it): nothing deleted. Check RLHF_HOME, or delete it yourself."
-			exit 1
-		fi
-		[ -x $(BIN)/rlhf ] || { echo "$$RLHF_HOME may hold votes of people, which rlhf asks its store. Run 'make install', then 'make demo-clean' again."; exit 1; }
-		exec $(BIN)/rlhf demo --clean
-	fi
-	rm -rf -- "$$RLHF_HOME"
-	echo "$$RLHF_HOME deleted; .venv kept"
-
 CORES := $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n > 8 ? 8 : n)))
 # Tests make hundreds of SQLite files, whose every transaction waits for a disk: that was half of their time. Where 8 GB of memory can hold them, they lie there.
 TESTS_IN := $(or $(TMPDIR),$(shell cat /proc/mounts /proc/meminfo 2>/dev/null | awk '$$2 == "/dev/shm" && $$4 !~ /noexec/ {runs = 1} /^MemAvailable/ {free = $$2} END {exit !(runs && free > 12e6)}' && df -Pk /dev/shm | awk 'NR == 2 && $$4 > 8e6 {print "/dev/shm"}'))
@@ -88,4 +76,4 @@ graph: install ## draw docs/graph.svg from the real definitions
 bench: install ## every benchmark, one table each
 	@broken=0; for script in benchmarks/bench_*.py; do echo; echo "== $$script"; $(BIN)/python "$$script" || broken=1; done; exit $$broken
 
-.PHONY: help install demo demo-clean test test-rest acceptance acceptance-real test-all faults browser lint check dev graph bench
+.PHONY: help install demo test test-rest acceptance acceptance-real test-all faults browser lint check dev graph bench

@@ -11,7 +11,7 @@ from rlhf_pipeline.config import silence_telemetry
 from rlhf_pipeline.registry import Registry, opening_recorder
 from rlhf_pipeline.votes import Opening
 
-# ignored by git, and no home: `make demo-clean` leaves it alone
+# ignored by git, and no home
 REGISTRY_FOLDER = Path(__file__).with_name("registry")
 PROJECT = "benchmarks"
 HASH = re.compile(r"\b([0-9a-f]{12})[0-9a-f]{28,}")  # told by its first digits; MLflow has them all

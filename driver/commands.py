@@ -37,7 +37,7 @@ def demo(days: int) -> None:
         console.print(
             f"\n{days} days in {monotonic() - started:.0f} s. Where to look next:\n"
             "  make dev           the same runs, plots, checks and models in Dagster and MLflow\n"
-            "  make demo          further days of the same history; make demo-clean starts over\n"
+            "  make demo          further days of the same history\n"
             "  .venv/bin/rlhf models list · rlhf status · rlhf export reflection-log"
         )
 

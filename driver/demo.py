@@ -37,7 +37,7 @@ class DemoState(BaseModel):
         except ValidationError as cause:
             raise ConfigurationError(
                 f"{path} does not hold the state of a demo: {cause.errors()[0]['msg']}. "
-                "`make demo-clean` starts over."
+                "Delete the folder to start over."
             ) from cause
 
     def write(self, path: Path) -> None:
@@ -53,7 +53,7 @@ class DemoState(BaseModel):
         if len(left) < n_days:
             raise ConfigurationError(
                 f"The simulated history has only {len(left)} days left before today. "
-                "`make demo-clean` starts over."
+                "Delete the folder to start over."
             )
         return left
 

@@ -1,4 +1,4 @@
-"""Creates and drops the three databases of a project on a Postgres server."""
+"""Creates the three databases of a project on a Postgres server."""
 
 import time
 from collections.abc import Iterator
@@ -80,25 +80,6 @@ class ServerDatabases:
                     return list(found)
                 time.sleep(0.1)
 
-    def drop(self) -> list[str]:
-        """Drop the databases with everything in them; returns their names. Raises StoreError if
-        they are another project's, or while somebody is connected.
-        """
-        if used := self.find_used():
-            raise StoreError(
-                f"Somebody is connected to {', '.join(used)} on {self._redacted_url}. Stop the "
-                "daemon, `rlhf dev` and all other processes of this home, then try again; nothing "
-                "was dropped."
-            )
-        with self._connect() as connection:
-            there = self._find_present(connection)
-            if self.names[0] in there:
-                self._refuse_other_projects(connection, or_nobody=True)
-            # the one that names the project last, so that this may be killed and repeated
-            for name in sorted(there, reverse=True, key=lambda name: name != self.names[0]):
-                connection.execute(text(f"DROP DATABASE {name}"))
-        return there
-
     def _find_present(self, connection: Connection) -> list[str]:
         found = connection.execute(
             text("SELECT datname FROM pg_database WHERE datname = ANY(:names) ORDER BY 1"),
@@ -106,7 +87,7 @@ class ServerDatabases:
         )
         return list(found.scalars())
 
-    def _refuse_other_projects(self, connection: Connection, *, or_nobody: bool = False) -> None:
+    def _refuse_other_projects(self, connection: Connection) -> None:
         comment = connection.execute(
             text(
                 "SELECT shobj_description(oid, 'pg_database') FROM pg_database WHERE datname = "
@@ -114,10 +95,9 @@ class ServerDatabases:
             ),
             {"name": self.names[0]},
         ).scalar()
-        if comment != self._comment and (or_nobody or comment is not None):
-            owner = comment or "nobody"
+        if comment not in (None, self._comment):
             raise StoreError(
-                f"The databases {self.prefix}_… on {self._redacted_url} belong to {owner}, not "
+                f"The databases {self.prefix}_… on {self._redacted_url} belong to {comment}, not "
                 f"to {self._comment}. Set RLHF_DATABASE_PREFIX to another name."
             )
 
@@ -131,7 +111,7 @@ class ServerDatabases:
 
     @contextmanager
     def _connect(self) -> Iterator[Connection]:
-        """A connection to the server's own database, alone among those that make or drop any."""
+        """A connection to the server's own database, alone among those that make any."""
         url = make_url(self.url)
         url = url.set(drivername="postgresql+psycopg2", database=url.database or "postgres")
         engine = create_engine(

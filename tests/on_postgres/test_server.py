@@ -54,31 +54,6 @@ def test_another_projects_databases_are_not_shared(postgres, prefix):
         databases(postgres.url, prefix, "other").make()
 
 
-def test_databases_are_dropped_only_by_their_project_and_if_unused(postgres, prefix):
-    mine = databases(postgres.url, prefix)
-    mine.make()
-    with pytest.raises(StoreError, match=r"belong to rlhf org's: 100%/demo, not to rlhf other"):
-        databases(postgres.url, prefix, "other").drop()
-    engine = database_copy.engine_of(postgres.database_url(f"{prefix}_mlflow"))
-    with (
-        engine.connect(),
-        pytest.raises(
-            StoreError,
-            match=rf"connected to {prefix}_mlflow on .*Stop the daemon.*nothing was dropped",
-        ),
-    ):
-        mine.drop()
-    assert mine.make() == [], "all three are there"
-    assert len(mine.drop()) == 3
-    assert mine.drop() == []
-
-
-def test_databases_of_nobody_are_not_dropped(postgres, prefix):
-    postgres.execute(f"CREATE DATABASE {prefix}_store")
-    with pytest.raises(StoreError, match=r"belong to nobody, not to rlhf"):
-        databases(postgres.url, prefix).drop()
-
-
 def test_a_user_without_createdb_gets_instructions(postgres, prefix):
     postgres.execute(f"CREATE ROLE {prefix} LOGIN PASSWORD 'x'")
     humble = f"postgresql://{prefix}:x@127.0.0.1:{postgres.port}"

@@ -24,7 +24,6 @@ from rlhf_pipeline.cli.demo import claim
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import AnnotatorKind, Choice, DriftEvent, NewVote
 
-ROOT = Path(__file__).resolve().parents[2]
 DAILY = (
     "prompts",
     "completions",
@@ -272,29 +271,3 @@ def test_the_demo_refuses_a_home_with_votes_of_people(project: Any) -> None:
     with pytest.raises(ConfigurationError, match=r"holds human votes.*RLHF_HOME"):
         claim(Workspace(project.settings))
     assert not project.settings.demo_state.exists()
-
-
-def clean(home: Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["make", "demo-clean", f"RLHF_HOME={home}"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-
-
-@pytest.mark.parametrize(
-    "files", [["precious"], ["store.db"], ["demo_state.json", "precious"]], ids=" ".join
-)
-def test_demo_clean_deletes_nothing_that_the_demo_did_not_make(
-    tmp_path: Path, files: list[str]
-) -> None:
-    home = tmp_path / "a home"
-    home.mkdir()
-    for name in files:
-        (home / name).write_text("kept", encoding="utf-8")
-    done = clean(home)
-    assert done.returncode != 0
-    assert "was not made by the demo" in done.stdout
-    assert sorted(p.name for p in home.iterdir()) == sorted(files)
