@@ -39,7 +39,6 @@ PipelineError
 │   └── ServerUnavailable      no connection, or a server error (5xx)
 ├── DeliveryFailed             an attempt to send a message about an alert failed
 ├── OutOfMemory                the process reached its memory limit
-├── WorkerKilled               a worker process ended without a result
 └── ExpectationFailed          a blocking data check failed
 """
 
@@ -151,9 +150,6 @@ class DeliveryFailed(PipelineError): ...
 
 
 class OutOfMemory(PipelineError): ...
-
-
-class WorkerKilled(PipelineError): ...
 
 
 class ExpectationFailed(PipelineError): ...

@@ -33,7 +33,7 @@ FOUNDATION = [
     "errors",
     "files",
     "terminal",
-    "processes",  # names of workers, of leases and of web servers
+    "processes",  # names of ledger workers, of leases and of web servers
     "parameters",
     "documents",
     "intervals",  # Wilson and the bootstrap, of arrays
@@ -46,7 +46,6 @@ FOUNDATION = [
     "config",
     "web_servers",  # where a home's pages are, for commands and messages
     "secret_files",  # keys and passwords: backends and alerts use them, log lines hide them
-    "workers",  # where independent work runs: here, or in processes
     "metric_catalogue",  # unit and meaning of every metric, for alerts, telemetry and web
 ]  # each imports only earlier ones
 STAGES = [

@@ -35,7 +35,6 @@ from rlhf_pipeline.testing import (
     check_generator,
 )
 from rlhf_pipeline.web.sections import SECTIONS
-from rlhf_pipeline.workers import WORKERS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")] + sorted(
@@ -50,7 +49,6 @@ MEMBERS: dict[str, Mapping[str, Any]] = {
     "strategy": STRATEGIES,
     "file format": FORMATS,
     "section of the web app": SECTIONS,
-    "workers": WORKERS,
     "laboratory scenario": LAB_SCENARIOS,
 }
 # Vocabulary (docs/vocabulary.md): these are said with other words, or not at all.

@@ -1,5 +1,7 @@
 """`rlhf lab`: worlds whose truth is known, beside what the library claims of them."""
 
+import multiprocessing
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 from typing import Annotated
 
@@ -16,7 +18,6 @@ from rlhf_pipeline.laboratory.tables import (
     describe_suite,
     write_markdown,
 )
-from rlhf_pipeline.workers import WORKERS
 
 app = typer.Typer(
     help="The laboratory: worlds whose truth is known, beside what detection claims of them.",
@@ -51,20 +52,16 @@ def suite(
         list[str] | None,
         typer.Option(metavar="ROW", help="This row alone. Repeatable.", show_default=False),
     ] = None,
-    workers: Annotated[
-        str, typer.Option(help=f"Where the streams run: {', '.join(WORKERS)}.")
-    ] = "processes",
     out: Annotated[
         Path | None,
         typer.Option(help="Folder for laboratory.md.", show_default=False),
     ] = None,
 ) -> None:
     """Run all scenarios over many seeds and show each figure with its interval beside its bar."""
-    if workers not in WORKERS:
-        raise ConfigurationError(f"Unknown workers {workers!r}. Known: {', '.join(WORKERS)}.")
     names = _find_scenarios(only or list(LAB_SCENARIOS))
-    with progress_bar("laboratory") as progress:
-        report = run_suite(names, FULL if full else streams, WORKERS[workers](), progress)
+    processes = ProcessPoolExecutor(mp_context=multiprocessing.get_context("spawn"))
+    with processes as pool, progress_bar("laboratory") as progress:
+        report = run_suite(names, FULL if full else streams, pool.map, progress)
     show(build_rows(report.rows), title="laboratory", empty="", caption=describe_suite(report))
     if out is not None:
         out.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
 """Runs scenarios over many seeds: one row each, with its interval, and its bar."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,6 @@ from rlhf_pipeline.laboratory.named_causes import CAUSES, SINGLE_CAUSES
 from rlhf_pipeline.laboratory.steady import NOTHING_HAPPENS, measure_others, measure_rate
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import Interval, Record
-from rlhf_pipeline.workers import Workers
 
 RETRAINED_BAR = LabBar(limit=0.95, is_upper=False)  # of worlds of cause_taste
 
@@ -50,14 +49,17 @@ class SuiteReport(Record):
 def run_suite(
     names: Sequence[str],
     n_streams: int,
-    workers: Workers,
+    apply: Callable[..., Iterable[Observation]],
     progress: Progress = ignore_progress,
 ) -> SuiteReport:
-    """Observe seeds 0 to n_streams - 1 of each scenario; the same ones whatever the workers."""
+    """Observe seeds 0 to n_streams - 1 of each scenario.
+
+    `apply` is `map`, or that of a pool of processes, which gives the same.
+    """
     jobs = [(name, seed) for name in names for seed in range(n_streams)]
     observed: dict[str, list[Observation]] = {name: [] for name in names}
     for done, ((name, _), observation) in enumerate(
-        zip(jobs, workers.map(observe, jobs), strict=True), start=1
+        zip(jobs, apply(observe, jobs), strict=True), start=1
     ):
         observed[name].append(observation)
         progress(done, len(jobs), name)
@@ -66,7 +68,7 @@ def run_suite(
 
 
 def observe(job: tuple[str, int]) -> Observation:
-    """One seed of the scenario of that name; workers call it."""
+    """One seed of the scenario of that name."""
     name, seed = job
     return LAB_SCENARIOS[name].observe(seed)
 

@@ -30,7 +30,7 @@ def test_one_world_shows_each_claim_beside_the_truth(lab):
 def test_the_suite_prints_its_rows_and_writes_them(lab, tmp_path):
     out = tmp_path / "new" / "lab"
     options = ("--streams", 1, "--only", "young_model", "--only", "failing_topic")
-    shown = lab("suite", *options, "--workers", "here", "--out", out)
+    shown = lab("suite", *options, "--out", out)
     assert "young_model" in shown
     assert "failing_topic" in shown
     assert (out / "laboratory.md").read_text(encoding="utf-8").startswith("# Laboratory\n")
