@@ -8,8 +8,6 @@ from rlhf_pipeline.retraining.messages import describe_action
 from rlhf_pipeline.store import Store
 from sensors.replay import Replay, end_of_day
 
-POLL_SECONDS = 1.0
-
 
 def replay_days(runner: Runner) -> Iterator[str]:
     """Each day that waited once its replay is over.

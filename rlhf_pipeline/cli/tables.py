@@ -63,12 +63,9 @@ def show(
     console().print(table)
 
 
-def show_json(rows: pd.DataFrame | Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> None:
-    """One JSON array, or one object; missing values as null, times in ISO 8601."""
-    import pandas as pd
-
-    records = build_records(rows) if isinstance(rows, pd.DataFrame) else rows
-    echo(json.dumps(records, ensure_ascii=False, indent=1))
+def show_json(rows: Sequence[Mapping[str, Any]] | Mapping[str, Any]) -> None:
+    """One JSON array, or one object."""
+    echo(json.dumps(rows, ensure_ascii=False, indent=1))
 
 
 def build_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
@@ -80,11 +77,11 @@ def build_records(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return rows
 
 
-def format_interval(value: Any, low: Any, high: Any, digits: int = 3) -> str:
+def format_interval(value: Any, low: Any, high: Any) -> str:
     """`0.912 [0.871, 0.947]`; a dash where nothing was measured."""
     import pandas as pd
 
-    return "-" if pd.isna(value) else f"{value:.{digits}f} [{low:.{digits}f}, {high:.{digits}f}]"
+    return "-" if pd.isna(value) else f"{value:.3f} [{low:.3f}, {high:.3f}]"
 
 
 @contextmanager

@@ -1,31 +1,26 @@
-"""`rlhf votes`: routes comparisons, prepares training data and measures annotators."""
+"""`rlhf votes`: routes comparisons to people or the model, and prepares training data."""
 
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
-import pandas as pd
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import Changes, ChangeSeq
 from rlhf_pipeline.cli.tables import (
     echo,
-    format_interval,
     progress_bar,
-    show,
-    show_json,
 )
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
 from rlhf_pipeline.comparisons.routing import RoutingParams, count_routes, route, send_routes
-from rlhf_pipeline.errors import NotEnoughData, NotEnoughVotes
+from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.parameters import parse_parameters
 from rlhf_pipeline.reward_model.losses import join_soft_labels
 from rlhf_pipeline.votes import (
     PairParams,
     TasteChanges,
     TeachingRule,
-    fit_annotator_model,
     judged_comparison_ids,
     make_pairs,
     prompts_in_several_splits,
@@ -33,7 +28,6 @@ from rlhf_pipeline.votes import (
     training_labels,
 )
 from rlhf_pipeline.votes.counting import counting
-from rlhf_pipeline.votes.model_consensus import newest_known_seq, store_labels
 from rlhf_pipeline.votes.preference_pairs import training_rows
 from rlhf_pipeline.votes.teaching import decide_labels
 
@@ -172,95 +166,3 @@ def prepare(
             f"would be judged on prompts that it learnt from",
             err=True,
         )
-
-
-@app.command("annotators")
-def annotators(
-    up_to_seq: UpTo = None,
-    change_seq: ChangeSeq = None,
-    publish: Annotated[
-        bool,
-        typer.Option(
-            "--publish",
-            help="Publish the estimates of each comparison on the consensus page, as the asset "
-            "does.",
-        ),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print all figures as JSON.")] = False,
-    limit: Annotated[
-        int,
-        typer.Option(
-            min=1,
-            help="Number of annotators to show, the least reliable first; --json shows all.",
-        ),
-    ] = 50,
-) -> None:
-    """Reliability, leaning, self-consistency, speed, gold and confidence of each annotator, with
-    intervals; a dash where data is missing.
-    """
-    workspace = Workspace.open_current()
-    store = workspace.store
-    votes = store.votes.log(up_to_seq=up_to_seq)
-    try:
-        with progress_bar("annotator model"):
-            learnt = fit_annotator_model(
-                votes,
-                separate_old_completions(
-                    store.comparisons.with_ids(judged_comparison_ids(votes)),
-                    counting(votes),
-                    TasteChanges.from_log(
-                        store.taste_changes.all(), up_to_seq=up_to_seq, change_seq=change_seq
-                    ),
-                ),
-            )
-    except NotEnoughVotes as none:
-        if as_json:
-            show_json([])
-        else:
-            echo(str(none))
-        return
-    if publish:
-        labels = learnt.model.labels
-        kept = store_labels(workspace.files, labels, newest_seq=store.votes.max_seq())
-        if kept is None:
-            echo(
-                f"{len(labels):,} comparisons for the consensus page, by votes up to "
-                f"{newest_known_seq(labels):,}",
-                err=True,
-            )
-        else:
-            echo(
-                f"The consensus page already shows votes up to {kept:,}; these are older", err=True
-            )
-    if as_json:
-        show_json(learnt.figures)
-        return
-    agreed = learnt.agreement.raw_agreement
-    show(
-        [_build_annotator_row(row) for _, row in learnt.figures.head(limit).iterrows()],
-        title=f"{len(learnt.figures)} annotators, the least reliable first",
-        empty="",
-        caption=f"Krippendorff's alpha {learnt.alpha or 'unknown: nothing overlaps'}; votes that "
-        f"agree {agreed or '-'}; "
-        f"{'converged' if learnt.model.is_converged else 'NOT converged'} after "
-        f"{learnt.model.n_iterations} iterations",
-    )
-
-
-def _format_measure(row: "pd.Series", measure: str, digits: int = 2) -> str:
-    return format_interval(row[measure], row[f"{measure}_low"], row[f"{measure}_high"], digits)
-
-
-def _build_annotator_row(row: "pd.Series") -> dict[str, str]:
-    return {
-        "annotator": str(row["annotator_id"])[:16],
-        "votes": f"{row['n_votes']:,}",
-        "reliability": _format_measure(row, "reliability"),
-        "leans left": _format_measure(row, "position_bias"),
-        "same again": _format_measure(row, "self_consistency"),
-        "seconds": _format_measure(row, "median_seconds", 1),
-        "too fast": _format_measure(row, "too_fast"),
-        "as before": _format_measure(row, "same_as_before"),
-        "gold": _format_measure(row, "gold_accuracy"),
-        "too sure": _format_measure(row, "confidence_gap"),
-    }

@@ -297,7 +297,7 @@ class Decisions:
         if missing:
             raise StoreError(
                 f"{', '.join(sorted(missing))}: no vote from {quarantine.from_seq} on. "
-                "`rlhf votes annotators` lists the annotators."
+                "The page Quality lists the annotators."
             )
 
     def _of_run(self, connection: Connection, run_id: str | None) -> TriggerDecision | None:

@@ -39,7 +39,6 @@ Weighing = Literal["majority", "strength_weighted"]
 Method = Literal[Weighing, "joint_model"]
 State = Literal["open", "disputed", "agreed"]
 WEIGHINGS: tuple[Weighing, ...] = get_args(Weighing)
-METHODS: tuple[Method, ...] = get_args(Method)
 STATES: tuple[State, ...] = ("open", "disputed", "agreed")
 PLURALS = {Choice.TIE: "ties"}
 # shares are compared as multiples of 1 / SHARES_APART, so that rounding errors do not affect the

@@ -30,7 +30,7 @@ LOOKS_AT = 500
 FIRST = (-1, 0, 0, "")  # sorts before every dispute
 NOT_FITTED = (
     "There is no fit of the annotator model. Run the `learning` job, which materialises "
-    "`annotator_model`, or `rlhf votes annotators --publish`."
+    "`annotator_model`: `rlhf run learning`."
 )
 ConsensusFunction = Callable[[list[str]], pd.DataFrame]  # comparisons -> CONSENSUS
 

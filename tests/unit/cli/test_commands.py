@@ -29,7 +29,7 @@ import: comparisons votes prompts calibration-log
 export: prompts completions comparisons votes tuples training-data reflection-log calibration-log
 export: drift-report
 prompts: generate sources evaluation-set
-votes: prepare annotators route
+votes: prepare route
 comparisons: offer withdraw
 reward: train calibrate predict probe
 drift: analyze
@@ -54,7 +54,7 @@ def test_the_commands_are_these():
         wanted |= {f"{group} {name}".strip() for name in names.split()}
     groups = {path[:-1] for path in PATHS}
     assert {" ".join(path) for path in PATHS if path not in groups} == wanted
-    assert len(wanted) == 74
+    assert len(wanted) == 73
 
 
 @pytest.mark.parametrize("path", PATHS, ids=" ".join)
