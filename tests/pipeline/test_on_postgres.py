@@ -1,4 +1,4 @@
-"""One small day, materialised with store, Dagster's history and MLflow on a Postgres server named
+"""One small day and a reward model, with store, history and MLflow on a Postgres server named
 by one URL.
 """
 
@@ -25,14 +25,16 @@ def test_a_day_of_a_project_on_one_server(
     monkeypatch.setenv(DAGSTER_URL, Settings(**where).dagster_environ[DAGSTER_URL])
     project = make_project(persistent=True, completion_backend="template", **where)
     day = project.day(0)
-    project.collect(day, n=6)
+    project.collect(day, n=24)
     project.vote(day)
     project.run("feedback", day)
+    project.run("learning", config={"ops": {"calibration": {"config": {"min_pairs": 10}}}})
 
     home = project.settings.home
     assert project.store.votes.count() > 0
     assert project.store.audit.verify() > 0
-    assert project.instance.get_runs_count() == 3
+    assert project.instance.get_runs_count() == 4
+    assert project.registry.get("reward_model", "champion") is not None
     assert len(project.registry.latest_runs(50)) >= 3
     assert "postgresql" in project.store.database.where
     assert [str(path) for path in home.rglob("*.db")] == []

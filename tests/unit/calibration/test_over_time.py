@@ -180,7 +180,7 @@ def test_the_ceiling_leaves_out_votes_on_comparisons_that_nobody_predicted(world
     assert window.noise_ceiling == noise_ceiling_or_repeats(votes[beside])
 
 
-@pytest.mark.parametrize("window_days", [1, 4, 7])
+@pytest.mark.parametrize("window_days", [1, 7])
 def test_a_late_vote_for_an_old_day_changes_the_windows_that_hold_it_and_no_other(
     world, window_days: int
 ) -> None:

@@ -16,12 +16,12 @@ from rlhf_pipeline.errors import (
 from rlhf_pipeline.records import CalibrationReport, GateCheck, GateDecision, Refusal
 
 
-@pytest.fixture
-def home(rlhf, tiny_policy, tmp_path):
+@pytest.fixture(scope="module")
+def promoted(initialised, tiny_policy, tmp_path_factory):
     """A project whose second policy was promoted after its first."""
-    home = tmp_path / "home"
-    assert rlhf("init", home=home).exit_code == 0
-    other = tmp_path / "other"
+    folder = tmp_path_factory.mktemp("promoted")
+    home, other = folder / "home", folder / "other"
+    shutil.copytree(initialised, home)
     shutil.copytree(tiny_policy, other)
     (other / "note.txt").write_text("another one")
     champions = world(home).champions
@@ -36,6 +36,11 @@ def home(rlhf, tiny_policy, tmp_path):
         )
     champions.promote("policy", second, reason="won", actor="test")
     return home
+
+
+@pytest.fixture
+def home(promoted, tmp_path):
+    return shutil.copytree(promoted, tmp_path / "home")
 
 
 def world(home):

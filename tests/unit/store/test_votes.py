@@ -177,7 +177,7 @@ def test_both_rules_hold_whatever_was_repeated_and_corrected_on_whichever_day(
         ]
     assert any(row["revision_no"] > 1 for row in rows)
     assert any(row["pass_no"] > 2 for row in rows)
-    for seq in range(0, 61, 3):
+    for seq in range(0, 61, 6):
         log = store.votes.log(up_to_seq=seq)
         assert log["seq"].tolist() == list(range(1, seq + 1))
         assert standing(log)["seq"].tolist() == expected_standing(rows, seq)

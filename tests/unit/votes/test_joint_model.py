@@ -1,11 +1,13 @@
 """The joint model finds what the simulation put in, and says how sure it is."""
 
+from functools import cache
+
 import numpy as np
 import pandas as pd
 import pytest
 
 from rlhf_pipeline.errors import NotEnoughVotes, UnknownComparison
-from rlhf_pipeline.votes.joint_model import joint_model
+from rlhf_pipeline.votes.joint_model import JointModel, joint_model
 from tests.unit.votes.simulated import Simulated, comparisons_of, simulate, votes_of
 
 
@@ -199,8 +201,7 @@ def test_intervals_of_reliability_hold_the_truth_where_most_people_cast_few_vote
     """
     inside, n_inside = 0, 0
     for seed in range(3):
-        truth = sparse(seed, completions=4 if is_shared else 2)
-        model = joint_model(truth.votes, truth.comparisons if is_shared else None)
+        truth, model = sparse_fit(seed, is_shared)
         annotators = model.annotators
         named = annotators["annotator_id"].str.removeprefix("ann").astype(int)
         nodes, weights = np.polynomial.hermite_e.hermegauss(61)
@@ -219,12 +220,18 @@ def test_scale_is_right_where_most_people_cast_few_votes(is_shared: bool) -> Non
     """Without the correction the typical discrimination is 1.3 to 1.4 here."""
     fitted, slopes = [], []
     for seed in range(4):
-        truth = sparse(seed, completions=4 if is_shared else 2)
-        model = joint_model(truth.votes, truth.comparisons if is_shared else None)
+        truth, model = sparse_fit(seed, is_shared)
         fitted.append(model.discrimination)
         slopes.append(np.polyfit(model.labels["utility"], truth.d, 1)[0])
     assert np.mean(fitted) == pytest.approx(1.5, rel=0.07)
     assert np.mean(slopes) == pytest.approx(1.0, abs=0.04)
+
+
+@cache
+def sparse_fit(seed: int, is_shared: bool) -> tuple[Simulated, JointModel]:
+    """A sparse world and the model of its votes, whose completions share comparisons or not."""
+    truth = sparse(seed, completions=4 if is_shared else 2)
+    return truth, joint_model(truth.votes, truth.comparisons if is_shared else None)
 
 
 def sparse(seed: int, *, completions: int):
