@@ -112,6 +112,13 @@ def generate(
     stream: Annotated[
         bool, typer.Option("--stream", help="Print each text as it arrives.")
     ] = False,
+    retry_lost: Annotated[
+        bool,
+        typer.Option(
+            "--retry-lost",
+            help="Repeat the requests of lost batches, although they may already be billed.",
+        ),
+    ] = False,
     changes: Changes = None,
 ) -> None:
     """Complete a file of prompts; write JSON, CSV and a log of every call. Run again, it continues
@@ -135,6 +142,7 @@ def generate(
         prompt_price=prompt_price,
         completion_price=completion_price,
         stream=stream or None,
+        retry_lost=retry_lost or None,
     )
     prompts = _read_prompts(file)
     workspace = Workspace.from_settings(settings)

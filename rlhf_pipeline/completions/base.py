@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
 
 from pydantic import BaseModel, Field
 
@@ -12,7 +12,7 @@ from rlhf_pipeline.protocols import Billing, Outcome
 from rlhf_pipeline.records import Record
 
 if TYPE_CHECKING:
-    pass
+    from openai import OpenAI
 
 
 class CompletionRequest(Record):
@@ -161,6 +161,35 @@ class HostedBackend(Protocol):
 
     async def close(self) -> None:
         """Close the connections of this event loop."""
+        ...
+
+
+@runtime_checkable
+class BatchBackend(HostedBackend, Protocol):
+    """A hosted backend whose provider also accepts batches of requests."""
+
+    def open_client(self) -> "OpenAI":
+        """A client for files and batches, without retries; the caller closes it."""
+        ...
+
+    def build_body(self, request: CompletionRequest) -> dict[str, Any]:
+        """The body of a request."""
+        ...
+
+    def redact(self, said: object) -> str:
+        """A message of the provider, shortened and without secrets."""
+        ...
+
+    def parse_response(self, status: int, found: dict[str, Any]) -> Reply:
+        """The Reply to a whole answer. Raises an error of `error_types` for a malformed one."""
+        ...
+
+    def error_types(self) -> tuple[type[Exception], ...]:
+        """Errors that a call to the provider can raise."""
+        ...
+
+    def classify_error(self, cause: Exception) -> Reply:
+        """The Reply that such an error means."""
         ...
 
 

@@ -1,6 +1,6 @@
 """Drives the work ledger: claims items, hands them to lanes and settles what the lanes report.
 
-One loop serves providers and this machine. A lane only turns claims into attempts; leases,
+One loop serves providers, batches and this machine. A lane only turns claims into attempts; leases,
 budgets, closing and pausing a lane, useless prompts and interrupts are handled here.
 """
 
@@ -100,13 +100,14 @@ class WorkLane(ABC):
     Attributes:
         closed: why this lane accepts no more claims; None while it is open.
         parked_until: set with `closed` if the lane may resume later. broken: a bug that ends the
-        run once everything is recorded. tick_s: pause between two transactions, in which reports
-        gather.
+        run once everything is recorded. waits_when_closed: whether a closed lane waits for items
+        that other processes hold. tick_s: pause between two transactions, in which reports gather.
     """
 
     closed: Reply | None = None
     parked_until: datetime | None = None
     broken: BaseException | None = None
+    waits_when_closed = True
     tick_s = 0.0
 
     def __init__(self, work: CompletionWork, key: Lane) -> None:
@@ -133,8 +134,8 @@ class WorkLane(ABC):
         self.wake = wake
 
     @abstractmethod
-    def add(self, claims: Sequence[Claim]) -> None:
-        """Take claims."""
+    def add(self, claims: Sequence[Claim], *, is_all: bool) -> None:
+        """Take claims; `is_all` if no more can be claimed now."""
 
     @abstractmethod
     def take_attempts(self, most: int) -> list[Attempt]:
@@ -238,7 +239,7 @@ class _Drive:
             was_busy = self._is_busy()
             attempts, turn = self._settle_and_claim(wanted)
             failed = [attempt.item_no for attempt in attempts if attempt.becomes != "succeeded"]
-            unneeded = self._hand_out(turn, set(work.find_useless(failed)))
+            unneeded = self._hand_out(turn, wanted, set(work.find_useless(failed)))
             if turn.n_open or any(attempt.becomes == "open" for attempt in attempts):
                 self._cleared.clear()  # an item was returned, here or by another process
             failed += self._settle_closed_lanes()
@@ -282,12 +283,15 @@ class _Drive:
             work.settle(item_no)
         return attempts, turn
 
-    def _hand_out(self, turn: LedgerTransaction, useless: set[int]) -> list[int]:
+    def _hand_out(
+        self, turn: LedgerTransaction, wanted: Mapping[Lane, int], useless: set[int]
+    ) -> list[int]:
         """Hand claims to their lanes; return those that are useless."""
         unneeded: list[int] = []
         for key, claims in turn.claimed.items():
             unneeded += [claim.item_no for claim in claims if claim.item_no in useless]
-            self._lanes[key].add([claim for claim in claims if claim.item_no not in useless])
+            needed = [claim for claim in claims if claim.item_no not in useless]
+            self._lanes[key].add(needed, is_all=len(claims) < wanted[key])
         return unneeded
 
     def _settle_closed_lanes(self) -> list[int]:
@@ -303,7 +307,7 @@ class _Drive:
                 self._cleared.add(key)
                 failed += self._fail_open(key, "unavailable", f"Not called: {lane.closed.error}")
             # A busy lane may return some claims.
-            if not lane.is_busy and lane.parked_until is not None:
+            if not lane.is_busy and not (lane.parked_until is None and lane.waits_when_closed):
                 self._left.add(key)
                 work.leave_lane(key, lane.parked_until)
         return failed

@@ -76,7 +76,7 @@ class HostedLane(WorkLane):
         super().start(wake)
         self._running = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
 
-    def add(self, claims: Sequence[Claim]) -> None:
+    def add(self, claims: Sequence[Claim], *, is_all: bool) -> None:
         self._n_held += len(claims)
         self._waiting.extend(claims)
         self._loop.call_soon_threadsafe(self._changed.set)

@@ -106,6 +106,19 @@ class CallParams(Parameters):
         description="Stream texts; costs about three times the CPU of whole answers",
     )
 
+    batch: bool = Field(
+        default=False,
+        description="Use OpenAI's Batch API: cheaper, within a day; the budget applies to each "
+        "batch",
+    )
+    batch_poll_s: float = Field(
+        default=30.0, gt=0, le=3600, description="Seconds between two polls of a batch"
+    )
+    retry_lost: bool = Field(
+        default=False,
+        description="Repeat the requests of lost batches, although they may already be billed",
+    )
+
     @property
     def budget(self) -> Budget:
         """Raises ConfigurationError for a budget without prices."""

@@ -65,7 +65,7 @@ class LocalLane(WorkLane):
     def is_busy(self) -> bool:
         return bool(self._attempts)
 
-    def add(self, claims: Sequence[Claim]) -> None:
+    def add(self, claims: Sequence[Claim], *, is_all: bool) -> None:
         """Raises the errors of the backend; attempts made by then are kept."""
         if not claims:
             return

@@ -18,7 +18,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.secret_files import provider_key
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI
+    from openai import AsyncOpenAI, OpenAI
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,13 @@ class OpenAICompatibleBackend(HTTPBackend):
             transport = AsyncClient(**self._client_options())
             self._open = (loop, AsyncOpenAI(http_client=transport, **self._openai_options()))
         return self._open[1]
+
+    def open_client(self) -> "OpenAI":
+        """A client for files and batches; the caller closes it."""
+        from httpx2 import Client
+        from openai import OpenAI
+
+        return OpenAI(http_client=Client(**self._client_options()), **self._openai_options())
 
     def _openai_options(self) -> dict[str, Any]:
         return {

@@ -62,7 +62,7 @@ class LedgerRun:
         lost.
         """
         ledger, run_id, total = self.ledger, self.run_id, len(self.plan.items)
-        calls = self.calls.model_dump(exclude_none=True)
+        calls = self.calls.model_dump(exclude_none=True, exclude={"retry_lost"})
         models = [[backend.name, backend.model_version] for backend in self.plan.backends]
         record = json.dumps({"params": params, "calls": calls, "models": models})
         ledger.start(
@@ -71,6 +71,7 @@ class LedgerRun:
             asset=self.asset,
             record=record,
             origin=origin,
+            retry_lost=self.calls.retry_lost,
         )
         for _ in range(ROUNDS):
             self._complete_open(origin)
@@ -124,8 +125,9 @@ class LedgerRun:
         network = self._work(set(hosted), left)
         if network.left:
             network.budget = self.calls.budget
-        network.least, network.n_of_prompt = self.plan.least, self.plan.n_of_prompt
-        network.lost = lost
+        if not self.calls.batch:  # all samples of a prompt are in one batch
+            network.least, network.n_of_prompt = self.plan.least, self.plan.n_of_prompt
+            network.lost = lost
         left.clear()  # the parts hold the same; saves memory with a hundred thousand prompts
         works = [network, *parts.values()]
 

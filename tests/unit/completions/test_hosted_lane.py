@@ -19,7 +19,7 @@ def test_claims_that_are_not_withdrawn_wake_the_calling_thread_again() -> None:
     loop: Any = SimpleNamespace(call_soon_threadsafe=woken.append)
     backend: Any = None
     lane = HostedLane(work, ("here", "m"), backend, loop, pause=Pause())
-    lane.add([Claim(0, 0, 0), Claim(1, 0, 0)])
+    lane.add([Claim(0, 0, 0), Claim(1, 0, 0)], is_all=True)
     assert lane.withdraw({0}) == [0]
     assert len(woken) == 2
 
@@ -65,7 +65,7 @@ def test_a_result_that_is_not_recorded_keeps_the_place_of_its_call() -> None:
     with event_loop() as loop:
         lane = HostedLane(work, ("here", "m"), backend, loop, pause=Pause())
         lane.start(threading.Event())
-        lane.add([Claim(0, 0, 0), Claim(1, 0, 0)])
+        lane.add([Claim(0, 0, 0), Claim(1, 0, 0)], is_all=True)
         until(lambda: len(lane.take_attempts(10)) == 1)
         time.sleep(0.1)
         assert begun == ["first"], "a kill now pays one call twice, which is all that may be"
