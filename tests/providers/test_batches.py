@@ -100,6 +100,7 @@ WAITING = """
 import sys
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.completions import OpenAICompatibleBackend
+from tests.providers import asking
 with Store.open(sys.argv[1]) as store:
     backend = OpenAICompatibleBackend("stub-model", sys.argv[2])
     asking.ask(store.generation, backend, n=5, batch=True, batch_poll_s=float(sys.argv[3]))
