@@ -20,7 +20,7 @@ from rlhf_pipeline.completions import (
     generate,
 )
 from rlhf_pipeline.completions.results import complete_requests
-from rlhf_pipeline.protocols import LedgerSettlement, WorkLedger
+from rlhf_pipeline.protocols import WorkLedger
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
 
@@ -53,12 +53,6 @@ def temporary_ledger(kind: type[L] = GenerationLedger, **more: Any) -> L:  # typ
 def _remove(store: Store, folder: Path) -> None:
     store.close()
     shutil.rmtree(folder, ignore_errors=True)
-
-
-def states_of(ledger: GenerationLedger) -> list[LedgerSettlement]:
-    """Every item of the only run."""
-    [run] = ledger.list_runs()
-    return list(ledger.item_states(run.run_id))
 
 
 def complete_frame(

@@ -73,17 +73,15 @@ def test_an_unclear_cause_is_examined_again_with_the_votes_of_the_next_day(
     assert [750, 900, 1050] in examined
 
 
-@pytest.mark.parametrize(
-    "name", ["five_in_a_row", "weekly_rhythm", "category_turn", "cause_newcomers", "two_causes"]
-)
+@pytest.mark.parametrize("name", ["five_in_a_row", "two_causes"])
 def test_assets_find_the_events_of_the_library_in_a_scenario(
     name: str, make_project: Callable[..., Any]
 ) -> None:
     scenario = LAB_SCENARIOS[name]
     assert isinstance(scenario, VoteScenario)
     world = scenario.draw_world(SEED)
-    # A steady one is as peculiar in two weeks as in two months, but for the rhythm of the week.
-    if not world.changes and not world.weekend_rise:
+    # A steady one is as peculiar in two weeks as in two months.
+    if not world.changes:
         world = world.model_copy(update={"n_votes": 2_000})
     run = open_world(make_project, world, SEED)
     run.run_last_day()

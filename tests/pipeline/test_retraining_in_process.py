@@ -2,7 +2,6 @@
 every step on record.
 """
 
-import base64
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -49,7 +48,6 @@ QUICK = {
     },
     "evaluation": {"max_new_tokens": 16},
 }
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 def quick(**more: dict[str, Any]) -> dict[str, Any]:
@@ -93,18 +91,6 @@ def retrained(grown: Any, branch: Callable[..., Any]) -> Any:
     project.run_request(requests[0], "retraining", config=quick())
     project.__dict__["request"], project.__dict__["change"] = requests[0], change
     return project
-
-
-def figures(project: Any, stage: str) -> dict[str, bytes]:
-    metadata = project.instance.get_latest_materialization_event(
-        dg.AssetKey(stage)
-    ).asset_materialization.metadata
-    marks = {
-        k: v.value.partition("base64,")[2].rstrip(")")
-        for k, v in metadata.items()
-        if "image/png" in str(v.value)[:60]
-    }
-    return {name: base64.b64decode(mark) for name, mark in marks.items()}
 
 
 def test_one_detector_alone_holds_and_a_second_one_fires_once(

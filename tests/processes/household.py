@@ -14,7 +14,6 @@ import dagster as dg
 from standardwebhooks import Webhook
 
 from rlhf_pipeline.alert_targets import parse_targets
-from rlhf_pipeline.monitoring import Alert
 from tests.processes.daemon_home import Server, daemons, runs_of
 from tests.processes.network_watch import watch_network
 from tests.unit.alerts.receivers import Hook
@@ -69,10 +68,6 @@ class Household:
     def second_attempt(self) -> dg.DagsterRun | None:
         runs = self.retrainings()[1:]
         return runs[0] if runs and runs[0].status == dg.DagsterRunStatus.STARTED else None
-
-    def drift_alerts(self) -> list[Alert]:
-        found: list[Alert] = self.project.store.alerts.page()
-        return [one for one in found if one.rule == "drift"]
 
     def messages_of_drift(self) -> list[Mapping[str, Any]]:
         """The payloads, each with its signature verified."""

@@ -62,8 +62,9 @@ def logits(policy, ids):
         return policy.model.eval()(ids).logits
 
 
-@pytest.mark.parametrize("family", ["llama", "gpt2"])
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+@pytest.mark.parametrize(
+    ("strategy", "family"), [*((name, "llama") for name in sorted(STRATEGIES)), ("dpo", "gpt2")]
+)
 def test_a_candidate_of_adapters_is_its_parent_with_them_merged(
     tmp_path, policies, family, strategy
 ):
@@ -155,8 +156,13 @@ def test_adapters_drop_inputs_and_the_policy_does_not(tmp_path, policies, strate
     assert {p for name, p in found.items() if "lora" not in name} == {0.0}
 
 
-@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-@pytest.mark.parametrize("saving", [{"gradient_accumulation": 4}, {"gradient_checkpointing": True}])
+@pytest.mark.parametrize(
+    ("strategy", "saving"),
+    [
+        *((name, {"gradient_accumulation": 4}) for name in sorted(STRATEGIES)),
+        *((name, {"gradient_checkpointing": True}) for name in ("dpo", "ppo")),
+    ],
+)
 def test_steps_in_less_memory_are_those_of_the_whole_batch(tmp_path, policies, strategy, saving):
     """40 rows fill two and a half batches: the last one is accumulated too. GPT-2 has dropout."""
     # TRL estimates the divergence of KTO from the rows of each part

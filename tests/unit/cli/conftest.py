@@ -8,6 +8,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
+from tests.learnt_home import LearntHome, voted_home
 
 Rlhf = Callable[..., Result]
 
@@ -56,6 +57,12 @@ def initialised(tiny_policy: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     )
     assert result.exit_code == 0
     return home
+
+
+@pytest.fixture(scope="session")
+def voted(tmp_path_factory: pytest.TempPathFactory) -> LearntHome:
+    """Comparisons and votes, and no model. Read only; who changes one takes a copy."""
+    return voted_home(tmp_path_factory.mktemp("voted"))
 
 
 @pytest.fixture

@@ -1,32 +1,16 @@
 """`rlhf changes`: changes of taste recorded, shown and retracted by hand, and used by every fit."""
 
 import json
-import shutil
 from pathlib import Path
 
 import pytest
-from click.testing import Result
-from typer.testing import CliRunner
 
-from rlhf_pipeline.cli import app
-from tests.learnt_home import LearntHome, voted_home
-
-
-@pytest.fixture(scope="module")
-def voted(tmp_path_factory: pytest.TempPathFactory) -> LearntHome:
-    return voted_home(tmp_path_factory.mktemp("voted"))
+from tests.learnt_home import LearntHome
 
 
 @pytest.fixture
 def home(voted: LearntHome, tmp_path: Path) -> LearntHome:
-    shutil.copytree(voted.settings.home, tmp_path / "home")
-    return LearntHome(voted.settings.model_copy(update={"home": tmp_path / "home"}))
-
-
-def refused(home: LearntHome, *arguments: str) -> Result:
-    return CliRunner().invoke(
-        app, ["changes", *arguments], env={"RLHF_HOME": str(home.settings.home), "COLUMNS": "200"}
-    )
+    return voted.copied(tmp_path / "home")
 
 
 def test_change_is_added_listed_and_retracted(home: LearntHome) -> None:

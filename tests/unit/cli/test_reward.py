@@ -23,7 +23,7 @@ from rlhf_pipeline.frames import PREFERENCE_PAIRS
 from rlhf_pipeline.records import CalibrationReport, NewVote, folder_hash
 from rlhf_pipeline.reflection import predict
 from rlhf_pipeline.reward_model import load_reward_model
-from tests.learnt_home import NOON, LearntHome, comparisons, learnt_home, voted_home
+from tests.learnt_home import NOON, LearntHome, comparisons, learnt_home
 
 QUICK = (
     "--set",
@@ -39,11 +39,6 @@ QUICK = (
 def learnt(tmp_path_factory: pytest.TempPathFactory) -> LearntHome:
     """Read only; who changes one takes `mine`."""
     return learnt_home(tmp_path_factory.mktemp("learnt"))
-
-
-@pytest.fixture(scope="module")
-def voted(tmp_path_factory: pytest.TempPathFactory) -> LearntHome:
-    return voted_home(tmp_path_factory.mktemp("voted"))
 
 
 @pytest.fixture

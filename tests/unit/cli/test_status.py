@@ -1,21 +1,8 @@
 """`rlhf status`: what each stage waits for and what comes next."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any
 
 from click.testing import Result
-
-
-def store_of(**answers: Any) -> Any:
-    """A store whose nouns answer what is given, whatever they are asked."""
-    return SimpleNamespace(
-        **{
-            noun: SimpleNamespace(**{verb: lambda *_, found=found: found})
-            for name, found in answers.items()
-            for noun, _, verb in [name.partition("__")]
-        }
-    )
 
 
 def test_new_home_names_its_next_steps(rlhf: Callable[..., Result]) -> None:

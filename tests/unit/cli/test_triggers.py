@@ -13,7 +13,7 @@ from rlhf_pipeline.cli import app
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import DriftEvent, Promotion
 from rlhf_pipeline.retraining.triggers import TriggerParams, decide
-from tests.learnt_home import LearntHome, voted_home
+from tests.learnt_home import LearntHome
 
 MODEL = "demo.reward_model@1"
 FIRST, SECOND = datetime(2026, 1, 2, 13, tzinfo=UTC), datetime(2026, 1, 3, 13, tzinfo=UTC)
@@ -32,11 +32,6 @@ def event(detector: str, seq: int) -> DriftEvent:
         evidence={"error_before": 0.2, "n_votes": 1848},
         detected_at=FIRST,
     )
-
-
-@pytest.fixture(scope="module")
-def voted(tmp_path_factory: pytest.TempPathFactory) -> LearntHome:
-    return voted_home(tmp_path_factory.mktemp("voted"))
 
 
 @pytest.fixture(scope="module")

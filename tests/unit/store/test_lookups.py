@@ -24,16 +24,3 @@ def test_votes_on_comparisons_come_from_all_days_up_to_the_seq(store, make_compa
         "annotator_id"
     ].tolist() == ["ann"]
     assert counting(store.votes.log(comparison_ids=[])).empty
-
-
-def test_predictions_and_comparisons_are_found_by_id(store, make_comparisons, make_predictions):
-    frame = make_comparisons(3)
-    store.comparisons.publish(frame, make_predictions(frame), published_at=NOON)
-    assert store.predictions.for_comparisons(["c2", "c0", "unknown"])["comparison_id"].tolist() == [
-        "c0",
-        "c2",
-    ]
-    assert store.comparisons.with_ids(["c2", "c0", "unknown"])["comparison_id"].tolist() == [
-        "c0",
-        "c2",
-    ]

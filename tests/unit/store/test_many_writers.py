@@ -33,11 +33,6 @@ def start(target: Callable[..., None], *args: Any) -> Any:
     return process
 
 
-def cast_all(url: str, sent: list[NewVote]) -> None:
-    with opened(url) as store:
-        store.votes.cast_many(sent)
-
-
 def cast_singly(url: str, sent: list[NewVote]) -> None:
     with opened(url) as store:
         for vote in sent:
