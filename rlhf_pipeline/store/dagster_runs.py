@@ -31,7 +31,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.records import Record
 from rlhf_pipeline.store.database_copy import engine_of
 from rlhf_pipeline.store.engine import read_only_engine
-from rlhf_pipeline.store.faults import translate_errors
+from rlhf_pipeline.store.faults import describe_url, translate_errors
 
 # below Dagster's home
 RUNS_FILE, SCHEDULES_FILE = "history/runs.db", "schedules/schedules.db"
@@ -171,7 +171,7 @@ class DagsterRuns:
             yield None
             return
         engine = read_only_engine(path) if self._url is None else engine_of(self._url)
-        where = str(path) if self._url is None else engine.url.render_as_string(hide_password=True)
+        where = str(path) if self._url is None else describe_url(engine.url)
         with translate_errors(f"of Dagster's runs, {where}"), engine.connect() as connection:
             yield connection
 

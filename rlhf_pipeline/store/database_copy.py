@@ -28,7 +28,7 @@ from rlhf_pipeline.config import extend_environ
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.store.engine import read_only_engine, read_only_uri
-from rlhf_pipeline.store.faults import explain, translate_errors
+from rlhf_pipeline.store.faults import describe_url, explain, translate_errors
 from rlhf_pipeline.store.postgres import network_options
 
 ROWS = 5_000  # read and written at a time
@@ -187,7 +187,7 @@ def has_tables(url: str) -> bool:
     except SQLAlchemyError as cause:
         if "does not exist" in str(cause):
             return False
-        with translate_errors(engine.url.render_as_string(hide_password=True)):
+        with translate_errors(describe_url(engine.url)):
             raise
     finally:
         engine.dispose()
@@ -233,7 +233,7 @@ def open_engine(url: str) -> Iterator[Engine]:
     """`engine_of` with translated errors, disposed of at the end."""
     engine = engine_of(url)
     try:
-        with translate_errors(engine.url.render_as_string(hide_password=True)):
+        with translate_errors(describe_url(engine.url)):
             yield engine
     finally:
         engine.dispose()

@@ -38,7 +38,7 @@ from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.protocols import Clock
 from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store.conversion import batches
-from rlhf_pipeline.store.faults import translate_errors
+from rlhf_pipeline.store.faults import describe_url, translate_errors
 from rlhf_pipeline.store.postgres import IDLE_S, postgres_engine
 
 T = TypeVar("T")
@@ -119,7 +119,7 @@ class Database:
 
     @property
     def where(self) -> str:
-        return str(self.path) if self.path else self.url.render_as_string(hide_password=True)
+        return str(self.path) if self.path else describe_url(self.url)
 
     @contextmanager
     def read_transaction(self) -> Iterator[Connection]:

@@ -4,6 +4,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
@@ -168,6 +169,12 @@ CURES: tuple[tuple[str, str], ...] = (
         "it).",
     ),
 )
+
+
+def describe_url(url: URL) -> str:
+    """The address for messages, without passwords, which its query may hold too."""
+    secrets = [name for name in url.query if "pass" in name.lower()]
+    return url.difference_update_query(secrets).render_as_string(hide_password=True)
 
 
 @contextmanager

@@ -13,7 +13,7 @@ from sqlalchemy import TextClause, inspect, text
 from rlhf_pipeline.records import Record
 from rlhf_pipeline.store.database_copy import engine_of, is_sqlite, sqlite_file
 from rlhf_pipeline.store.engine import read_only_engine
-from rlhf_pipeline.store.faults import translate_errors
+from rlhf_pipeline.store.faults import describe_url, translate_errors
 
 ARTIFACTS = ("mlflow", "artifacts")  # folder of a home that holds the files
 CHAMPIONS = text("SELECT name, version FROM registered_model_aliases WHERE alias = 'champion'")
@@ -72,7 +72,7 @@ def _read(url: str, query: TextClause) -> list[dict[str, Any]]:
     if not is_readable(url) or (is_sqlite(url) and not sqlite_file(url).is_file()):
         return []
     engine = read_only_engine(sqlite_file(url)) if is_sqlite(url) else engine_of(url)
-    where = f"of MLflow, {engine.url.render_as_string(hide_password=True)}"
+    where = f"of MLflow, {describe_url(engine.url)}"
     with translate_errors(where), engine.connect() as connection:
         if not inspect(connection).has_table("registered_model_aliases"):
             return []

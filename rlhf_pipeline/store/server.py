@@ -9,7 +9,7 @@ from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
 from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.store.faults import translate_errors
+from rlhf_pipeline.store.faults import describe_url, translate_errors
 from rlhf_pipeline.store.postgres import network_options
 
 KINDS = ("store", "dagster", "mlflow")
@@ -107,7 +107,7 @@ class ServerDatabases:
 
     @property
     def _redacted_url(self) -> str:
-        return make_url(self.url).render_as_string(hide_password=True)
+        return describe_url(make_url(self.url))
 
     @contextmanager
     def _connect(self) -> Iterator[Connection]:

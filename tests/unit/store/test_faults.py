@@ -120,6 +120,12 @@ def test_a_postgres_url_needs_no_driver(scheme):
         assert store.database.where == "postgresql+psycopg2://ann:***@host/db"
 
 
+def test_a_password_in_the_query_of_a_url_is_not_shown():
+    address = "postgresql:///db?host=/run/pg&user=ann&password=secret&sslpassword=secret"
+    with Store.open(address) as store:
+        assert store.database.where == "postgresql+psycopg2:///db?host=%2Frun%2Fpg&user=ann"
+
+
 @pytest.mark.parametrize(
     ("message", "cure"),
     [
