@@ -4,7 +4,6 @@ from pathlib import Path
 
 from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.plugins import Members
-from rlhf_pipeline.web.alerts import pages as alert_pages
 from rlhf_pipeline.web.alerts import routes as alerts
 from rlhf_pipeline.web.alignment import routes as alignment
 from rlhf_pipeline.web.annotate import practice
@@ -236,7 +235,7 @@ BUILT_IN = {
         folder=HERE / "decisions",
     ),
     "alerts": Section(
-        (alerts.api, alert_pages.pages),
+        (alerts.api, alerts.pages),
         Permission.ALERTS_READ,
         place="Alerts",
         path="/alerts",

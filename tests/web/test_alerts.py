@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import httpx
 import pytest
 
 from rlhf_pipeline.alerts.messages import build_test_message
@@ -82,22 +83,29 @@ def test_the_page_acknowledges_silences_and_resolves(web: Web):
     with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         paged = Web(web.store, web.settings, server.url, web.clock)
         browser, address = paged.browser(paged.add("engineer")), f"{server.url}/alerts"
-        assert "nobody takes care of it yet" in " ".join(browser.get(address).text.split())
-        kept = browser.post(f"{address}/1/acknowledge?state=open")
+
+        def submit(act: str, key: object = "", query: str = "", **more: str) -> httpx.Response:
+            form = {"act": act, "key": str(key), **more}
+            return browser.post(f"{address}{query}", data=form)
+
+        assert "Nobody takes care of it yet" in " ".join(browser.get(address).text.split())
+        kept = submit("acknowledge", 1, "?state=open")
         assert (kept.status_code, kept.headers["location"]) == (303, "/alerts?state=open")
-        assert browser.post(f"{address}/1/acknowledge").status_code == 409
-        form = {"rule": "queue_age", "subject": "", "reason": "holidays", "hours": "8"}
-        assert browser.post(f"{address}/silences", data={**form, "hours": "9"}).status_code == 422
-        assert browser.post(f"{address}/silences", data=form).status_code == 303
+        assert submit("acknowledge", 1).status_code == 409
+        form = {"rule": "queue_age", "subject": "", "reason": "holidays"}
+        assert submit("silence", **form, hours="9").status_code == 422
+        assert submit("silence", **form, hours="8").status_code == 303
         assert "Silenced now" in browser.get(address).text
-        assert browser.post(f"{address}/silences/1/end").status_code == 303
+        assert submit("end silence", 1).status_code == 303
         dead = add_dead_message(web.store)
         assert "Messages that were given up" in browser.get(address).text
-        browser.post(f"{address}/messages/{dead.message_id}/replay")
+        submit("send again", dead.message_id)
         assert web.store.alert_messages.get(dead.message_id).state == "pending"
-        assert "written to the log" in browser.post(f"{address}/targets/log/test").text
-        assert browser.post(f"{address}/1/resolve").status_code == 303
+        assert "written to the log" in submit("test", "log").text
+        assert submit("close").status_code == 422
+        assert submit("resolve", 1).status_code == 303
         assert "No open alerts" in browser.get(address).text
+        assert "queue_age" in browser.get(f"{address}?state=resolved&format=csv").text
         reader = paged.browser(paged.add("approver"))
         assert "Silence all" not in reader.get(address).text
 

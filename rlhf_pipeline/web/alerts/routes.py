@@ -1,8 +1,10 @@
 """Routes of alerts: read and close them, silence what is known, replay messages, test targets."""
 
-from typing import Annotated
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Annotated, Literal
 
-from fastapi import Depends, Path, Query
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import AwareDatetime, Field
 
 from rlhf_pipeline.alerts import incidents
@@ -11,23 +13,39 @@ from rlhf_pipeline.alerts.messages import build_test_message
 from rlhf_pipeline.alerts.rounds import read_plan
 from rlhf_pipeline.alerts.rules import AlertRule
 from rlhf_pipeline.api_types.base import Answer, Name, Page, RequestBody
-from rlhf_pipeline.api_types.filters import AlertFilter, AlertMessageFilter
-from rlhf_pipeline.errors import ConfigurationError, DeliveryFailed
+from rlhf_pipeline.api_types.filters import AlertFilter, AlertMessageFilter, Filter, Value
+from rlhf_pipeline.errors import AlertState, ConfigurationError, DeliveryFailed
 from rlhf_pipeline.monitoring import Alert, AlertMessage, Silence
 from rlhf_pipeline.parameters import suggest
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import Text
-from rlhf_pipeline.web.lists import make_cursor, parse_cursor
+from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
+from rlhf_pipeline.web.lists import (
+    FilterField,
+    ListPage,
+    RowList,
+    as_choices,
+    make_cursor,
+    page_filter,
+    parse_cursor,
+    render_list,
+    send_csv,
+    wants_csv,
+)
 from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.rendering import names_for, query_of, see_other
 from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses
+from rlhf_pipeline.web.site import Site
 
-api = api_router("alerts")
+api, pages = api_router("alerts"), APIRouter()
 READER = [Depends(needs(Permission.ALERTS_READ))]
 Reader = Annotated[Principal, Depends(needs(Permission.ALERTS_READ))]
 Editor = Annotated[Principal, Depends(needs(Permission.ALERTS_WRITE))]
 Number = Annotated[int, Path(ge=1, le=10**9)]
 ShortText = Annotated[str, Path(max_length=200)]
 Asked = Annotated[AlertFilter, Query()]
+ALERTS = RowList("Alerts", "/alerts", "alerts/page.html", Alert, key="alert_id")
+HOURS = {1: "1 hour", 8: "8 hours", 24: "1 day", 168: "1 week"}
 
 
 class NewSilence(RequestBody):
@@ -37,6 +55,13 @@ class NewSilence(RequestBody):
     subject: Name | None = Field(default=None, description="Only alerts of this subject.")
     reason: Annotated[Text, Field(min_length=1, max_length=1000)]
     ends_at: AwareDatetime
+
+
+class AlertPageFilter(Filter):
+    """Which alerts the page shows: open and acknowledged ones, or those of one state."""
+
+    state: Literal["open", "acknowledged", "resolved"] | None = None
+    rule: Value = None
 
 
 class TestMessageOut(Answer):
@@ -144,4 +169,102 @@ def resolve(site: AnySite, principal: Editor, alert_id: Number) -> Alert:
         actor=actor,
         action="resolve",
         tell=lambda alert: plan.build(alert, "resolved", alert.targets, now),
+    )
+
+
+Shown = Annotated[AlertPageFilter, page_filter(AlertPageFilter)]
+
+
+@pages.get("/alerts")
+def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
+    if wants_csv(request):
+        return send_csv(ALERTS, asked, lambda part: _read_shown(site, part))
+    return _render_page(site, request, principal, asked)
+
+
+@pages.post("/alerts", dependencies=READER)
+def submit(
+    site: AnySite, request: Request, principal: Editor, asked: Shown, form: Form
+) -> Response:
+    """What the button of the form names, for what the form is about."""
+    key, number = form.text("key"), form.number("key") if form.text("key").isdigit() else None
+    acts: dict[str, Callable[[], object]] = {
+        "acknowledge": lambda: acknowledge(site, principal, number or 0),
+        "resolve": lambda: resolve(site, principal, number or 0),
+        "silence": lambda: add_silence(site, principal, _parse_silence(site, form)),
+        "end silence": lambda: end_silence(site, principal, number or 0),
+        "send again": lambda: replay(site, principal, key),
+        "test": lambda: send_test(site, principal, key),
+    }
+    act = form.text("act")
+    if act not in acts:
+        raise Problem(422, f"act is {act!r}; use a button of the page.", kind="invalid")
+    result, problem = attempt(acts[act], AlertState)
+    if problem is None and not isinstance(result, TestMessageOut):
+        return see_other(f"/alerts?{query_of(asked.here)}".rstrip("?&"))
+    return _render_page(site, request, principal, asked, problem, opened=key, test=result)
+
+
+def _parse_silence(site: Site, form: Fields) -> NewSilence:
+    hours = form.number("hours")
+    if hours not in HOURS:
+        raise Problem(
+            422,
+            f"hours is {hours}; choose one of {', '.join(map(str, HOURS))}.",
+            kind="invalid",
+            errors=[("hours", "is not a choice of the form")],
+        )
+    return validate(
+        NewSilence,
+        {
+            "rule": form.text("rule") or None,
+            "subject": form.text("subject") or None,
+            "reason": form.text("reason").strip(),
+            "ends_at": site.store.database.clock.now() + timedelta(hours=hours),
+        },
+    )
+
+
+def _read_shown(site: Site, asked: AlertPageFilter) -> Page[Alert]:
+    only = AlertFilter(rule=asked.rule, cursor=asked.cursor, limit=asked.limit)
+    if asked.state is not None:
+        only = only.model_copy(update={"state": [asked.state]})
+    return read_all(site, only)
+
+
+def _render_page(
+    site: Site,
+    request: Request,
+    principal: Principal,
+    asked: AlertPageFilter,
+    problem: Problem | None = None,
+    *,
+    opened: str = "",
+    test: object = None,
+) -> Response:
+    now, plan = site.store.database.clock.now(), read_plan(site.settings)
+    states = {"": "not resolved"} | as_choices(("open", "acknowledged", "resolved"))
+    fields = [
+        FilterField("state", "State", choices=states),
+        FilterField("rule", "Rule", choices=as_choices(plan.rules)),
+    ]
+    page = _read_shown(site, asked)
+    return render_list(
+        ALERTS,
+        request,
+        site,
+        principal,
+        ListPage(asked, page, fields, problem=problem, opened=opened),
+        now=now,
+        n_open=site.store.alerts.count_open(),
+        n_critical=sum(
+            alert.severity == "critical" for alert in site.store.alerts.page(AlertFilter(limit=200))
+        ),
+        plan=plan,
+        silences=[one for one in site.store.silences.all() if one.ends_at > now],
+        dead=site.store.alert_messages.page(AlertMessageFilter(state="dead")),
+        test=test,
+        hours=HOURS,
+        daemon=site.readiness.find_daemon_status(),
+        names=names_for(site, principal),
     )
