@@ -122,7 +122,7 @@ BUILT_IN = {
         folder=HERE / "rules",
     ),
     "glossary": Section(
-        (settings.glossary_pages,),
+        (),
         Permission.METRICS_READ,
         place="Settings",
         tab="Glossary",
@@ -250,14 +250,14 @@ BUILT_IN = {
         folder=HERE / "runs",
     ),
     "schedules": Section(
-        (runs.schedule_pages,),
+        (),
         Permission.METRICS_READ,
         place="Runs",
         tab="Schedules",
         path="/runs/schedules",
     ),
     "spending": Section(
-        (runs.spending_pages,),
+        (),
         Permission.METRICS_READ,
         place="Runs",
         tab="Spending",

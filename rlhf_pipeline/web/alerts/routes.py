@@ -34,12 +34,10 @@ from rlhf_pipeline.web.lists import (
 )
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, query_of, see_other
-from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses
+from rlhf_pipeline.web.routing import AnySite, SignedIn, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site
 
 api, pages = api_router("alerts"), APIRouter()
-READER = [Depends(needs(Permission.ALERTS_READ))]
-Reader = Annotated[Principal, Depends(needs(Permission.ALERTS_READ))]
 Editor = Annotated[Principal, Depends(needs(Permission.ALERTS_WRITE))]
 Number = Annotated[int, Path(ge=1, le=10**9)]
 ShortText = Annotated[str, Path(max_length=200)]
@@ -72,14 +70,14 @@ class TestMessageOut(Answer):
     detail: str = Field(description="What the receiver accepted, or why it did not.")
 
 
-@api.get("/alerts/rules", dependencies=READER)
+@api.get("/alerts/rules")
 def read_rules(site: AnySite) -> Page[AlertRule]:
     """All rules as they are now: the defaults, changed by rlhf.yaml."""
     rules = read_plan(site.settings).rules.values()
     return Page(items=tuple(rules), next=None)
 
 
-@api.get("/alerts/silences", dependencies=READER)
+@api.get("/alerts/silences")
 def read_silences(site: AnySite) -> Page[Silence]:
     """All silences, newest first, those that ended among them."""
     return Page(items=tuple(site.store.silences.all()), next=None)
@@ -101,7 +99,7 @@ def end_silence(site: AnySite, principal: Editor, silence_id: Number) -> None:
     site.store.silences.end(silence_id, actor=principal.user_id)
 
 
-@api.get("/alerts/messages", dependencies=READER)
+@api.get("/alerts/messages")
 def read_messages(
     site: AnySite, asked: Annotated[AlertMessageFilter, Query()]
 ) -> Page[AlertMessage]:
@@ -132,7 +130,7 @@ def send_test(site: AnySite, principal: Editor, target: ShortText) -> TestMessag
     return TestMessageOut(message_id=message.message_id, is_delivered=is_delivered, detail=detail)
 
 
-@api.get("/alerts", dependencies=READER)
+@api.get("/alerts")
 def read_all(site: AnySite, asked: Asked) -> Page[Alert]:
     """Alerts, newest first."""
     place = parse_cursor(asked.cursor, int)
@@ -141,7 +139,7 @@ def read_all(site: AnySite, asked: Asked) -> Page[Alert]:
     return Page(items=tuple(found), next=after)
 
 
-@api.get("/alerts/{alert_id}", dependencies=READER, responses=problem_responses(404))
+@api.get("/alerts/{alert_id}", responses=problem_responses(404))
 def read(site: AnySite, alert_id: Number) -> Alert:
     """One alert with its evidence."""
     return site.store.alerts.get(alert_id)
@@ -176,13 +174,13 @@ Shown = Annotated[AlertPageFilter, page_filter(AlertPageFilter)]
 
 
 @pages.get("/alerts")
-def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
+def show_page(site: AnySite, request: Request, principal: SignedIn, asked: Shown) -> Response:
     if wants_csv(request):
         return send_csv(ALERTS, asked, lambda part: _read_shown(site, part))
     return _render_page(site, request, principal, asked)
 
 
-@pages.post("/alerts", dependencies=READER)
+@pages.post("/alerts", dependencies=[Depends(needs(Permission.ALERTS_READ))])
 def submit(
     site: AnySite, request: Request, principal: Editor, asked: Shown, form: Form
 ) -> Response:

@@ -26,12 +26,11 @@ from rlhf_pipeline.web.lists import (
     wants_csv,
 )
 from rlhf_pipeline.web.rendering import names_for
-from rlhf_pipeline.web.routing import AnySite, api_router, needs
+from rlhf_pipeline.web.routing import AnySite, SignedIn, api_router, needs
 from rlhf_pipeline.web.site import Site
 
 api = api_router("audit")
 pages = APIRouter()
-READER = [Depends(needs(Permission.AUDIT_READ))]
 Asked = Annotated[AuditFilter, Query()]
 Shown = Annotated[AuditFilter, page_filter(AuditFilter)]
 AUDIT = RowList("Audit", "/audit", "audit/page.html", AuditLink, key="seq")
@@ -42,7 +41,6 @@ LINES: dict[int | str, dict[str, Any]] = {
         "content": {"application/jsonl": {"schema": {"type": "string"}}},
     }
 }
-Reader = Annotated[Principal, Depends(needs(Permission.AUDIT_READ))]
 Verifier = Annotated[Principal, Depends(needs(Permission.AUDIT_VERIFY))]
 
 
@@ -53,7 +51,7 @@ class Verification(Answer):
     n_anchors: int = Field(description="Number of daily anchors compared with the chain.")
 
 
-@api.get("/audit", dependencies=READER)
+@api.get("/audit")
 def read(site: AnySite, asked: Asked) -> Page[AuditLink]:
     """Actions, newest first. A page of rare actions may be empty and still have a `next`."""
     place = parse_cursor(asked.cursor, int)
@@ -64,7 +62,7 @@ def read(site: AnySite, asked: Asked) -> Page[AuditLink]:
     )
 
 
-@api.get("/audit/export", dependencies=READER, responses=LINES, response_class=StreamingResponse)
+@api.get("/audit/export", responses=LINES, response_class=StreamingResponse)
 def export(site: AnySite) -> StreamingResponse:
     """The whole chain as JSON lines, for verification elsewhere."""
     return StreamingResponse(_export_lines(site.store), media_type="application/jsonl")
@@ -96,7 +94,7 @@ def _export_lines(store: Store) -> Iterator[str]:
 
 
 @pages.get("/audit")
-def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
+def show_page(site: AnySite, request: Request, principal: SignedIn, asked: Shown) -> Response:
     if wants_csv(request):
         return send_csv(AUDIT, asked, lambda part: read(site, part))
     return _render_page(site, request, principal, asked)

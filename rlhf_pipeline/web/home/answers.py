@@ -11,7 +11,7 @@ from rlhf_pipeline.automations import Automation
 from rlhf_pipeline.monitoring import Alert, MetricPoint
 from rlhf_pipeline.web.decisions.answers import GateOut, PromotionOut
 from rlhf_pipeline.web.readiness import DaemonStatus
-from rlhf_pipeline.web.runs.queries import SpendingOut
+from rlhf_pipeline.web.runs.routes import SpendingOut
 
 
 class StageState(Answer):

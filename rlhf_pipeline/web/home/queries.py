@@ -33,7 +33,7 @@ from rlhf_pipeline.web.home.stages import (
     describe_gate_stages,
     describe_stages,
 )
-from rlhf_pipeline.web.runs.queries import (
+from rlhf_pipeline.web.runs.routes import (
     AutomationsOut,
     SpendingOut,
     read_automations,

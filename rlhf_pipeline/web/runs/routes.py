@@ -1,80 +1,235 @@
-"""Routes of runs: the state of the loop's runs, schedules, sensors and spending, and their page."""
+"""Routes of runs: their state, schedules and sensors, spending, and the pages of these."""
 
-from typing import Annotated, get_args
+import logging
+from collections.abc import Iterator, Sequence
+from datetime import date, datetime, timedelta
+from typing import Annotated, Literal, get_args
+from urllib.parse import quote
 
-from fastapi import APIRouter, Depends, Query, Request, Response
+from fastapi import APIRouter, Query, Request, Response
+from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.permissions import Permission, Principal
+from rlhf_pipeline.alerts.rounds import TICK, read_budget
+from rlhf_pipeline.api_types.base import Answer, Page
+from rlhf_pipeline.api_types.filters import Filter, Value
+from rlhf_pipeline.automations import Automation, list_automations
+from rlhf_pipeline.errors import ConfigurationError, StoreError
+from rlhf_pipeline.loop_settings import LoopSettings, ScheduleParams
+from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.retraining.jobs import longest_start
+from rlhf_pipeline.store.dagster_runs import AutomationState, PipelineRun
 from rlhf_pipeline.web.lists import (
     FilterField,
     ListPage,
     RowList,
     as_choices,
+    make_cursor,
     page_filter,
+    parse_cursor,
     render_list,
     send_csv,
     wants_csv,
 )
 from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.readiness import DaemonStatus
 from rlhf_pipeline.web.rendering import render
-from rlhf_pipeline.web.routing import AnySite, api_router, needs
-from rlhf_pipeline.web.runs import queries
-from rlhf_pipeline.web.runs.queries import (
-    AutomationsOut,
-    RecordedState,
-    RunFilter,
-    RunOut,
-    SpendingOut,
-)
+from rlhf_pipeline.web.routing import AnySite, SignedIn, api_router
+from rlhf_pipeline.web.site import Site
 
 api, pages = api_router("runs"), APIRouter()
-schedule_pages, spending_pages = APIRouter(), APIRouter()
-Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
+UNREADABLE = "Dagster's records cannot be read; the log of the web app names the cause."
+RecordedState = Literal["queued", "running", "cancelling", "succeeded", "failed", "cancelled"]
+RunState = Literal[RecordedState, "lost"]
+DAYS = 30
+# Dagster's statuses, by the state that pages and the API show
+STATUSES: dict[RecordedState, tuple[str, ...]] = {
+    "queued": ("QUEUED", "NOT_STARTED", "MANAGED"),
+    "running": ("STARTING", "STARTED"),
+    "cancelling": ("CANCELING",),
+    "succeeded": ("SUCCESS",),
+    "failed": ("FAILURE",),
+    "cancelled": ("CANCELED",),
+}
+STATES = {status: state for state, statuses in STATUSES.items() for status in statuses}
+NO_DAEMON = (
+    "No daemon is running, so nothing starts by itself. `rlhf dev` starts it together with all "
+    "pages; `rlhf loop` does the same work in a terminal."
+)
+SILENT_DAEMON = (
+    "The daemon has stopped ticking, so nothing starts by itself. Start it again by `rlhf dev`, or "
+    "run `rlhf loop`; its log names the cause."
+)
+SWITCHED_OFF = (
+    "All schedules are switched off: by `RLHF_SENSORS_RUNNING=false`, or one by one in Dagster."
+)
+logger = logging.getLogger(__name__)
+
+
+class RunOut(PipelineRun):
+    """One run of a job; `__ASSET_JOB`: stages chosen by hand in Dagster."""
+
+    state: RunState = Field(description="`lost`: its process no longer sends heartbeats.")
+    duration_s: float | None = Field(description="Until its end, or until now.")
+    link: str = Field(description="The run in Dagster.")
+
+
+class AutomationsOut(Answer):
+    """Schedules and sensors, and whether anything evaluates them."""
+
+    measured_at: datetime
+    daemon: DaemonStatus = Field(
+        description="As in `GET readyz`: Dagster's daemon or `rlhf loop`, by the last tick of a "
+        "sensor."
+    )
+    last_tick_at: datetime | None
+    hint: str = Field(description="Why nothing runs, and the cure; empty while it does.")
+    items: tuple[Automation, ...] = Field(description="Schedules as they are due, then sensors.")
+
+
+class SpendingOut(Answer):
+    """Money spent on generation, in the currency of the prices."""
+
+    today: float
+    this_month: float = Field(description="Since the first of the month (UTC).")
+    days_30: float
+    budget_per_day: float | None = Field(
+        description="The least daily budget that is set, as the alert `spend` reads it; null "
+        "without one."
+    )
+    days: tuple[MetricPoint, ...] = Field(
+        description="Metric points `spend.amount` of the last 30 days, newest first."
+    )
+
+
+class RunFilter(Filter):
+    """Which runs of the loop."""
+
+    job: Value = None
+    state: RecordedState | None = None
+
+
 Asked = Annotated[RunFilter, Query()]
 Shown = Annotated[RunFilter, page_filter(RunFilter)]
 RUNS = RowList("Runs", "/runs", "runs/page.html", RunOut, key="run_id")
-UNREADABLE = (
-    "Dagster's records cannot be read; the log of the web app names the cause. The loop itself may "
-    "still work."
-)
 
 
 @api.get("/runs")
-def read_runs(site: AnySite, _: Reader, asked: Asked) -> Page[RunOut]:
+def read_runs(site: AnySite, only: Asked) -> Page[RunOut]:
     """Runs of the loop's jobs as Dagster recorded them, newest first. `state=running` finds lost
     ones too. Empty before the first run.
     """
-    return queries.read_runs(site, asked)
+    place = parse_cursor(only.cursor, int)
+    found = site.dagster_runs.page(
+        limit=only.limit,
+        before=place[0] if place else None,
+        job=only.job,
+        statuses=STATUSES[only.state] if only.state else (),
+    )
+    now = site.store.database.clock.now()
+    return Page(
+        items=tuple(_describe_run(site, run, now) for run in found),
+        next=make_cursor(found[-1].number) if len(found) == only.limit else None,
+    )
+
+
+def _describe_run(site: Site, run: PipelineRun, now: datetime) -> RunOut:
+    end = run.ended_at or now
+    return RunOut(
+        **run.model_dump(),
+        state="lost" if _is_lost(site, run, now) else STATES.get(run.status, "queued"),
+        duration_s=(end - run.started_at).total_seconds() if run.started_at else None,
+        link=f"{site.settings.dagster_ui.rstrip('/')}/runs/{quote(run.run_id)}",
+    )
+
+
+def _is_lost(site: Site, run: PipelineRun, now: datetime) -> bool:
+    if STATES.get(run.status) not in ("running", "cancelling"):
+        return False
+    dead_after = timedelta(seconds=site.settings.dead_after_seconds)
+    beat = site.store.heartbeats.get(run.run_id)
+    if beat is None:
+        return now - run.updated_at > longest_start(dead_after)
+    return now - beat.at > dead_after
 
 
 @api.get("/automations")
-def read_automations(site: AnySite, _: Reader) -> AutomationsOut:
+def read_automations(site: AnySite) -> AutomationsOut:
     """Schedules and sensors: whether each is on, when it ran last and runs next, and whether a
     daemon evaluates them.
     """
-    return queries.read_automations(site)
+    now = site.store.database.clock.now()
+    daemon = site.readiness.find_daemon_status()
+    last_tick = next(iter(site.store.metric_points.latest([TICK])), None)
+    hints = list(_explain_daemon(daemon))
+    states: list[AutomationState] = []
+    last_runs: dict[str, datetime] = {}
+    try:
+        states, last_runs = site.automation_states()
+    except StoreError as cause:
+        logger.warning("Schedules and sensors were not read: %s", cause)
+        hints.append(f"{UNREADABLE} Schedules and sensors are shown as the settings have them.")
+    times = ScheduleParams()
+    try:
+        times = LoopSettings.read(site.settings, only="schedules").schedules
+    except ConfigurationError as cause:
+        hints.append(f"Nothing starts while the settings cannot be used. {cause}")
+    items = list_automations(
+        site.settings, times, states, last_runs, now, is_ticking=daemon == "ok"
+    )
+    if daemon == "ok" and not any(each.is_on for each in items if each.kind == "schedule"):
+        hints.append(SWITCHED_OFF)
+    return AutomationsOut(
+        measured_at=now,
+        daemon=daemon,
+        last_tick_at=last_tick.measured_at if last_tick else None,
+        hint=" ".join(hints),
+        items=tuple(items),
+    )
+
+
+def _explain_daemon(daemon: str) -> Iterator[str]:
+    if daemon == "silent":
+        yield SILENT_DAEMON
+    elif daemon != "ok":
+        yield NO_DAEMON
 
 
 @api.get("/spending")
-def read_spending(site: AnySite, _: Reader) -> SpendingOut:
+def read_spending(site: AnySite) -> SpendingOut:
     """Money spent on generation today, this month and in 30 days, and the daily budget: the sums
     of the metric points `spend.amount`.
     """
-    return queries.read_spending(site)
+    now = site.store.database.clock.now()
+    today, first = now.date(), now.date() - timedelta(days=DAYS - 1)
+    since = min(first, today.replace(day=1))
+    spent = site.store.metric_points.read(["spend.amount"], since=since)
+    try:
+        budget = read_budget(site.settings)
+    except ConfigurationError:  # the page of settings says so
+        budget = None
+    return SpendingOut(
+        today=_add_up(spent, today),
+        this_month=_add_up(spent, today.replace(day=1)),
+        days_30=_add_up(spent, first),
+        budget_per_day=budget,
+        days=tuple(each for each in reversed(spent) if each.day >= first),
+    )
+
+
+def _add_up(spent: Sequence[MetricPoint], since: date) -> float:
+    return sum(each.value or 0.0 for each in spent if each.day >= since)
 
 
 @pages.get("/runs")
-def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
+def show_page(site: AnySite, request: Request, principal: SignedIn, asked: Shown) -> Response:
     if wants_csv(request):
-        return send_csv(RUNS, asked, lambda part: queries.read_runs(site, part))
+        return send_csv(RUNS, asked, lambda part: read_runs(site, part))
     page, jobs, problem = Page[RunOut](items=(), next=None), [], None
     try:
-        page, jobs = queries.read_runs(site, asked), site.dagster_runs.list_jobs()
+        page, jobs = read_runs(site, asked), site.dagster_runs.list_jobs()
     except StoreError as cause:
-        queries.logger.warning("Runs were not read: %s", cause)
-        problem = Problem(503, UNREADABLE)
+        logger.warning("Runs were not read: %s", cause)
+        problem = Problem(503, f"{UNREADABLE} The loop itself may still work.")
     fields = [
         FilterField("job", "Job", choices=as_choices(jobs)),
         FilterField("state", "State", choices=as_choices(get_args(RecordedState))),
@@ -84,19 +239,19 @@ def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) 
     return render_list(RUNS, request, site, principal, shown, dagster=dagster)
 
 
-@schedule_pages.get("/runs/schedules")
-def show_schedules(site: AnySite, request: Request, principal: Reader) -> Response:
+@pages.get("/runs/schedules")
+def show_schedules(site: AnySite, request: Request, principal: SignedIn) -> Response:
     return render(
         "runs/schedules.html",
         request,
         site,
         principal,
-        automations=queries.read_automations(site),
+        automations=read_automations(site),
         dagster=site.settings.dagster_ui.rstrip("/"),
     )
 
 
-@spending_pages.get("/runs/spending")
-def show_spending(site: AnySite, request: Request, principal: Reader) -> Response:
-    spending = queries.read_spending(site)
+@pages.get("/runs/spending")
+def show_spending(site: AnySite, request: Request, principal: SignedIn) -> Response:
+    spending = read_spending(site)
     return render("runs/spending.html", request, site, principal, spending=spending)

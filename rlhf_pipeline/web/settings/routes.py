@@ -1,8 +1,6 @@
 """Routes of settings: every setting and loop parameter with value and source, and their page."""
 
-from typing import Annotated
-
-from fastapi import APIRouter, Depends, Request, Response
+from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
 from rlhf_pipeline.api_types.base import Answer
@@ -14,14 +12,11 @@ from rlhf_pipeline.effective_settings import (
 )
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.loop_settings import PARTS, LoopSettings, describe_changes
-from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.web import glossary
 from rlhf_pipeline.web.rendering import render
-from rlhf_pipeline.web.routing import AnySite, api_router, needs
-from rlhf_pipeline.web.site import Site
+from rlhf_pipeline.web.routing import AnySite, SignedIn, api_router
 
-api, pages, glossary_pages = api_router("settings"), APIRouter(), APIRouter()
-Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
+api, pages = api_router("settings"), APIRouter()
 
 
 class PartOut(Answer):
@@ -42,25 +37,21 @@ class SettingsOut(Answer):
     parts: tuple[PartOut, ...] = Field(description="Empty while the file is invalid.")
 
 
-@api.get("/settings")
-def read(site: AnySite, _: Reader) -> SettingsOut:
-    """Settings of the web app's process with their sources, and the loop settings that the next
-    run uses. Of secrets only whether they are set.
-    """
-    return _read(site)
-
-
 @pages.get("/settings")
-def show_page(site: AnySite, request: Request, principal: Reader) -> Response:
-    return render("settings/page.html", request, site, principal, effective=_read(site))
+def show_page(site: AnySite, request: Request, principal: SignedIn) -> Response:
+    return render("settings/page.html", request, site, principal, effective=read(site))
 
 
-@glossary_pages.get("/settings/glossary")
-def show_glossary(site: AnySite, request: Request, principal: Reader) -> Response:
+@pages.get("/settings/glossary")
+def show_glossary(site: AnySite, request: Request, principal: SignedIn) -> Response:
     return render("settings/glossary.html", request, site, principal, labels=glossary.LABELS)
 
 
-def _read(site: Site) -> SettingsOut:
+@api.get("/settings")
+def read(site: AnySite) -> SettingsOut:
+    """Settings of the web app's process with their sources, and the loop settings that the next
+    run uses. Of secrets only whether they are set.
+    """
     latest = site.store.loop_settings.latest()
     settings: tuple[EffectiveSetting, ...] = ()
     parts: tuple[PartOut, ...] = ()
@@ -69,7 +60,9 @@ def _read(site: Site) -> SettingsOut:
     try:
         settings = tuple(list_settings(site.settings))
         loop = LoopSettings.read(site.settings)
-        parts = tuple(_describe_part(loop, name) for name in PARTS)
+        parts = tuple(
+            PartOut(name=name, parameters=tuple(list_parameters(loop, name))) for name in PARTS
+        )
         pending = tuple(describe_changes(latest.given, loop.given))
     except ConfigurationError as cause:
         problem = str(cause)
@@ -81,7 +74,3 @@ def _read(site: Site) -> SettingsOut:
         settings=settings,
         parts=parts,
     )
-
-
-def _describe_part(loop: LoopSettings, name: str) -> PartOut:
-    return PartOut(name=name, parameters=tuple(list_parameters(loop, name)))
