@@ -79,7 +79,14 @@ ROLE_PERMISSIONS: dict[Role, frozenset[Permission]] = {
     },
     Role.AUDITOR: READER | {P.AUDIT_READ, P.AUDIT_VERIFY, P.VOTES_READ, P.ALERTS_READ},
     Role.APPROVER: READER
-    | {P.CONSENSUS_READ, P.ALERTS_READ, P.DECISIONS_ANSWER, P.MODELS_PROMOTE, P.TOKENS_OWN},
+    | {
+        P.CONSENSUS_READ,
+        P.ALERTS_READ,
+        P.DECISIONS_ANSWER,
+        P.MODELS_PROMOTE,
+        P.AUDIT_READ,
+        P.TOKENS_OWN,
+    },
     Role.ADMIN: frozenset(Permission),
 }
 

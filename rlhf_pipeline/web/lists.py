@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from enum import Enum
+from functools import partial
 from typing import Annotated, Any, Generic, Literal, TypeVar
 
 import pandas as pd
@@ -18,10 +19,11 @@ from pydantic import BaseModel, create_model
 from starlette.responses import Response, StreamingResponse
 
 from rlhf_pipeline.api_types.base import LARGEST, MOST_LISTED, Page
-from rlhf_pipeline.api_types.filters import OTHER_PLACE, Filter
+from rlhf_pipeline.api_types.filters import OTHER_PLACE, Filter, QueryFilter
 from rlhf_pipeline.datasets.formats.csv import protect_cell
 from rlhf_pipeline.permissions import Principal
 from rlhf_pipeline.records import OWN_SOURCE, Category
+from rlhf_pipeline.web.forms import attempt
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.site import Site
@@ -30,6 +32,7 @@ Cursor = Annotated[str | None, Query(max_length=500, description="`next` of the 
 Limit = Annotated[int, Query(ge=1, le=MOST_LISTED)]
 Paged = Annotated[Filter, Query()]  # of a list without filters
 F = TypeVar("F", bound=Filter)
+Q = TypeVar("Q", bound=QueryFilter)
 M = TypeVar("M", bound=BaseModel)
 AT_ONCE = 200
 MAX_ANNOTATORS = 500
@@ -108,22 +111,6 @@ def _plain_values(column: "pd.Series[Any]") -> list[Any]:
 
 
 @dataclass(frozen=True)
-class RowList(Generic[M]):
-    """A list with a page: its title, its address, its template, its rows and the field that names
-    a row.
-
-    Templates extend `list.html` and fill the blocks `columns`, `name`, `cells`, `panel` and
-    `nothing`.
-    """
-
-    title: str
-    path: str
-    template: str
-    row: type[M]
-    key: str
-
-
-@dataclass(frozen=True)
 class FilterField:
     """A filter above a list: words to search, one of `choices`, a day, first and last day (`since`
     and `until`), or a value that only links set and that a person removes. `default` is the first
@@ -137,7 +124,32 @@ class FilterField:
     default: str = ""
 
 
-def page_filter(model: type[F]) -> Any:
+def _list_nothing(*_: Any) -> tuple[FilterField, ...]:
+    return ()
+
+
+@dataclass(frozen=True)
+class RowList(Generic[M]):
+    """A list with a page: its title, its address, its template, its rows and the field that names
+    a row. `show_list` reads a page of rows with `read`, the filters with `fields`, what the
+    template takes beside the rows with `describe`, and with `count` the number of all rows.
+
+    Templates extend `list.html` and fill the blocks `columns`, `name`, `cells`, `panel` and
+    `nothing`.
+    """
+
+    title: str
+    path: str
+    template: str
+    row: type[M]
+    key: str
+    read: Callable[[Site, Principal, Any], Page[M]] | None = None
+    fields: Callable[[Site, Principal], Sequence[FilterField]] = _list_nothing
+    describe: Callable[[Site, Principal, Page[M]], Mapping[str, Any]] = lambda *_: {}
+    count: Callable[[Site], int | None] = lambda _: None
+
+
+def page_filter(model: type[Q]) -> Any:
     """The filter of the API for a page, which takes `format=csv` too.
 
     >>> from rlhf_pipeline.api_types.filters import VoteFilter
@@ -146,7 +158,7 @@ def page_filter(model: type[F]) -> Any:
     fields: dict[str, Any] = {"format": (Literal["html", "csv"], "html")}
     with_format = create_model(f"{model.__name__}Page", __base__=model, **fields)
 
-    def read(asked: Annotated[with_format, Query()]) -> F:  # type: ignore[valid-type]
+    def read(asked: Annotated[with_format, Query()]) -> Q:  # type: ignore[valid-type]
         return asked
 
     return Depends(read)
@@ -175,6 +187,39 @@ def send_csv(rows: RowList[M], asked: F, read: Callable[[F], Page[M]]) -> Respon
     read(asked.at(None, 1))  # raises a problem before the file begins
     items = read_all_pages(lambda cursor: read(asked.at(cursor, AT_ONCE)))
     return csv_of(rows.path.strip("/").replace("/", "_"), list(rows.row.model_fields), items)
+
+
+def show_list(
+    rows: RowList[M],
+    request: Request,
+    site: Site,
+    principal: Principal,
+    asked: F,
+    *,
+    problem: Problem | None = None,
+    **more: Any,
+) -> Response:
+    """The page of a list, or with `format=csv` its file. `problem`: of a form that is shown again;
+    `more`: what the template takes of it, and `opened`, the key of its row.
+    """
+    assert rows.read is not None
+    read = partial(rows.read, site, principal)
+    if wants_csv(request):
+        return send_csv(rows, asked, read)
+    page, refusal = attempt(lambda: read(asked))
+    page = page or Page(items=(), next=None)
+    opened = more.pop("opened", "")
+    is_listed = any(str(getattr(row, rows.key)) == opened for row in page.items)
+    shown = ListPage(
+        asked,
+        page,
+        rows.fields(site, principal),
+        rows.count(site),
+        problem or refusal,
+        opened=opened if is_listed else "",
+    )
+    described = rows.describe(site, principal, page)
+    return render_list(rows, request, site, principal, shown, **described, **more)
 
 
 def render_list(

@@ -58,19 +58,22 @@ class Problem(Exception):
         kind: str | None = None,
         errors: Sequence[tuple[str, str]] = (),
         headers: Mapping[str, str] | None = None,
+        title: str = "",
     ):
+        """`title`: of a refusal that people should read as a statement, not as an error."""
         super().__init__(detail)
         self.status = status
         self.detail = detail
         self.kind = kind
         self.errors = errors
         self.headers = dict(headers or {})
+        self.title = title
 
     def document(self) -> dict[str, Any]:
         kind = f"urn:rlhf:problem:{self.kind}" if self.kind else "about:blank"
         return {
             "type": kind,
-            "title": HTTPStatus(self.status).phrase,
+            "title": self.title or HTTPStatus(self.status).phrase,
             "status": self.status,
             "detail": self.detail,
             "errors": [{"path": path, "message": message} for path, message in self.errors],

@@ -17,7 +17,6 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.intervals import format_estimate
 from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import User
 from rlhf_pipeline.reports.words import format_count, name_detectors
 from rlhf_pipeline.web import glossary
 from rlhf_pipeline.web.problems import QUERY, Problem
@@ -109,7 +108,9 @@ async def problem_page(request: Request, problem: Problem) -> Response:
     asker = await _find_principal(request, problem)
     wrong = [path.removeprefix(QUERY) for path, _ in problem.errors if path.startswith(QUERY)]
     back, words = "/", "Back to the start page"
-    if request.method != "GET":
+    if problem.kind == "paused":
+        back, words = "/me", "Your votes"
+    elif request.method != "GET":
         back, words = _find_sender(request) or "/", "Back"
     elif any(name in request.query_params for name in wrong):
         is_of_days = set(wrong) <= set(DAYS)
@@ -123,6 +124,7 @@ async def problem_page(request: Request, problem: Problem) -> Response:
         asker,
         status=problem.status,
         problem=problem.document(),
+        is_error=not problem.title,
         is_query=len(wrong) == len(problem.errors),
         back=back,
         back_words=words,
@@ -168,36 +170,22 @@ def _describe_loss(request: Request) -> str:
 
 
 def names_for(site: Site, asker: Principal) -> dict[str, str]:
-    """Names by user id, for those who may read users or votes; see `names_of`."""
-    return names_of(site.store.users.all(), asker) if _may_name(asker) else {}
-
-
-def names_of(users: Iterable[User], asker: Principal) -> dict[str, str]:
-    """`names_for` where the users are read already. Who reads votes but not users learns no e-mail
+    """Names by user id, for those who may read users or votes; with the end of the id where several
+    users have one name. Who reads votes but not users sees the id where the name is the e-mail
     address.
     """
-    if asker.may(Permission.USERS_READ):
-        return {one.user_id: one.name for one in users}
-    return display_names(users) if _may_name(asker) else {}
-
-
-def _may_name(asker: Principal) -> bool:
-    return asker.may(Permission.USERS_READ) or asker.may(Permission.VOTES_READ)
-
-
-def display_names(users: Iterable[User]) -> dict[str, str]:
-    """Display names by user id; with the end of the id where several users have one name, and the
-    id where the name is the e-mail address.
-    """
-    found = list(users)
-    n_of_name = Counter(user.name for user in found)
+    sees_addresses = asker.may(Permission.USERS_READ)
+    if not sees_addresses and not asker.may(Permission.VOTES_READ):
+        return {}
+    users = site.store.users.all()
+    n_of_name = Counter(user.name for user in users)
     return {
         user.user_id: user.user_id
-        if user.name == user.email
+        if user.name == user.email and not sees_addresses
         else user.name
         if n_of_name[user.name] == 1
         else f"{user.name} (…{user.user_id[-6:]})"
-        for user in found
+        for user in users
     }
 
 

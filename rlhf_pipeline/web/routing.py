@@ -11,7 +11,8 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute, Mount
 
-from rlhf_pipeline.api_types.filters import OF_SCRIPTS, DayFilter
+from rlhf_pipeline.api_types.base import LARGEST
+from rlhf_pipeline.api_types.filters import OF_SCRIPTS, AuditFilter, DayFilter
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.chart import Chart
@@ -106,10 +107,8 @@ class RequiredPermission:
                 kind="other_login",
             )
         if self.permission == Permission.VOTES_CAST and principal.user.paused_at is not None:
-            raise Problem(
-                403,
-                "Your voting is paused; earlier votes are kept. Ask a curator when it goes on.",
-                kind="paused",
+            raise await run_in_threadpool(
+                _describe_pause, await site_of(request), principal.user_id
             )
         if self.permission is not None and self.permission not in principal.permissions:
             raise Problem(
@@ -208,6 +207,22 @@ def _is_declared(route: BaseRoute) -> bool:
 def _describe_route(route: BaseRoute) -> str:
     methods = ",".join(sorted(getattr(route, "methods", None) or ()))
     return f"{methods} {getattr(route, 'path', route)}".strip()
+
+
+def _describe_pause(site: Site, user_id: str) -> Problem:
+    """Since when a user may not vote, and who decided it."""
+    paused = AuditFilter(action="users.pause", object_id=user_id, limit=1)
+    links, _ = site.store.audit.page(paused, within=LARGEST)
+    names = {user.user_id: user.name for user in site.store.users.all()}
+    who = names.get(links[0].actor) if links else None
+    on = f" on {links[0].at:%-d %B %Y at %H:%M} UTC" if links else ""
+    return Problem(
+        403,
+        f"{who or 'An admin'} paused your voting{on}. Your earlier votes are kept. "
+        f"Ask {who or 'an admin'} when it goes on.",
+        kind="paused",
+        title="Your voting is paused",
+    )
 
 
 def _login_problem() -> Problem:

@@ -92,6 +92,19 @@ def test_a_page_of_disputes_reads_so_many_comparisons_and_goes_on_with_older_one
     )
 
 
+def test_a_page_without_a_match_leads_on(paged: Web, monkeypatch):
+    monkeypatch.setattr(consensus, "LOOKS_AT", 2)
+    ids = paged.publish(3)
+    curator = paged.client("curator")
+    for comparison_id in ids:
+        body = {"comparison_id": comparison_id, "choice": "a"}
+        key = {"Idempotency-Key": comparison_id}
+        curator.post("/votes", json=body, headers=key).raise_for_status()
+    page = paged.browser(curator.user).get(f"{paged.url}/consensus?state=agreed").text
+    assert "None on this page" in page
+    assert ">More</a>" in page
+
+
 def test_votes_that_arrive_while_one_turns_pages_move_nothing_to_a_page_already_seen(
     web: Web, judged, monkeypatch
 ):

@@ -211,6 +211,11 @@ def test_home_dates_the_change_by_its_vote_and_replayed_runs_by_their_votes(page
     assert home["gate"]["votes_until"] == earlier.date().isoformat()
     page = " ".join(paged.browser(paged.add(Role.AUDITOR)).get(f"{paged.url}/").text.split())
     assert f"since votes up to {earlier.date()}" in page
+    won = next(one.evaluation.win_rate for one in paged.store.gates.all() if one.promoted)
+    policy = paged.client("engineer").get("/home").json()["champions"][1]
+    assert policy["win_rate"] == won.model_dump(mode="json")
+    share = f"{won.value:.0%} [{won.low * 100:.0f}, {won.high * 100:.0f}]"
+    assert f"beats version 1 in {share}; since" in page
 
 
 def confirm_change(web: Web, state: str = "succeeded") -> int:

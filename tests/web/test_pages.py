@@ -212,3 +212,5 @@ def test_the_file_of_a_list_has_its_address_and_its_filters(paged: Web):
     assert [ids[0] in file.text, len(file.text.splitlines())] == [True, 4]
     assert browser.get(f"{paged.url}/comparisons?format=xml").status_code == 422
     assert browser.get(f"{paged.url}/api/v1/comparisons?format=csv").status_code == 422
+    file = browser.get(f"{paged.url}/progress?format=csv")
+    assert file.headers["content-disposition"] == 'attachment; filename="annotators.csv"'

@@ -213,3 +213,19 @@ def test_a_skip_that_replaces_a_vote_takes_an_annotator_away_at_once(web: Web):
     cast(ids[0], "eve", "skip", idempotency_key="skip", supersedes=first)
     alone = read(reader, "ties", **chosen)
     assert (alone.panels, "2 annotators of the group" in alone.notes[0]) == ((), True)
+
+
+@on_sqlite
+def test_the_page_names_the_votes_that_its_days_leave_out(paged: Web):
+    cast(paged, 21)
+    browser = paged.browser(paged.add("auditor"))
+    assert "left out" not in browser.get(f"{paged.url}/preferences").text
+    later = NewVote(
+        comparison_id="c0001", annotator_id="zoe", annotator_kind="human", choice="a",
+        voted_at=NOON + timedelta(days=150), idempotency_key="later", origin="page",
+    )  # fmt: skip
+    paged.store.votes.cast(later)
+    words = "63 votes before the last 90 days left out: show all days since 2026-01-02"
+    page = browser.get(f"{paged.url}/preferences").text
+    assert words in " ".join(page.split())
+    assert "left out" not in browser.get(f"{paged.url}/preferences?since={DAYS[0]}").text

@@ -220,6 +220,16 @@ def test_an_annotator_is_paused_and_left_out_with_the_effect_shown_before(paged:
     assert curator.post(f"/users/{ann.user_id}:pause", json=body).json()["paused_at"]
     lease = voter.post("/cards:lease", json={"n": 1})
     assert (lease.status_code, lease.json()["type"]) == (403, "urn:rlhf:problem:paused")
+    words = f"UTC. Your earlier votes are kept. Ask {curator.user.name} when it goes on."
+    assert lease.json()["detail"].startswith(f"{curator.user.name} paused your voting on ")
+    assert lease.json()["detail"].endswith(words)
+    mine = paged.browser(ann)
+    assert mine.get(f"{paged.url}/").headers["location"] == "/annotate"
+    page = mine.get(f"{paged.url}/annotate").text
+    assert words in page
+    assert "<h1>Your voting is paused</h1>" in page
+    assert 'href="/me"' in page
+    assert ">403<" not in page
     curator.post(f"/users/{ann.user_id}:pause", json=body | {"is_paused": False})
     assert voter.post("/cards:lease", json={"n": 1}).is_success
     acts = [link.action for link in paged.store.audit.page(AuditFilter(action="users.*"))[0]]

@@ -30,12 +30,9 @@ class CardContent:
     def right(self) -> str:
         return self.texts.completion_a if self.card.is_swapped else self.texts.completion_b
 
-    def swap_side(self, side: str) -> str:
-        """Map a side of the card to the side of the comparison, or back: a is left, b is right."""
-        return swap_side(side, self.card.is_swapped)
 
-
-def swap_side(side: str, is_swapped: bool) -> str:
+def swap_side(side: str, is_swapped: bool | None) -> str:
+    """Map a side of a card to the side of its comparison, or back: a is left, b is right."""
     return {"a": "b", "b": "a"}.get(side, side) if is_swapped else side
 
 

@@ -1,6 +1,5 @@
 """Routes of judging: lease, release and extend cards; the page where people judge."""
 
-from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -12,7 +11,7 @@ from rlhf_pipeline.api_types.votes import CardOut, Extended, Lease
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.web.annotate.cards import select_visible
 from rlhf_pipeline.web.annotate.practice import has_welcome
-from rlhf_pipeline.web.rendering import render
+from rlhf_pipeline.web.rendering import STRENGTHS, render
 from rlhf_pipeline.web.routing import AnySite, api_router, needs
 from rlhf_pipeline.web.site import Site
 
@@ -73,29 +72,10 @@ def extend(site: AnySite, principal: Annotator) -> Extended:
     return Extended(n=site.store.cards.extend(principal.user_id, site.terms().rules.lease_minutes))
 
 
-@dataclass(frozen=True)
-class ScaleStep:
-    """A step of the preference scale as the page shows it."""
-
-    side: str
-    short: str
-    label: str
-
-
-def _scale_step(side: str, degree: str) -> ScaleStep:
-    return ScaleStep(side, degree, f"{side} is {degree} better")
-
-
+# key, side and strength; the key between 4 and 6 says equal
 SCALE = (
-    ("1", "a", 4, _scale_step("A", "much")),
-    ("2", "a", 3, _scale_step("A", "clearly")),
-    ("3", "a", 2, _scale_step("A", "somewhat")),
-    ("4", "a", 1, _scale_step("A", "slightly")),
-    ("5", "tie", None, ScaleStep("=", "equal", "Equally good")),
-    ("6", "b", 1, _scale_step("B", "slightly")),
-    ("7", "b", 2, _scale_step("B", "somewhat")),
-    ("8", "b", 3, _scale_step("B", "clearly")),
-    ("9", "b", 4, _scale_step("B", "much")),
+    *(("1", "a", 4), ("2", "a", 3), ("3", "a", 2), ("4", "a", 1)),
+    *(("6", "b", 1), ("7", "b", 2), ("8", "b", 3), ("9", "b", 4)),
 )
 
 KEY_MAP = (
@@ -142,6 +122,7 @@ def show_page(site: AnySite, request: Request, principal: Annotator) -> Response
         site,
         principal,
         scale=SCALE,
+        strengths=STRENGTHS,
         key_map=KEY_MAP,
         has_welcome=has_welcome(site, principal),
     )

@@ -1,6 +1,6 @@
 """Offers comparisons to annotators, withdraws open judgements, and flags comparisons."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import date
 from typing import Literal
 
@@ -12,7 +12,7 @@ from rlhf_pipeline.permissions import Permission, Principal, permissions_of
 from rlhf_pipeline.records import User
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import display_names
+from rlhf_pipeline.web.rendering import names_for
 from rlhf_pipeline.web.site import Site
 
 
@@ -124,33 +124,24 @@ def may_be_asked(user: User) -> bool:
     )
 
 
-def describe(site: Site, done: Offered, annotator_id: str) -> str:
+def describe(site: Site, principal: Principal, done: Offered, annotator_id: str) -> str:
     """What an offer did, in words for its page."""
     if not done.n_wanted:
         return "No new judgements requested: the comparisons were offered before, or none match."
     judgements = format_count(done.n_wanted, "judgement")
     said = f"Requested {judgements} of {format_count(done.n_comparisons, 'comparison')}"
     if annotator_id:
-        names = display_names(filter(may_be_asked, site.store.users.all()))
-        said += f" from {names.get(annotator_id, annotator_id)}"
+        said += f" from {names_for(site, principal).get(annotator_id, annotator_id)}"
     return f"{said}."
 
 
-def list_people(users: Iterable[User], principal: Principal) -> list[tuple[str, str]]:
-    """Ids and names of the users who can be asked, for readers who may ask; with e-mail addresses
-    for those who may read users.
-    """
+def list_people(site: Site, principal: Principal) -> list[tuple[str, str]]:
+    """Ids and names of the users who can be asked, for readers who may ask."""
     if not principal.may(Permission.COMPARISONS_OFFER):
         return []
-    found = [user for user in users if may_be_asked(user)]
-    if principal.may(Permission.USERS_READ):
-        names = {
-            one.user_id: one.email if one.name == one.email else f"{one.name} ({one.email})"
-            for one in found
-        }
-    else:
-        names = display_names(found)
-    return sorted(names.items(), key=lambda one: one[1].casefold())
+    names = names_for(site, principal)
+    found = [user.user_id for user in site.store.users.all() if may_be_asked(user)]
+    return sorted(((who, names.get(who, who)) for who in found), key=lambda one: one[1].casefold())
 
 
 def _ask_person(site: Site, actor: str, annotator_id: str, ids: Sequence[str], asked: Offer) -> int:

@@ -8,6 +8,7 @@ from pydantic import Field, computed_field
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.filters import ComparisonFilter
 from rlhf_pipeline.api_types.project import ComparisonOut
+from rlhf_pipeline.permissions import Principal
 from rlhf_pipeline.records import DayClusters, Interval, PromptCluster
 from rlhf_pipeline.web.comparisons.identity import names_its_maker
 from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor, plain_rows
@@ -31,7 +32,7 @@ class ClusterOut(PromptCluster):
         return super().n_prompts
 
 
-def comparisons(site: Site, only: ComparisonFilter) -> Page[ComparisonOut]:
+def comparisons(site: Site, _: Principal, only: ComparisonFilter) -> Page[ComparisonOut]:
     """Comparisons, newest day first. A cursor contains the last id."""
     place = _place_of(site, only.cursor)
     found, following = site.store.comparisons.page(only, before=place)

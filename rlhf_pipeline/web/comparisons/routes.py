@@ -21,19 +21,16 @@ from rlhf_pipeline.web.lists import (
     COMPARISON_FLAG_WORDS,
     PEOPLE_FLAG_WORDS,
     FilterField,
-    ListPage,
     RowList,
     as_choices,
     list_annotators,
     list_categories,
     list_sources,
     page_filter,
-    render_list,
-    send_csv,
-    wants_csv,
+    show_list,
 )
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import names_for, names_of, query_of, render, see_other
+from rlhf_pipeline.web.rendering import names_for, query_of, render, see_other
 from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.votes import queries as vote_queries
@@ -51,15 +48,43 @@ STATUSES = {
 }
 Asked = Annotated[ComparisonFilter, Query()]
 Shown = Annotated[ComparisonFilter, page_filter(ComparisonFilter)]
+
+
+def _list_fields(site: Site, principal: Principal) -> list[FilterField]:
+    may_read = principal.may(Permission.VOTES_READ)
+    people = list_annotators(site, names_for(site, principal)) if may_read else {}
+    return [
+        FilterField("q", "Words in the prompt", "search"),
+        FilterField("status", "Judgements", choices=STATUSES),
+        FilterField("category", "Category", choices=as_choices(list_categories(site))),
+        FilterField("source", "Source", choices=as_choices(list_sources(site))),
+        FilterField("flag", "Flag", choices=COMPARISON_FLAG_WORDS),
+        FilterField("annotator_id", "Voted on by", choices=people),
+    ]
+
+
 COMPARISONS = RowList(
-    "Comparisons", "/comparisons", "comparisons/page.html", ComparisonOut, key="comparison_id"
+    "Comparisons",
+    "/comparisons",
+    "comparisons/page.html",
+    ComparisonOut,
+    key="comparison_id",
+    read=queries.comparisons,
+    fields=_list_fields,
+    describe=lambda site, principal, _: {
+        "flags": PEOPLE_FLAG_WORDS,
+        "all_flags": COMPARISON_FLAG_WORDS,
+        "overlap": site.terms().rules.overlap,
+        "people": offers.list_people(site, principal),
+    },
+    count=lambda site: site.store.comparisons.count(),
 )
 
 
 @api.get("/comparisons")
-def read_all(site: AnySite, _: Reader, asked: Asked) -> Page[ComparisonOut]:
+def read_all(site: AnySite, principal: Reader, asked: Asked) -> Page[ComparisonOut]:
     """Comparisons, those of the newest day first. A page may be short and still have a `next`."""
-    return queries.comparisons(site, asked)
+    return queries.comparisons(site, principal, asked)
 
 
 @api.get("/comparisons/{comparison_id}")
@@ -103,9 +128,7 @@ def flag(site: AnySite, principal: Offerer, body: Flagging) -> Flagged:
 
 @pages.get("/comparisons")
 def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
-    if wants_csv(request):
-        return send_csv(COMPARISONS, asked, lambda part: queries.comparisons(site, part))
-    return _render_list(site, request, principal, asked)
+    return show_list(COMPARISONS, request, site, principal, asked, draft=EMPTY_FORM)
 
 
 @pages.get("/comparisons/{comparison_id}")
@@ -116,7 +139,7 @@ def show_comparison(
     votes = None
     if principal.may(Permission.VOTES_READ):
         only = VoteFilter(comparison_id=comparison_id, limit=AT_ONCE)
-        votes = vote_queries.votes(site, only)
+        votes = vote_queries.votes(site, principal, only)
     return render(
         "comparisons/comparison.html",
         request,
@@ -140,8 +163,8 @@ def offer_some(
     )
     who = form.text("annotator_id")
     if done is None:
-        return _render_list(site, request, principal, query, problem=problem, draft=form)
-    return _show_again(query, offers.describe(site, done, who))
+        return show_list(COMPARISONS, request, site, principal, query, problem=problem, draft=form)
+    return _show_again(query, offers.describe(site, principal, done, who))
 
 
 @pages.post("/comparisons/withdraw")
@@ -162,7 +185,7 @@ def flag_some(
         lambda: offers.flag(site, principal, validate(Flagging, asked)), UnknownComparison
     )
     if done is None:
-        return _render_list(site, request, principal, query, problem=problem, draft=form)
+        return show_list(COMPARISONS, request, site, principal, query, problem=problem, draft=form)
     act = "Flagged" if asked["flag"] else "Removed the flag of"
     notice = f"{act} {format_count(done.n_comparisons, 'comparison')}."
     if done.n_withdrawn:
@@ -173,45 +196,6 @@ def flag_some(
 def _show_again(asked: ComparisonFilter, notice: str) -> Response:
     """The list with its filters and page, after a form."""
     return see_other(f"/comparisons?{query_of(asked.here)}", notice=notice)
-
-
-def _render_list(
-    site: Site,
-    request: Request,
-    principal: Principal,
-    asked: ComparisonFilter,
-    *,
-    problem: Problem | None = None,
-    draft: Fields = EMPTY_FORM,
-) -> Response:
-    """`draft`: the refused form, of the panel or of the ticked rows, which is shown again."""
-    users = site.store.users.all()
-    people = (
-        list_annotators(site, names_of(users, principal))
-        if principal.may(Permission.VOTES_READ)
-        else {}
-    )
-    fields = [
-        FilterField("q", "Words in the prompt", "search"),
-        FilterField("status", "Judgements", choices=STATUSES),
-        FilterField("category", "Category", choices=as_choices(list_categories(site))),
-        FilterField("source", "Source", choices=as_choices(list_sources(site))),
-        FilterField("flag", "Flag", choices=COMPARISON_FLAG_WORDS),
-        FilterField("annotator_id", "Voted on by", choices=people),
-    ]
-    n_rows = site.store.comparisons.count()
-    return render_list(
-        COMPARISONS,
-        request,
-        site,
-        principal,
-        ListPage(asked, queries.comparisons(site, asked), fields, n_rows, problem),
-        flags=PEOPLE_FLAG_WORDS,
-        all_flags=COMPARISON_FLAG_WORDS,
-        overlap=site.terms().rules.overlap,
-        people=offers.list_people(users, principal),
-        draft=draft,
-    )
 
 
 def _parse_offer(form: Fields) -> Offer:

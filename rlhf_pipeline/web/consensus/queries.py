@@ -1,7 +1,6 @@
 """Reads pages of consensus; `rlhf_pipeline.votes.consensus` defines the rule."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from typing import Any, Literal
 
 import pandas as pd
@@ -18,6 +17,7 @@ from rlhf_pipeline.votes.consensus import (
     consensus,
 )
 from rlhf_pipeline.votes.model_consensus import consensus_by_model
+from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFit
 from rlhf_pipeline.web.lists import make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.problems import Problem
@@ -33,6 +33,7 @@ NOT_FITTED = (
     "`annotator_model`: `rlhf run learning`."
 )
 ConsensusFunction = Callable[[list[str]], pd.DataFrame]  # comparisons -> CONSENSUS
+Found = tuple[list[dict[str, Any]], str | None]  # rows of CONSENSUS, and the cursor of the next
 
 
 class ConsensusFilter(Filter):
@@ -79,18 +80,7 @@ class ConsensusOut(Answer):
     )
 
 
-@dataclass(frozen=True)
-class ConsensusPage:
-    """A page, the number of comparisons with judgements among those read, and the last vote of the
-    fit (None without one).
-    """
-
-    page: Page[ConsensusOut]
-    n_judged: int
-    up_to_seq: int | None = None
-
-
-def page(site: Site, only: ConsensusFilter) -> ConsensusPage:
+def page(site: Site, _: Principal, only: ConsensusFilter) -> Page[ConsensusOut]:
     """Judged comparisons by their newest vote, newest first; decided ones, which are not disputed
     any more, by their decision.
 
@@ -99,19 +89,12 @@ def page(site: Site, only: ConsensusFilter) -> ConsensusPage:
     """
     # the same fit for the whole page, even if a newer one is loaded meanwhile
     fitted = newest_fit(site) if only.method == "joint_model" else None
-    said = _consensus_function(site, only.method, fitted)
-    if only.state == "disputed":
-        found = _find_disputed(site, said, only)
-    elif only.state == "decided":
-        found = _find_decided(site, said, only)
-    else:
-        found = _find_newest(site, said, only)
-    items = _add_decisions(site, found.page.items)
-    page = found.page.model_copy(
-        update={"items": [one for one in items if only.state in ("all", one.state)]}
-    )
-    up_to_seq = None if fitted is None else fitted.up_to_seq
-    return replace(found, page=page, up_to_seq=up_to_seq)
+    find = {"disputed": _find_disputed, "decided": _find_decided}.get(only.state, _find_newest)
+    rows, following = find(site, _consensus_function(site, only.method, fitted), only)
+    standing = site.store.adjudications.standing([row["comparison_id"] for row in rows])
+    items = (_build_consensus(row, standing.get(row["comparison_id"])) for row in rows)
+    shown = tuple(one for one in items if only.state in ("all", one.state))
+    return Page(items=shown, next=following)
 
 
 def newest_fit(site: Site) -> AnnotatorFit:
@@ -140,60 +123,50 @@ def params_of(site: Site) -> ConsensusParams:
     return ConsensusParams(min_votes=site.terms().rules.agreement_votes)
 
 
-def _find_newest(site: Site, said: ConsensusFunction, only: ConsensusFilter) -> ConsensusPage:
+def _find_newest(site: Site, said: ConsensusFunction, only: ConsensusFilter) -> Found:
     place = parse_cursor(only.cursor, int)
     before = place[0] if place else None
-    items: list[ConsensusOut] = []
-    n_read = n_judged = 0
-    while len(items) < only.limit and n_read < LOOKS_AT:
+    found: list[dict[str, Any]] = []
+    n_read = 0
+    while len(found) < only.limit and n_read < LOOKS_AT:
         # Doubles each time: if the state is common, one page of comparisons is enough.
         size = min(max(only.limit, n_read), LOOKS_AT - n_read)
         batch = site.store.votes.judged_comparisons(before_seq=before, limit=size)
         if not batch:
-            return ConsensusPage(Page(items=items, next=None), n_judged)
+            return found, None
         n_read += len(batch)
         rows = {row["comparison_id"]: row for row in plain_rows(said([c for c, _ in batch]))}
-        n_judged += len(rows)
         for comparison_id, seq in batch:
             before = seq
             row = rows.get(comparison_id)
             if row is not None and only.state in ("all", row["state"]):
-                items.append(_build_consensus(row))
-                if len(items) == only.limit:
+                found.append(row)
+                if len(found) == only.limit:
                     break
-    return ConsensusPage(
-        Page(items=items, next=make_cursor(before) if before is not None else None), n_judged
-    )
+    return found, make_cursor(before) if before is not None else None
 
 
-def _find_decided(site: Site, said: ConsensusFunction, only: ConsensusFilter) -> ConsensusPage:
+def _find_decided(site: Site, said: ConsensusFunction, only: ConsensusFilter) -> Found:
     """The newest decision first."""
     place = parse_cursor(only.cursor, str, int)
     found = site.store.adjudications.page(before_id=place[1] if place else None, limit=only.limit)
     ids = [one.comparison_id for one in found]
     rows = {row["comparison_id"]: row for row in plain_rows(said(ids))} if ids else {}
-    items = [_build_consensus(rows[one]) for one in ids if one in rows]
-    following = None
-    if len(found) == only.limit:
-        following = make_cursor("decided", found[-1].adjudication_id)
-    return ConsensusPage(Page(items=items, next=following), len(rows))
+    is_full = len(found) == only.limit
+    following = make_cursor("decided", found[-1].adjudication_id) if is_full else None
+    return [rows[one] for one in ids if one in rows], following
 
 
-def _find_disputed(site: Site, said: ConsensusFunction, only: ConsensusFilter) -> ConsensusPage:
+def _find_disputed(site: Site, said: ConsensusFunction, only: ConsensusFilter) -> Found:
     """Reads a stretch of comparisons for each of its pages. The cursor holds the stretch, so that
     new votes move no comparison to another page.
     """
-    before, last, *after = parse_cursor(only.cursor, int, int, *map(type, FIRST)) or (
-        None,
-        0,
-        *FIRST,
-    )
+    place = parse_cursor(only.cursor, int, int, *map(type, FIRST))
+    before, last, *after = place or (None, 0, *FIRST)
     batch = site.store.votes.judged_comparisons(before_seq=before, limit=LOOKS_AT)
     stretch = [(c, seq) for c, seq in batch if seq >= last]
     if not stretch:
-        return ConsensusPage(
-            Page(items=[], next=_next_stretch_cursor(last) if len(batch) > 0 else None), 0
-        )
+        return [], make_cursor(last, 0, *FIRST) if batch else None
     if last == 0 and len(batch) == LOOKS_AT:
         last = stretch[-1][1]
     agreed = said([c for c, _ in stretch])
@@ -203,23 +176,10 @@ def _find_disputed(site: Site, said: ConsensusFunction, only: ConsensusFilter) -
         for row in plain_rows(adjudication_queue(agreed))
         if _dispute_rank(row) > tuple(after) and row["comparison_id"] not in decided
     ]
-    following = None
     if len(rows) > only.limit:
-        following = make_cursor(
-            stretch[0][1] + 1 if before is None else before,
-            last,
-            *_dispute_rank(rows[only.limit - 1]),
-        )
-    elif last > 0:
-        following = _next_stretch_cursor(last)
-    return ConsensusPage(
-        Page(items=[_build_consensus(row) for row in rows[: only.limit]], next=following),
-        len(agreed),
-    )
-
-
-def _next_stretch_cursor(seq: int) -> str:
-    return make_cursor(seq, 0, *FIRST)
+        start = stretch[0][1] + 1 if before is None else before
+        return rows[: only.limit], make_cursor(start, last, *_dispute_rank(rows[only.limit - 1]))
+    return rows, make_cursor(last, 0, *FIRST) if last > 0 else None
 
 
 def _dispute_rank(row: dict[str, Any]) -> tuple[int, int, int, str]:
@@ -232,21 +192,9 @@ def _dispute_rank(row: dict[str, Any]) -> tuple[int, int, int, str]:
     )
 
 
-def _add_decisions(site: Site, items: Sequence[ConsensusOut]) -> list[ConsensusOut]:
-    standing = site.store.adjudications.standing([one.comparison_id for one in items])
-    return [
-        _decide(one, standing[one.comparison_id]) if one.comparison_id in standing else one
-        for one in items
-    ]
-
-
-def _decide(one: ConsensusOut, decision: Adjudication) -> ConsensusOut:
-    """Votes are counted as before; what is decided is the state and the choice."""
-    choice = Choice(str(decision.choice))
-    return one.model_copy(update={"state": "decided", "choice": choice, "adjudication": decision})
-
-
-def _build_consensus(row: dict[str, Any]) -> ConsensusOut:
-    return ConsensusOut.model_validate(
-        {name: row[name] for name in ConsensusOut.model_fields if name in row}
-    )
+def _build_consensus(row: dict[str, Any], decision: Adjudication | None) -> ConsensusOut:
+    """Votes are counted as before a decision; what is decided is the state and the choice."""
+    decided: dict[str, Any] = {}
+    if decision is not None:
+        decided = {"state": "decided", "choice": decision.choice, "adjudication": decision}
+    return ConsensusOut.model_validate(row | decided)

@@ -1,6 +1,6 @@
 """Routes of consensus: the combined judgement on each comparison."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import Field
@@ -16,15 +16,12 @@ from rlhf_pipeline.web.consensus.queries import ConsensusFilter, ConsensusOut
 from rlhf_pipeline.web.forms import EMPTY_FORM, Fields, Form, attempt, validate
 from rlhf_pipeline.web.lists import (
     FilterField,
-    ListPage,
     RowList,
     page_filter,
-    render_list,
-    send_csv,
-    wants_csv,
+    show_list,
 )
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import choice_words, names_of, query_of, see_other
+from rlhf_pipeline.web.rendering import choice_words, names_for, query_of, see_other
 from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site
 
@@ -33,33 +30,53 @@ pages = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.CONSENSUS_READ))]
 Expert = Annotated[Principal, Depends(needs(Permission.CONSENSUS_DECIDE))]
 Offerer = Annotated[Principal, Depends(needs(Permission.COMPARISONS_OFFER))]
-CONSENSUS = RowList(
-    "Consensus", "/consensus", "consensus/page.html", ConsensusOut, key="comparison_id"
-)
 FIELDS = [
     FilterField(
         "state",
         "State",
         choices={
-            "disputed": "disputed: needs a decision",
+            "disputed": "disputed",
             "agreed": "agreed",
             "decided": "decided by an expert",
-            "open": "open: too few judgements",
+            "open": "too few judgements",
             "all": "all",
         },
         default="disputed",
     ),
     FilterField(
         "method",
-        "Votes",
+        "Weights",
         choices={
-            "majority": "majority: equal weights",
-            "strength_weighted": "weighted by strength",
+            "majority": "equal",
+            "strength_weighted": "by strength",
             "joint_model": "annotator model",
         },
         default="majority",
     ),
 ]
+
+
+def _describe(site: Site, principal: Principal, page: Page[ConsensusOut]) -> dict[str, Any]:
+    ids = [one.comparison_id for one in page.items]
+    may_read = principal.may(Permission.COMPARISONS_READ)
+    return {
+        "texts": site.store.comparisons.texts(ids) if may_read else {},
+        "names": names_for(site, principal),
+        "people": offers.list_people(site, principal),
+        "min_votes": queries.params_of(site).min_votes,
+    }
+
+
+CONSENSUS = RowList(
+    "Consensus",
+    "/consensus",
+    "consensus/page.html",
+    ConsensusOut,
+    key="comparison_id",
+    read=queries.page,
+    fields=lambda *_: FIELDS,
+    describe=_describe,
+)
 
 
 class Deciding(RequestBody):
@@ -76,7 +93,7 @@ class Undoing(RequestBody):
 @api.get("/consensus", responses=problem_responses(409))
 def read(
     site: AnySite,
-    _: Reader,
+    principal: Reader,
     asked: Annotated[ConsensusFilter, Query()],
 ) -> Page[ConsensusOut]:
     """The combined judgement on each comparison, the most recently judged first. With
@@ -85,7 +102,7 @@ def read(
 
     joint_model leaves out comparisons that were first judged after its fit. Without a fit the
     answer is 409, `not_fitted`."""
-    return queries.page(site, asked).page
+    return queries.page(site, principal, asked)
 
 
 @api.post("/consensus:decide", status_code=201, responses=problem_responses(404))
@@ -117,9 +134,7 @@ Shown = Annotated[ConsensusFilter, Depends(read_shown)]
 
 @pages.get("/consensus")
 def show_page(site: AnySite, request: Request, principal: Reader, shown: Shown) -> Response:
-    if wants_csv(request):
-        return send_csv(CONSENSUS, shown, lambda part: queries.page(site, part).page)
-    return _render(site, request, principal, shown)
+    return _show(site, request, principal, shown)
 
 
 @pages.post("/consensus/decide")
@@ -133,7 +148,7 @@ def submit_decision(
         lambda: decide(site, principal, validate(Deciding, asked)), UnknownComparison
     )
     if done is None:
-        return _render(site, request, principal, shown, problem=problem, draft=form)
+        return _show(site, request, principal, shown, problem=problem, draft=form)
     return _show_again(shown, f"Decided: {choice_words(str(done.choice), None)}.")
 
 
@@ -144,7 +159,7 @@ def submit_undo(
     asked: dict[str, object] = {"comparison_id": form.text("comparison_id")}
     _, problem = attempt(lambda: undo(site, principal, validate(Undoing, asked)), NotFound)
     if problem is not None:
-        return _render(site, request, principal, shown, problem=problem, draft=form)
+        return _show(site, request, principal, shown, problem=problem, draft=form)
     return _show_again(shown, "The decision is undone. All votes count again.")
 
 
@@ -158,11 +173,11 @@ def submit_offer(
         lambda: offers.offer(site, principal, validate(Offer, asked)), NotFound, UnknownComparison
     )
     if done is None:
-        return _render(site, request, principal, shown, problem=problem, draft=form)
-    return _show_again(shown, offers.describe(site, done, who))
+        return _show(site, request, principal, shown, problem=problem, draft=form)
+    return _show_again(shown, offers.describe(site, principal, done, who))
 
 
-def _render(
+def _show(
     site: Site,
     request: Request,
     principal: Principal,
@@ -172,82 +187,11 @@ def _render(
     draft: Fields = EMPTY_FORM,
 ) -> Response:
     """`draft`: the refused form, which the row of its comparison shows again."""
-    try:
-        found = queries.page(site, shown)
-        nothing = _empty_message(
-            found, shown.state, queries.params_of(site).min_votes, is_first=shown.cursor is None
-        )
-    except Problem as refused:
-        if refused.kind != "not_fitted":
-            raise
-        found = queries.ConsensusPage(Page(items=[], next=None), 0)
-        nothing = ("Not fitted yet", refused.detail)
-    page = found.page
-    texts = (
-        site.store.comparisons.texts([one.comparison_id for one in page.items])
-        if principal.may(Permission.COMPARISONS_READ)
-        else {}
-    )
-    users = site.store.users.all()
-    is_listed = draft.text("comparison_id") in {one.comparison_id for one in page.items}
-    opened = draft.text("comparison_id") if is_listed else ""
-    return render_list(
-        CONSENSUS,
-        request,
-        site,
-        principal,
-        ListPage(shown, page, FIELDS, problem=problem, opened=opened),
-        draft=draft,
-        nothing=nothing,
-        up_to_seq=found.up_to_seq,
-        texts=texts,
-        names=names_of(users, principal),
-        people=offers.list_people(users, principal),
-    )
+    opened = draft.text("comparison_id")
+    more: dict[str, Any] = {"problem": problem, "draft": draft, "opened": opened}
+    return show_list(CONSENSUS, request, site, principal, shown, **more)
 
 
 def _show_again(shown: ConsensusFilter, notice: str) -> Response:
     """The same list after a form."""
     return see_other(f"/consensus?{query_of(shown.here)}", notice=notice)
-
-
-def _empty_message(
-    found: queries.ConsensusPage, state: str, min_votes: int, *, is_first: bool
-) -> tuple[str, str]:
-    """Title and text of an empty page."""
-    if found.page.next is not None:
-        return (
-            "None on this page",
-            "No match among the comparisons that this page covers. More continues with earlier "
-            "ones.",
-        )
-    if not is_first:
-        return "No more", "The list ends here."
-    if state == "decided":
-        return "No decisions", "No expert's decision stands on any comparison."
-    if found.n_judged == 0 and found.up_to_seq is not None:
-        return (
-            "None known",
-            "The annotator model covers none of these comparisons: they were first judged after "
-            "its fit, or are flagged.",
-        )
-    if found.n_judged == 0:
-        return (
-            "No judgements yet",
-            "Offer comparisons to annotators with an overlap of 2 or more: consensus needs several "
-            "judgements of each comparison.",
-        )
-    return {
-        "disputed": (
-            "No disputes",
-            f"No comparison with judgements by {min_votes} or more people is disputed.",
-        ),
-        "agreed": (
-            "Nothing agreed yet",
-            f"No comparison has a winner from {min_votes} or more people yet.",
-        ),
-        "open": (
-            "Nothing open",
-            f"Every judged comparison has judgements by {min_votes} or more people.",
-        ),
-    }.get(state, ("No comparisons", "No comparison is judged."))

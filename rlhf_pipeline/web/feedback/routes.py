@@ -12,15 +12,12 @@ from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import AnnotatorKind, Feedback, NewFeedback
 from rlhf_pipeline.web.lists import (
     FilterField,
-    ListPage,
     RowList,
     as_choices,
     make_cursor,
     page_filter,
     parse_cursor,
-    render_list,
-    send_csv,
-    wants_csv,
+    show_list,
 )
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for
@@ -33,7 +30,30 @@ Sender = Annotated[Principal, Depends(needs(Permission.FEEDBACK_SEND))]
 Reader = Annotated[Principal, Depends(needs(Permission.FEEDBACK_READ))]
 Asked = Annotated[FeedbackFilter, Query()]
 Shown = Annotated[FeedbackFilter, page_filter(FeedbackFilter)]
-FEEDBACK = RowList("Feedback", "/feedback", "feedback/page.html", Feedback, key="feedback_id")
+
+
+def _list_feedback(site: Site, _: Principal, asked: FeedbackFilter) -> Page[Feedback]:
+    """Feedback, newest first."""
+    place = parse_cursor(asked.cursor, int)
+    found = site.store.feedback.page(asked, before_id=place[0] if place else None)
+    is_full = len(found) == asked.limit
+    return Page(items=found, next=make_cursor(found[-1].feedback_id) if is_full else None)
+
+
+FEEDBACK = RowList(
+    "Feedback",
+    "/feedback",
+    "feedback/page.html",
+    Feedback,
+    key="feedback_id",
+    read=_list_feedback,
+    fields=lambda *_: [
+        FilterField("kind", "Kind", choices=as_choices(get_args(FeedbackKind))),
+        FilterField("session_id", "session", "given"),
+        FilterField("created_by", "from", "given"),
+    ],
+    describe=lambda site, principal, _: {"names": names_for(site, principal)},
+)
 
 
 @api.post("/feedback", status_code=201)
@@ -62,9 +82,9 @@ def send(site: AnySite, principal: Sender, body: NewFeedback, key: OptionalKey =
 
 
 @api.get("/feedback")
-def read_all(site: AnySite, _: Reader, asked: Asked) -> Page[Feedback]:
+def read_all(site: AnySite, principal: Reader, asked: Asked) -> Page[Feedback]:
     """Feedback, newest first."""
-    return _list_feedback(site, asked)
+    return _list_feedback(site, principal, asked)
 
 
 @api.get("/feedback/{feedback_id}")
@@ -95,20 +115,4 @@ def _check_time(site: Site, sent: NewFeedback) -> None:
 
 @pages.get("/feedback")
 def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
-    if wants_csv(request):
-        return send_csv(FEEDBACK, asked, lambda part: _list_feedback(site, part))
-    fields = [
-        FilterField("kind", "Kind", choices=as_choices(get_args(FeedbackKind))),
-        FilterField("session_id", "session", "given"),
-        FilterField("created_by", "from", "given"),
-    ]
-    shown = ListPage(asked, _list_feedback(site, asked), fields)
-    return render_list(FEEDBACK, request, site, principal, shown, names=names_for(site, principal))
-
-
-def _list_feedback(site: Site, asked: FeedbackFilter) -> Page[Feedback]:
-    """Feedback, newest first."""
-    place = parse_cursor(asked.cursor, int)
-    found = site.store.feedback.page(asked, before_id=place[0] if place else None)
-    is_full = len(found) == asked.limit
-    return Page(items=found, next=make_cursor(found[-1].feedback_id) if is_full else None)
+    return show_list(FEEDBACK, request, site, principal, asked)

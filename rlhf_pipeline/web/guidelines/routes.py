@@ -9,7 +9,7 @@ from rlhf_pipeline.api_types.base import Page, RequestBody
 from rlhf_pipeline.errors import NotFound, OutdatedEdit
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import Guideline, Text
-from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
+from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, render, see_other
 from rlhf_pipeline.web.routing import (
@@ -26,26 +26,24 @@ from rlhf_pipeline.web.site import Site
 api = api_router("guidelines")
 pages = APIRouter()
 Version = Annotated[int, Path(ge=1, le=10**9)]
-READER = [Depends(needs(Permission.GUIDELINES_READ))]
 Editor = Annotated[Principal, Depends(needs(Permission.GUIDELINES_WRITE))]
 Reader = Annotated[Principal, Depends(needs(Permission.GUIDELINES_READ))]
-Writer = Annotated[Principal, Depends(needs(Permission.GUIDELINES_WRITE))]
 
 
 class NewGuideline(RequestBody):
     text: Annotated[Text, Field(min_length=1, max_length=100_000)]
 
 
-@api.get("/guidelines", dependencies=READER)
-def read_all(site: AnySite, response: Response) -> Page[Guideline]:
+@api.get("/guidelines")
+def read_all(site: AnySite, _: Reader, response: Response) -> Page[Guideline]:
     """All versions, newest first. The ETag is that of the newest version, "0" before the first."""
     found = site.store.guidelines.all()
     response.headers["ETag"] = etag_of(found[0].version if found else 0)
     return Page(items=found, next=None)
 
 
-@api.get("/guidelines/{version}", dependencies=READER)
-def read(site: AnySite, response: Response, version: Version) -> Guideline:
+@api.get("/guidelines/{version}")
+def read(site: AnySite, _: Reader, response: Response, version: Version) -> Guideline:
     """One version."""
     response.headers["ETag"] = etag_of(version)
     return site.store.guidelines.get(version)
@@ -60,12 +58,16 @@ def add(
     if_match: IfMatch = None,
 ) -> Guideline:
     """Publish the next version. If-Match is the version it is based on ("0" for the first)."""
-    guideline = site.store.guidelines.add(
-        body.text, after=require_version(if_match), actor=principal.user_id
-    )
-    site.terms.forget()
+    guideline = _publish(site, principal, body, after=require_version(if_match))
     response.headers["ETag"] = etag_of(guideline.version)
     return guideline
+
+
+def _publish(site: Site, principal: Principal, body: NewGuideline, *, after: int) -> Guideline:
+    try:
+        return site.store.guidelines.add(body.text, after=after, actor=principal.user_id)
+    finally:
+        site.terms.forget()
 
 
 @pages.get("/guidelines")
@@ -79,21 +81,15 @@ def show_page(
 
 
 @pages.post("/guidelines")
-def submit_draft(site: AnySite, request: Request, principal: Writer, form: Form) -> Response:
-    done, problem = attempt(lambda: _add_guideline(site, principal, form), OutdatedEdit)
-    site.terms.forget()
-    return (
-        see_other("/guidelines")
-        if done
-        else _render_page(site, request, principal, problem=problem, draft=form.text("text"))
-    )
+def submit_draft(site: AnySite, request: Request, principal: Editor, form: Form) -> Response:
+    def publish() -> Guideline:
+        body = validate(NewGuideline, {"text": form.text("text").strip()})
+        return _publish(site, principal, body, after=form.number("after") or 0)
 
-
-def _add_guideline(site: Site, principal: Principal, form: Fields) -> bool:
-    after = form.number("after") or 0
-    text = validate(NewGuideline, {"text": form.text("text").strip()}).text
-    site.store.guidelines.add(text, after=after, actor=principal.user_id)
-    return True
+    _, problem = attempt(publish, OutdatedEdit)
+    if problem is None:
+        return see_other("/guidelines")
+    return _render_page(site, request, principal, problem=problem, draft=form.text("text"))
 
 
 def _render_page(

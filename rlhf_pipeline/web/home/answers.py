@@ -9,6 +9,7 @@ from rlhf_pipeline.api_types.base import Answer
 from rlhf_pipeline.api_types.project import DecisionOut
 from rlhf_pipeline.automations import Automation
 from rlhf_pipeline.monitoring import Alert, MetricPoint
+from rlhf_pipeline.records import Interval
 from rlhf_pipeline.web.decisions.answers import GateOut, PromotionOut
 from rlhf_pipeline.web.readiness import DaemonStatus
 from rlhf_pipeline.web.runs.routes import SpendingOut
@@ -32,6 +33,10 @@ class ChampionState(PromotionOut):
     """A model that serves now."""
 
     kind: Literal["reward_model", "policy"]
+    win_rate: Interval | None = Field(
+        default=None,
+        description="Of a policy that a gate promoted: over the one before it.",
+    )
 
     @computed_field  # type: ignore[prop-decorator]
     @property

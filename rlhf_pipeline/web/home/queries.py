@@ -257,16 +257,19 @@ def _read_champions(site: Site) -> tuple[ChampionState, ...]:
         for kind in ("reward_model", "policy")
     }
     known = {kind: promotion for kind, promotion in found.items() if promotion is not None}
-    days = find_vote_days(
-        site.store, site.settings.project, [each.promoted_at for each in known.values()]
-    )
+    moments = [each.promoted_at for each in known.values()]
+    days = find_vote_days(site.store, site.settings.project, moments)
+    rates = {
+        gate.candidate: gate.evaluation.win_rate
+        for gate in site.store.gates.all()
+        if gate.promoted and gate.evaluation
+    }
     return tuple(
-        ChampionState.model_validate(
-            promotion.model_dump()
-            | {
-                "kind": kind,
-                "votes_until": find_votes_until(days, promotion.promoted_at),
-            }
+        ChampionState(
+            **promotion.model_dump(),
+            kind=kind,
+            votes_until=find_votes_until(days, promotion.promoted_at),
+            win_rate=rates.get(promotion.label),
         )
         for kind, promotion in known.items()
     )

@@ -43,6 +43,8 @@ def read(site: AnySite, principal: Reader) -> HomeOut:
 def start(site: AnySite, request: Request, principal: SignedIn) -> Response:
     """The state of the project; annotators are redirected to their cards."""
     if not principal.may(Permission.METRICS_READ):
+        if principal.user.paused_at is not None:
+            return RedirectResponse("/annotate", 302)  # which says why there is no card
         menu = request.app.state.pages.menu(principal)
         return RedirectResponse(menu[0].path if menu else "/me", 302)
     return render(

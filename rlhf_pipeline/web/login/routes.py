@@ -19,6 +19,7 @@ from rlhf_pipeline.web.routing import (
     problem_responses,
     public,
 )
+from rlhf_pipeline.web.site import Site
 
 api = api_router("auth")
 pages = APIRouter()
@@ -78,26 +79,16 @@ def login(
     """The login form. A link's token is redeemed by a button, because link previews open the
     address.
     """
-    return render(
-        "login/page.html",
-        request,
-        site,
-        None,
-        token=token,
-        next=_own_path(after),
-        problem=None,
-        email="",
-    )
+    return _render_page(site, request, after, token=token)
 
 
 @pages.post("/login", dependencies=OPEN)
 def submit_login(site: AnySite, request: Request, form: Form) -> Response:
-    token = form.text("token")
-    email = form.text("email")
+    token, email = form.text("token"), form.text("email")
     after = _own_path(form.text("next"))
     response = see_other(after)
 
-    def enter() -> bool:
+    def enter() -> None:
         if token:
             site.auth.redeem(response, token)
         else:
@@ -105,26 +96,35 @@ def submit_login(site: AnySite, request: Request, form: Form) -> Response:
             site.auth.log_in(
                 response, email, form.text("password"), address=address_of(request), device=device
             )
-        return True
 
-    is_in, problem = attempt(enter, LoginEnded)
-    if is_in is None:
-        status = problem.status if problem else 401
-        detail = problem.detail if problem else ""
-        page = render(
-            "login/page.html",
-            request,
-            site,
-            None,
-            status=status,
-            token="",
-            next=after,
-            problem=detail,
-            email=email,
-        )
-        page.headers.update(problem.headers if problem else {})
-        return page
-    return response
+    _, problem = attempt(enter, LoginEnded)
+    if problem is None:
+        return response
+    page = _render_page(site, request, after, email=email, problem=problem)
+    page.headers.update(problem.headers)
+    return page
+
+
+def _render_page(
+    site: Site,
+    request: Request,
+    after: str,
+    *,
+    token: str = "",
+    email: str = "",
+    problem: Problem | None = None,
+) -> Response:
+    return render(
+        "login/page.html",
+        request,
+        site,
+        None,
+        status=problem.status if problem else 200,
+        token=token,
+        next=_own_path(after),
+        problem=problem.detail if problem else None,
+        email=email,
+    )
 
 
 @pages.post("/logout")

@@ -5,9 +5,10 @@ from datetime import datetime
 from rlhf_pipeline.api_types.base import Answer, Page
 from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.records import Choice, Token, VoteDetails
+from rlhf_pipeline.web.annotate.cards import swap_side
 from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.site import Site
-from rlhf_pipeline.web.votes.casting import swap_choice, swap_sides
+from rlhf_pipeline.web.votes.casting import swap_sides
 
 
 class OwnVote(Answer):
@@ -35,15 +36,16 @@ def own_votes(site: Site, annotator_id: str, *, cursor: str | None, limit: int) 
     found = site.store.votes.page(
         annotator_id=annotator_id, before_seq=place[0] if place else None, limit=limit
     )
-    items = []
-    for vote in found:
-        items.append(
-            OwnVote(
-                **{name: getattr(vote, name) for name in OWN_AS_CAST},
-                choice=swap_choice(vote.is_swapped, vote.choice),
-                details=vote.details and swap_sides(vote.is_swapped, vote.details),
-            )
+    items = [
+        OwnVote.model_validate(
+            vote.model_dump()
+            | {
+                "choice": swap_side(vote.choice, vote.is_swapped),
+                "details": vote.details and swap_sides(vote.is_swapped, vote.details),
+            }
         )
+        for vote in found
+    ]
     return Page(items=items, next=make_cursor(found[-1].seq) if len(found) == limit else None)
 
 
@@ -57,17 +59,3 @@ def own_tokens(site: Site, user_id: str, *, cursor: str | None, limit: int) -> P
     except NotFound:
         raise cursor_problem() from None
     return Page(items=found, next=make_cursor(found[-1].token_id) if len(found) == limit else None)
-
-
-OWN_AS_CAST = (
-    "vote_id",
-    "card_id",
-    "strength",
-    "reason",
-    "stated_confidence",
-    "duration_s",
-    "voted_at",
-    "received_at",
-    "supersedes",
-    "is_superseded",
-)

@@ -16,7 +16,7 @@ from rlhf_pipeline.reports.preferences import Figure, Link, chart_by_day, chart_
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
 from rlhf_pipeline.web.lists import list_sources
-from rlhf_pipeline.web.preferences.sums_reader import COUNTED, VoteChoice
+from rlhf_pipeline.web.preferences.sums_reader import COUNTED
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.vote_days import find_taste_changes, read_policies
 
@@ -47,7 +47,7 @@ def build_chart(site: Site, principal: Principal, name: str, filters: Preference
     known = figures(site.terms().dimensions)
     figure = known[name]
     first, last = filters.resolve(_find_newest_day(site))
-    chosen, reader = _choose(filters, first, last), site.preferences
+    chosen, reader = filters.model_copy(update={"since": first, "until": last}), site.preferences
     notes: list[str] = []
     if filters.group is not None and by not in ("category", "source"):
         n_people = sum(reader.count_voters("annotator_group", chosen).values())
@@ -98,13 +98,9 @@ def build_chart(site: Site, principal: Principal, name: str, filters: Preference
     return chart_by_group(figure, by, large, small, notes, link)
 
 
-def _choose(filters: PreferenceFilter, first: date, last: date) -> VoteChoice:
-    return VoteChoice(first, last, filters.category, filters.source, filters.group, filters.model)
-
-
 def choices_of_filters(site: Site, filters: PreferenceFilter) -> dict[str, list[str]]:
     """The values that each filter offers; models of the shown days."""
-    shown = VoteChoice(*filters.resolve(_find_newest_day(site)))
+    shown = _choose_days(site, filters)
     measures = _read_together(figures(site.terms().dimensions), "choices")
     models = site.preferences.sums(measures, "model_version", shown)
     return {
@@ -118,7 +114,7 @@ def choices_of_filters(site: Site, filters: PreferenceFilter) -> dict[str, list[
 def read_ahead(site: Site) -> None:
     """Count the days of the charts without filters, so that the first reader does not wait."""
     known = figures(site.terms().dimensions)
-    shown = VoteChoice(*DayFilter().resolve(_find_newest_day(site)))
+    shown = _choose_days(site, DayFilter())
     for name in ("choices", TEXTS):
         site.preferences.sums(_read_together(known, name), "day", shown)
 
@@ -139,6 +135,12 @@ def _build_link(filters: PreferenceFilter, first: date, last: date) -> Link | No
     more = filters.comparison_groups
     days = {} if by == "day" else {"since": first, "until": last}
     return lambda name: f"/votes?{urlencode({by: name} | more | days)}"
+
+
+def _choose_days(site: Site, days: DayFilter) -> GroupFilter:
+    """All votes of the days that are shown."""
+    first, last = days.resolve(_find_newest_day(site))
+    return GroupFilter(since=first, until=last)
 
 
 def _find_newest_day(site: Site) -> date | None:

@@ -1,6 +1,5 @@
 """Routes of preferences: charts of what people prefer, and the page that shows them."""
 
-from datetime import date
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
@@ -46,6 +45,8 @@ def read_chart(
 @pages.get("/preferences")
 def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen) -> Response:
     choices = queries.choices_of_filters(site, chosen)
+    counts = site.vote_counts().by_day
+    first, _ = chosen.resolve(max(counts, default=None))
     return render(
         "preferences/page.html",
         request,
@@ -53,7 +54,8 @@ def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen
         principal,
         has_votes=site.store.votes.max_seq() > 0,
         filters=chosen.chosen,
-        left_out=chosen.find_left_out([date.fromisoformat(day) for day in site.day_figures.days()]),
+        left_out=chosen.find_left_out(counts),
+        n_earlier=sum(n for day, n in counts.items() if day < first),
         choices=choices,
         by=chosen.by,
         views=WORDS,

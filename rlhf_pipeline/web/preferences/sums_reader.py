@@ -2,34 +2,17 @@
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from datetime import date
 from typing import Any
 
+from rlhf_pipeline.api_types.filters import GroupFilter
 from rlhf_pipeline.records import RatioSums
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.preferences import PreferenceCell
 from rlhf_pipeline.web.memory_cache import DayFigures
 
 COUNTED = "choice.skip"  # the measure that counts every vote
-Column = str  # of PreferenceCell
 Sums = dict[str, dict[str, RatioSums]]  # by measure and value of a column
-
-
-@dataclass(frozen=True)
-class VoteChoice:
-    """Which votes to add up; None takes all."""
-
-    since: date
-    until: date
-    category: str | None = None
-    source: str | None = None
-    annotator_group: str | None = None
-    model_version: str | None = None
-
-    def includes(self, cell: PreferenceCell) -> bool:
-        names = ("category", "source", "annotator_group", "model_version")
-        return all(getattr(self, name) in (None, getattr(cell, name)) for name in names)
 
 
 class PreferenceReader:
@@ -39,8 +22,9 @@ class PreferenceReader:
         self._store = store
         self._figures = figures
 
-    def sums(self, measures: Sequence[str], by: Column, chosen: VoteChoice) -> Sums:
-        by_group = by == "annotator_group" or chosen.annotator_group is not None
+    def sums(self, measures: Sequence[str], by: str, chosen: GroupFilter) -> Sums:
+        """By the field `by` of PreferenceCell."""
+        by_group = by == "annotator_group" or chosen.group is not None
         found: dict[str, dict[str, RatioSums]] = defaultdict(dict)
 
         def count(days: Sequence[str]) -> dict[str, list[Any]]:
@@ -56,8 +40,8 @@ class PreferenceReader:
                 )
         return found
 
-    def count_voters(self, by: Column, chosen: VoteChoice) -> dict[str, int]:
-        """Annotators with a vote other than a skip, by the column `by`."""
+    def count_voters(self, by: str, chosen: GroupFilter) -> dict[str, int]:
+        """Annotators with a vote other than a skip, by the field `by` of PreferenceCell."""
         found: dict[str, set[str]] = defaultdict(set)
 
         def count(days: Sequence[str]) -> dict[str, list[Any]]:
@@ -67,12 +51,20 @@ class PreferenceReader:
             found[getattr(cell, by)].add(annotator_id)
         return {place: len(people) for place, people in found.items()}
 
-    def _read(self, kind: tuple[Any, ...], chosen: VoteChoice, count: Any) -> list[Any]:
+    def _read(self, kind: tuple[Any, ...], chosen: GroupFilter, count: Any) -> list[Any]:
         groups = frozenset(self._store.annotator_groups.all().items())
-        since, until = chosen.since.isoformat(), chosen.until.isoformat()
-        days = [day for day in self._figures.days() if since <= day <= until]
+        days = [day for day in self._figures.days() if chosen.includes(date.fromisoformat(day))]
         found = self._figures.read((*kind, groups), days, count)
-        return [one for rows in found.values() for one in rows if chosen.includes(one[0])]
+        return [one for rows in found.values() for one in rows if _is_of(one[0], chosen)]
+
+
+def _is_of(cell: PreferenceCell, chosen: GroupFilter) -> bool:
+    return (
+        chosen.category in (None, cell.category)
+        and chosen.source in (None, cell.source)
+        and chosen.group in (None, cell.annotator_group)
+        and chosen.model in (None, cell.model_version)
+    )
 
 
 def _group_by_day(rows: Iterable[tuple[PreferenceCell, Any]]) -> dict[str, list[Any]]:

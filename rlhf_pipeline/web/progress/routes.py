@@ -4,11 +4,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
+from rlhf_pipeline.api_types.filters import DayFilter
 from rlhf_pipeline.api_types.project import Metrics
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.votes_by_day import chart_votes_by_day
-from rlhf_pipeline.web.lists import csv_of
+from rlhf_pipeline.web.lists import csv_of, page_filter, wants_csv
 from rlhf_pipeline.web.progress import queries
 from rlhf_pipeline.web.progress.queries import AnnotatorProgress, ProgressOut
 from rlhf_pipeline.web.rendering import render
@@ -17,6 +18,7 @@ from rlhf_pipeline.web.routing import AnySite, Days, answer_chart, api_router, n
 api = api_router("progress", "charts")
 pages = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.PROGRESS_READ))]
+Shown = Annotated[DayFilter, page_filter(DayFilter)]
 DAYS_DRAWN = 366
 
 
@@ -46,20 +48,17 @@ def metrics(
 
 
 @pages.get("/progress")
-def show_page(site: AnySite, request: Request, principal: Reader, days: Days) -> Response:
+def show_page(site: AnySite, request: Request, principal: Reader, days: Shown) -> Response:
     now = queries.project_progress(site, principal)
+    if wants_csv(request):
+        return csv_of("annotators", list(AnnotatorProgress.model_fields), now.annotators)
     return render(
         "progress/page.html",
         request,
         site,
         principal,
         progress=now,
-        filters={"since": days.since, "until": days.until},
+        n_cast=site.store.votes.max_seq(),
+        filters=days.chosen,
         left_out=days.find_left_out(site.vote_counts().by_day, DAYS_DRAWN),
     )
-
-
-@pages.get("/progress.csv")
-def download(site: AnySite, principal: Reader) -> Response:
-    now = queries.project_progress(site, principal)
-    return csv_of("annotators", list(AnnotatorProgress.model_fields), now.annotators)

@@ -9,12 +9,9 @@ from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.lists import (
     FilterField,
-    ListPage,
     RowList,
     page_filter,
-    render_list,
-    send_csv,
-    wants_csv,
+    show_list,
 )
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.quality import queries
@@ -22,18 +19,15 @@ from rlhf_pipeline.web.quality.queries import AnnotatorQuality, QualityFilter, Q
 from rlhf_pipeline.web.quality.week_reader import AnnotatorFilter, draw_weeks
 from rlhf_pipeline.web.rendering import names_for, render
 from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs
+from rlhf_pipeline.web.site import Site
 
 api, charts = api_router("quality"), api_router("charts")
 pages = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
-AllVotesReader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 FigureName = Literal["speed", "sides", "gold", "agreement"]
 Chosen = Annotated[AnnotatorFilter, Query()]
 Asked = Annotated[QualityFilter, Query()]
 Shown = Annotated[QualityFilter, page_filter(QualityFilter)]
-QUALITY = RowList(
-    "Data quality", "/quality", "quality/page.html", AnnotatorQuality, key="annotator_id"
-)
 SHOWN = 50
 WORDS: dict[str, str] = {
     "too_fast": "too fast to read",
@@ -47,6 +41,27 @@ SORTS: dict[str, str] = {
 }
 
 
+def _read_page(site: Site, principal: Principal, asked: QualityFilter) -> Page[AnnotatorQuality]:
+    found = queries.project_quality(site, principal, asked)
+    return Page(items=found.annotators, next=found.next)
+
+
+QUALITY = RowList(
+    "Data quality",
+    "/quality",
+    "quality/page.html",
+    AnnotatorQuality,
+    key="annotator_id",
+    read=_read_page,
+    fields=lambda *_: [
+        FilterField("q", "Annotator", "search"),
+        FilterField("sort", "Order", choices=SORTS | WORDS, default="doubt"),
+    ],
+    describe=lambda *_: {"marks": WORDS},
+    count=lambda site: len(site.quality()),
+)
+
+
 @api.get("/quality")
 def read(site: AnySite, principal: Reader, asked: Asked) -> QualityOut:
     """Marked votes per annotator: too fast, same side as before, or duplicate pair, each with an
@@ -58,7 +73,7 @@ def read(site: AnySite, principal: Reader, asked: Asked) -> QualityOut:
 @charts.get("/charts/annotator/{figure}", response_model=Chart)
 def read_chart(
     site: AnySite,
-    _: AllVotesReader,
+    _: Reader,
     figure: FigureName,
     chosen: Chosen,
 ) -> Response:
@@ -71,27 +86,16 @@ def read_chart(
 
 @pages.get("/quality")
 def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
-    def read_page(part: QualityFilter) -> Page[AnnotatorQuality]:
-        found = queries.project_quality(site, principal, part)
-        return Page(items=found.annotators, next=found.next)
-
-    if wants_csv(request):
-        return send_csv(QUALITY, asked, read_page)
     if "limit" not in asked.model_fields_set:
         asked = asked.at(asked.cursor, SHOWN)
-    fields = [
-        FilterField("q", "Annotator", "search"),
-        FilterField("sort", "Order", choices=SORTS | WORDS, default="doubt"),
-    ]
-    shown = ListPage(asked, read_page(asked), fields)
-    return render_list(QUALITY, request, site, principal, shown, marks=WORDS)
+    return show_list(QUALITY, request, site, principal, asked)
 
 
 @pages.get("/quality/annotator")
 def show_annotator(
     site: AnySite,
     request: Request,
-    principal: AllVotesReader,
+    principal: Reader,
     chosen: Chosen,
 ) -> Response:
     annotator_id = chosen.annotator_id

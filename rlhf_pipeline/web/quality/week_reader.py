@@ -1,8 +1,7 @@
 """Reads the figures of one annotator by week from their votes, because no point holds them."""
 
-from dataclasses import dataclass
 from datetime import date, timedelta
-from typing import Annotated, Any
+from typing import Annotated
 
 from pydantic import Field
 
@@ -27,27 +26,9 @@ class AnnotatorFilter(DayFilter):
     annotator_id: Annotated[Text, Field(min_length=1, max_length=200)]
 
 
-@dataclass(frozen=True)
-class AnnotatorWeeks:
-    """Rows of ANNOTATORS_OVER_TIME of one annotator from Monday `first` to Sunday `last`."""
-
-    rows: list[dict[str, Any]]
-    first: date
-    last: date
-    notes: tuple[str, ...] = ()
-
-
 def draw_weeks(store: Store, figure: str, chosen: AnnotatorFilter) -> Chart:
-    """The chart of that name in FIGURES."""
-    weeks = read_weeks(store, chosen)
-    return chart_annotator_weeks(
-        FIGURES[figure], weeks.rows, weeks.first, weeks.last, least=MIN_VOTES, notes=weeks.notes
-    )
-
-
-def read_weeks(store: Store, chosen: AnnotatorFilter) -> AnnotatorWeeks:
-    """The weeks that these days touch; without `since`, 90 days up to the annotator's newest
-    vote.
+    """The chart of that name in FIGURES, of the weeks that these days touch; without `since`, 90
+    days up to the annotator's newest vote.
     """
     annotator_id = chosen.annotator_id
     first, last = chosen.resolve(store.votes.newest_day_of(annotator_id))
@@ -82,7 +63,9 @@ def read_weeks(store: Store, chosen: AnnotatorFilter) -> AnnotatorWeeks:
     rows = plain_rows(own)
     if chosen.since is None and rows:
         first = date.fromisoformat(rows[0]["first_day"])
-    return AnnotatorWeeks(rows, first, last, tuple(notes))
+    return chart_annotator_weeks(
+        FIGURES[figure], rows, first, last, least=MIN_VOTES, notes=tuple(notes)
+    )
 
 
 def _find_monday(day: date) -> date:

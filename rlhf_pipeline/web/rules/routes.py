@@ -1,6 +1,5 @@
 """Routes of the rules of annotation: read and replace them; the form with a field for each."""
 
-from dataclasses import dataclass
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Request, Response
@@ -98,19 +97,6 @@ def _build_rules(principal: Principal, version: int, rules: AnnotationRules) -> 
     return RulesOut(version=version, rules=RulesRead.model_validate(rules.model_dump() | hidden))
 
 
-@dataclass(frozen=True)
-class RuleField:
-    """One rule as the form shows it."""
-
-    name: str
-    label: str
-    help: str
-    kind: str
-    value: Any
-    inputmode: str
-    error: str | None
-
-
 @pages.get("/rules")
 def show_page(site: AnySite, request: Request, principal: RulesReader) -> Response:
     return _render_page(site, request, principal)
@@ -136,21 +122,15 @@ def _store_rules(site: Site, principal: Principal, form: Fields) -> int:
     values: dict[str, object] = {"seed": known.seed}
     for name, label in LABELS.items():
         said = form.text(name).strip()
-        if _field_kind(name) == "bool":
+        if isinstance(getattr(known, name), bool):
             values[name] = form.has(name)
         elif name == "dimensions":
             values[name] = [one.strip() for one in said.split(",") if one.strip()]
-        elif said:
-            values[name] = said
-        elif name == "max_votes_per_day":
-            values[name] = None
+        elif said or name == "max_votes_per_day":
+            values[name] = said or None
         else:
-            raise Problem(
-                422,
-                f"{label} is empty. Enter a number.",
-                kind="invalid",
-                errors=[(name, "is empty; enter a number")],
-            )
+            empty = [(name, "is empty; enter a number")]
+            raise Problem(422, f"{label} is empty. Enter a number.", kind="invalid", errors=empty)
     return site.store.rules.put(
         validate(AnnotationRules, values), after=version, actor=principal.user_id
     )
@@ -167,8 +147,6 @@ def _render_page(
 ) -> Response:
     version, rules = site.store.rules.latest()
     wrong = dict(problem.errors) if problem else {}
-    if any(name not in LABELS for name in wrong):
-        wrong = {name.partition(".")[0]: what for name, what in wrong.items()}
     return render(
         "rules/page.html",
         request,
@@ -177,34 +155,24 @@ def _render_page(
         status=problem.status if problem else 200,
         notice=notice,
         version=version,
-        fields=[_build_field(name, rules, form, wrong.get(name)) for name in LABELS],
+        labels=LABELS,
+        help={
+            name: f"{AnnotationRules.model_fields[name].description}{MORE_HELP.get(name, '')}."
+            for name in LABELS
+        },
+        values={name: _show_value(name, getattr(rules, name), form) for name in LABELS},
+        wrong={name.partition(".")[0]: what for name, what in wrong.items()},
         may_write=principal.may(Permission.RULES_WRITE),
         problem=problem.detail if problem else None,
     )
 
 
-def _build_field(
-    name: str, rules: AnnotationRules, form: Fields | None, error: str | None
-) -> RuleField:
-    kind = _field_kind(name)
-    value: Any = getattr(rules, name)
+def _show_value(name: str, value: Any, form: Fields | None) -> bool | str:
+    """A rule as its field shows it: as the form said, or as it is stored."""
+    if isinstance(value, bool):
+        return form.has(name) if form else value
     if form is not None:
-        value = form.has(name) if kind == "bool" else form.text(name)
-    elif name == "dimensions":
-        value = ", ".join(value)
-    elif kind != "bool":
-        value = "" if value is None else f"{value:g}"
-    said = f"{AnnotationRules.model_fields[name].description}{MORE_HELP.get(name, '')}."
-    return RuleField(
-        name,
-        LABELS[name],
-        said[0].upper() + said[1:],
-        kind,
-        value,
-        "text" if name == "dimensions" else "decimal",
-        error,
-    )
-
-
-def _field_kind(name: str) -> str:
-    return "bool" if AnnotationRules.model_fields[name].annotation is bool else "text"
+        return form.text(name)
+    if isinstance(value, tuple):
+        return ", ".join(value)
+    return "" if value is None else f"{value:g}"

@@ -1,7 +1,7 @@
 """Routes of accounts: list, add and change users, create login links."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
@@ -12,18 +12,15 @@ from rlhf_pipeline.errors import ConfigurationError, NotFound
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import Role, Text, User
 from rlhf_pipeline.store.audit import joint_transaction
-from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
+from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.lists import (
-    ListPage,
     Paged,
     RowList,
     cursor_problem,
     make_cursor,
     page_filter,
     parse_cursor,
-    render_list,
-    send_csv,
-    wants_csv,
+    show_list,
 )
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.routing import AnySite, api_router, needs
@@ -31,11 +28,9 @@ from rlhf_pipeline.web.site import Site
 
 api = api_router("users")
 pages = APIRouter()
-READER = [Depends(needs(Permission.USERS_READ))]
 Admin = Annotated[Principal, Depends(needs(Permission.USERS_WRITE))]
 Reader = Annotated[Principal, Depends(needs(Permission.USERS_READ))]
 Shown = Annotated[Filter, page_filter(Filter)]
-USERS = RowList("Users", "/users", "users/page.html", User, key="user_id")
 
 
 class NewUser(RequestBody):
@@ -63,14 +58,41 @@ class LoginLink(Answer):
     expires_at: datetime
 
 
-@api.get("/users", dependencies=READER)
-def read_all(site: AnySite, asked: Paged) -> Page[User]:
+def _list_users(site: Site, _: Principal, asked: Filter) -> Page[User]:
+    """List users by e-mail address. Cursors contain ids, so that access logs contain no
+    addresses.
+    """
+    place = parse_cursor(asked.cursor, str)
+    try:
+        found = site.store.users.page(after=place[0] if place else None, limit=asked.limit)
+    except NotFound:
+        raise cursor_problem() from None
+    return Page(
+        items=found,
+        next=make_cursor(found[-1].user_id) if len(found) == asked.limit else None,
+    )
+
+
+USERS = RowList(
+    "Users",
+    "/users",
+    "users/page.html",
+    User,
+    key="user_id",
+    read=_list_users,
+    describe=lambda *_: {"roles": list(Role)},
+    count=lambda site: site.store.users.count(),
+)
+
+
+@api.get("/users")
+def read_all(site: AnySite, principal: Reader, asked: Paged) -> Page[User]:
     """All users, by e-mail address."""
-    return _list_users(site, asked)
+    return _list_users(site, principal, asked)
 
 
-@api.get("/users/{user_id}", dependencies=READER)
-def read(site: AnySite, response: Response, user_id: str) -> User:
+@api.get("/users/{user_id}")
+def read(site: AnySite, _: Reader, user_id: str) -> User:
     """One user."""
     return site.store.users.get(user_id)
 
@@ -132,9 +154,7 @@ def change_user(site: Site, principal: Principal, user_id: str, asked: UserChang
 
 @pages.get("/users")
 def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
-    if wants_csv(request):
-        return send_csv(USERS, asked, lambda part: _list_users(site, part))
-    return _render_page(site, request, principal, asked=asked)
+    return _show(site, request, principal, asked=asked)
 
 
 @pages.post("/users")
@@ -149,106 +169,67 @@ def submit_user(site: AnySite, request: Request, principal: Admin, form: Form) -
         ConfigurationError,
     )
     if added is None:
-        return _render_page(site, request, principal, problem=problem, draft=draft)
-    return _render_page(
-        site, request, principal, link={"name": added.name, "address": added.login_link}
-    )
+        return _show(site, request, principal, problem=problem, draft=draft)
+    link = {"name": added.name, "address": added.login_link}
+    return _show(site, request, principal, link=link)
 
 
 @pages.post("/users/{user_id}")
 def submit_change(
     site: AnySite, request: Request, principal: Admin, user_id: str, form: Form
 ) -> Response:
+    said: dict[str, object] = {
+        "roles": form.all("roles"),
+        "name": form.text("name").strip() or None,
+    }
     user, problem = attempt(
-        lambda: _change_from_form(site, principal, user_id, form), ConfigurationError
+        lambda: change_user(site, principal, user_id, validate(UserChange, said)),
+        ConfigurationError,
     )
     notice = f"Saved {user.name}." if user else None
-    return _render_page(site, request, principal, notice=notice, problem=problem)
+    return _show(site, request, principal, notice=notice, problem=problem, opened=user_id)
 
 
 @pages.post("/users/{user_id}/login-link")
 def submit_login_link(site: AnySite, request: Request, principal: Admin, user_id: str) -> Response:
     made, problem = attempt(lambda: login_link(site, principal, user_id))
     if made is None:
-        return _render_page(site, request, principal, problem=problem)
-    return _render_page(
-        site,
-        request,
-        principal,
-        link={"name": site.store.users.get(user_id).name, "address": made.login_link},
-    )
+        return _show(site, request, principal, problem=problem)
+    link = {"name": site.store.users.get(user_id).name, "address": made.login_link}
+    return _show(site, request, principal, link=link)
 
 
 @pages.post("/users/{user_id}/disable")
 def disable(site: AnySite, request: Request, principal: Admin, user_id: str) -> Response:
-    return _set_disabled(site, request, principal, user_id, disabled=True)
+    ended = "{} can no longer log in; all sessions and tokens ended."
+    return _set_disabled(site, request, principal, user_id, ended)
 
 
 @pages.post("/users/{user_id}/enable")
 def enable(site: AnySite, request: Request, principal: Admin, user_id: str) -> Response:
-    return _set_disabled(site, request, principal, user_id, disabled=False)
+    return _set_disabled(site, request, principal, user_id, "{} can log in again.")
 
 
 def _set_disabled(
-    site: Site, request: Request, principal: Principal, user_id: str, *, disabled: bool
+    site: Site, request: Request, principal: Principal, user_id: str, words: str
 ) -> Response:
+    asked = UserChange(disabled=request.url.path.endswith("/disable"))
     user, problem = attempt(
-        lambda: change_user(site, principal, user_id, UserChange(disabled=disabled)),
-        ConfigurationError,
+        lambda: change_user(site, principal, user_id, asked), ConfigurationError
     )
-    notice = (
-        f"{user.name} can no longer log in; all sessions and tokens ended."
-        if user and disabled
-        else f"{user.name} can log in again."
-        if user
-        else None
-    )
-    return _render_page(site, request, principal, notice=notice, problem=problem)
+    notice = words.format(user.name) if user else None
+    return _show(site, request, principal, notice=notice, problem=problem)
 
 
-def _change_from_form(site: Site, principal: Principal, user_id: str, form: Fields) -> User:
-    said: dict[str, object] = {
-        "roles": form.all("roles"),
-        "name": form.text("name").strip() or None,
-    }
-    return change_user(site, principal, user_id, validate(UserChange, said))
-
-
-def _render_page(
+def _show(
     site: Site,
     request: Request,
     principal: Principal,
     *,
-    notice: str | None = None,
-    problem: Problem | None = None,
-    link: dict[str, str | None] | None = None,
-    draft: dict[str, object] | None = None,
     asked: Filter = Filter(),  # noqa: B008 (frozen)
+    problem: Problem | None = None,
+    **more: Any,
 ) -> Response:
-    return render_list(
-        USERS,
-        request,
-        site,
-        principal,
-        ListPage(asked, _list_users(site, asked), problem=problem),
-        notice=notice,
-        sees_votes=principal.may(Permission.VOTES_READ),
-        roles=list(Role),
-        link=link,
-        draft=draft or {"email": "", "name": "", "roles": None},
-    )
-
-
-def _list_users(site: Site, asked: Filter) -> Page[User]:
-    """List users by e-mail address. Cursors contain ids, so that access logs contain no
-    addresses.
-    """
-    place = parse_cursor(asked.cursor, str)
-    try:
-        found = site.store.users.page(after=place[0] if place else None, limit=asked.limit)
-    except NotFound:
-        raise cursor_problem() from None
-    return Page(
-        items=found,
-        next=make_cursor(found[-1].user_id) if len(found) == asked.limit else None,
-    )
+    """`more`: a notice, a login link that is shown once, or the draft of a refused user."""
+    more = {"link": None, "draft": {"email": "", "name": "", "roles": None}} | more
+    return show_list(USERS, request, site, principal, asked, problem=problem, **more)

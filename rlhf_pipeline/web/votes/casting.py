@@ -1,6 +1,6 @@
 """Turns a submitted vote into a recorded one: sides, terms, times and receipt."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,7 +11,7 @@ from rlhf_pipeline.api_types.votes import BatchResult, VoteFields, VoteInBatch, 
 from rlhf_pipeline.errors import IdempotencyConflict, PipelineError
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Vote, VoteDetails
-from rlhf_pipeline.web.annotate.cards import CardContent
+from rlhf_pipeline.web.annotate.cards import CardContent, swap_side
 from rlhf_pipeline.web.problems import Problem, problem_of
 from rlhf_pipeline.web.site import Site, Terms
 
@@ -108,7 +108,9 @@ def prepare_vote(
         annotator_kind=AnnotatorKind.HUMAN
         if principal.user.kind == "person"
         else AnnotatorKind.MACHINE,
-        choice=_map_choice(content, sent.choice),
+        choice=Choice(swap_side(sent.choice.value, content.card.is_swapped))
+        if content
+        else sent.choice,
         strength=sent.strength,
         reason=sent.reason or None,
         stated_confidence=sent.stated_confidence,
@@ -135,21 +137,14 @@ def swap_sides(is_swapped: bool | None, details: VoteDetails) -> VoteDetails:
     return details.model_copy(
         update={
             "dimensions": {
-                name: _SWAPPED.get(side, side) for name, side in details.dimensions.items()
+                name: swap_side(side, is_swapped) for name, side in details.dimensions.items()
             },
             "highlights": tuple(
-                h.model_copy(update={"side": _SWAPPED[h.side]}) for h in details.highlights
+                h.model_copy(update={"side": swap_side(h.side, is_swapped)})
+                for h in details.highlights
             ),
         }
     )
-
-
-def swap_choice(is_swapped: bool | None, choice: str) -> str:
-    """Map a choice to the sides of the card, or back."""
-    return _SWAPPED.get(choice, choice) if is_swapped else choice
-
-
-_SWAPPED: Mapping[str, Any] = {"a": "b", "b": "a"}
 
 
 def _find_content(site: Site, principal: Principal, sent: VoteFields) -> CardContent | None:
@@ -295,10 +290,6 @@ def _build_details(content: CardContent | None, sent: VoteFields) -> VoteDetails
         dimensions=dict(sent.dimensions), highlights=tuple(sent.highlights), flags=tuple(flags)
     )
     return swap_sides(content.card.is_swapped if content else None, said)
-
-
-def _map_choice(content: CardContent | None, choice: Choice) -> Choice:
-    return Choice(content.swap_side(choice.value)) if content is not None else choice
 
 
 def _restore_first_values(site: Site, sent: VoteFields, new: NewVote) -> NewVote:

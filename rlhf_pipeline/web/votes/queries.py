@@ -2,13 +2,14 @@
 
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.filters import VoteFilter
+from rlhf_pipeline.permissions import Principal
 from rlhf_pipeline.records import ListedVote
 from rlhf_pipeline.web.lists import make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
 
-def votes(site: Site, only: VoteFilter) -> Page[ListedVote]:
+def votes(site: Site, _: Principal, only: VoteFilter) -> Page[ListedVote]:
     """Votes, newest first. Raises Problem 422 for a mark with filters other than the annotator."""
     place = parse_cursor(only.cursor, int)
     before = place[0] if place else None

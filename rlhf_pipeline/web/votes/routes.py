@@ -1,7 +1,6 @@
 """Routes of votes: cast one or many, list them."""
 
-from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
@@ -10,20 +9,16 @@ from rlhf_pipeline.api_types.filters import VoteFilter
 from rlhf_pipeline.api_types.votes import Batch, BatchResults, VoteFields, VoteReceipt
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import ListedVote
-from rlhf_pipeline.web.forms import attempt
 from rlhf_pipeline.web.lists import (
     VOTE_FLAG_WORDS,
     FilterField,
-    ListPage,
     RowList,
     as_choices,
     list_annotators,
     list_categories,
     list_sources,
     page_filter,
-    render_list,
-    send_csv,
-    wants_csv,
+    show_list,
 )
 from rlhf_pipeline.web.quality.routes import WORDS
 from rlhf_pipeline.web.rendering import names_for
@@ -37,13 +32,53 @@ Annotator = Annotated[Principal, Depends(needs(Permission.VOTES_CAST))]
 Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
 Asked = Annotated[VoteFilter, Query()]
 Shown = Annotated[VoteFilter, page_filter(VoteFilter)]
-VOTES = RowList("Votes", "/votes", "votes/page.html", ListedVote, key="vote_id")
 STATUSES: dict[str, str] = {
     "counting": "counts",
     "replaced": "replaced by a later vote",
     "not_counting": "followed by a later judgement",
 }
 BLINDNESS = {"true": "could not read others' votes", "false": "could read others' votes"}
+
+
+def _list_fields(site: Site, principal: Principal) -> list[FilterField]:
+    annotators = list_annotators(site, names_for(site, principal))
+    return [
+        FilterField("q", "Words in reason or prompt", "search"),
+        FilterField("annotator_id", "Annotator", choices=annotators),
+        FilterField("status", "Status", choices=STATUSES),
+        FilterField("flag", "Flag", choices=VOTE_FLAG_WORDS),
+        FilterField("is_blind", "Blind", choices=BLINDNESS),
+        FilterField("category", "Category", choices=as_choices(list_categories(site))),
+        FilterField("source", "Source", choices=as_choices(list_sources(site))),
+        FilterField("mark", "Mark", choices=WORDS),
+        FilterField("since", "Days", "days"),
+        FilterField("up_to", "up to vote", "given"),
+        FilterField("comparison_id", "comparison", "given"),
+    ]
+
+
+def _describe(site: Site, principal: Principal, page: Page[ListedVote]) -> dict[str, Any]:
+    ids = [vote.comparison_id for vote in page.items]
+    may_read = principal.may(Permission.COMPARISONS_READ)
+    texts = site.store.comparisons.texts(ids) if may_read else {}
+    return {
+        "prompts": {one: known.prompt for one, known in texts.items()},
+        "names": names_for(site, principal),
+        "flags": VOTE_FLAG_WORDS,
+    }
+
+
+VOTES = RowList(
+    "Votes",
+    "/votes",
+    "votes/page.html",
+    ListedVote,
+    key="vote_id",
+    read=queries.votes,
+    fields=_list_fields,
+    describe=_describe,
+    count=lambda site: site.store.votes.max_seq(),
+)
 
 
 @api.post("/votes", status_code=201, response_model=VoteReceipt, responses=problem_responses(404))
@@ -60,54 +95,13 @@ def cast_batch(site: AnySite, principal: Annotator, body: Batch) -> BatchResults
 
 
 @api.get("/votes")
-def read(site: AnySite, _: Reader, asked: Asked) -> Page[ListedVote]:
+def read(site: AnySite, principal: Reader, asked: Asked) -> Page[ListedVote]:
     """Recorded votes, newest first. A page that searches is short where few votes match, and may
     still have a `next`.
     """
-    return queries.votes(site, asked)
+    return queries.votes(site, principal, asked)
 
 
 @pages.get("/votes")
 def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
-    if wants_csv(request):
-        return send_csv(VOTES, asked, lambda part: queries.votes(site, part))
-    page, problem = attempt(lambda: queries.votes(site, asked))
-    page = page or Page[ListedVote](items=[], next=None)
-    names = names_for(site, principal)
-    texts = (
-        site.store.comparisons.texts([vote.comparison_id for vote in page.items])
-        if principal.may(Permission.COMPARISONS_READ)
-        else {}
-    )
-    return render_list(
-        VOTES,
-        request,
-        site,
-        principal,
-        ListPage(
-            asked,
-            page,
-            fields=_list_fields(site, names),
-            n_rows=site.store.votes.max_seq(),
-            problem=problem,
-        ),
-        prompts={one: known.prompt for one, known in texts.items()},
-        names=names,
-        flags=VOTE_FLAG_WORDS,
-    )
-
-
-def _list_fields(site: Site, names: Mapping[str, str]) -> list[FilterField]:
-    return [
-        FilterField("q", "Words in reason or prompt", "search"),
-        FilterField("annotator_id", "Annotator", choices=list_annotators(site, names)),
-        FilterField("status", "Status", choices=STATUSES),
-        FilterField("flag", "Flag", choices=VOTE_FLAG_WORDS),
-        FilterField("is_blind", "Blind", choices=BLINDNESS),
-        FilterField("category", "Category", choices=as_choices(list_categories(site))),
-        FilterField("source", "Source", choices=as_choices(list_sources(site))),
-        FilterField("mark", "Mark", choices=WORDS),
-        FilterField("since", "Days", "days"),
-        FilterField("up_to", "up to vote", "given"),
-        FilterField("comparison_id", "comparison", "given"),
-    ]
+    return show_list(VOTES, request, site, principal, asked)
