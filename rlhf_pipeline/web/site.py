@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from rlhf_pipeline.web.calibration.probe_counter import ProbeResult
     from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFit
     from rlhf_pipeline.web.drift.reports import DriftReports
-    from rlhf_pipeline.web.home.stages import StageFile
+    from rlhf_pipeline.web.home.answers import StageState
     from rlhf_pipeline.web.predictions.completer import Completer
     from rlhf_pipeline.web.predictions.predictor import Predictor
     from rlhf_pipeline.web.preferences.sums_reader import PreferenceReader
@@ -88,7 +88,7 @@ class Site:
             ),
             cache_times.stages_s,
         )
-        self.stage_files = CachedValue(self._find_stage_files, cache_times.stages_s)
+        self.stages = CachedValue(self._find_stages, cache_times.stages_s)
         self.metrics_text = CachedValue(self._render_metrics, cache_times.scrape_s)
         self._cache_times = cache_times
         self._probes: ExpiringCache[ProbeFilter, ProbeResult] = ExpiringCache(
@@ -107,10 +107,10 @@ class Site:
 
         return CachedValue(lambda: find_known_answers(self.store, self.files), READ_AGAIN_S)
 
-    def _find_stage_files(self) -> dict[str, StageFile]:
-        from rlhf_pipeline.web.home.stages import find_stage_files
+    def _find_stages(self) -> list[StageState]:
+        from rlhf_pipeline.web.home.stages import find_stages
 
-        return find_stage_files(self.files)
+        return find_stages(self.files)
 
     @cached_property
     def quality(self) -> CachedValue[dict[str, MarkedVotes]]:

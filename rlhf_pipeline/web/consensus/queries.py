@@ -8,6 +8,7 @@ from pydantic import Field
 
 from rlhf_pipeline.api_types.base import Answer, Page
 from rlhf_pipeline.api_types.filters import Filter
+from rlhf_pipeline.permissions import Principal
 from rlhf_pipeline.records import Adjudication, Choice
 from rlhf_pipeline.votes.consensus import (
     SHARES_APART,
@@ -17,7 +18,6 @@ from rlhf_pipeline.votes.consensus import (
     consensus,
 )
 from rlhf_pipeline.votes.model_consensus import consensus_by_model
-from rlhf_pipeline.web.auth import Principal
 from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFit
 from rlhf_pipeline.web.lists import make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.problems import Problem

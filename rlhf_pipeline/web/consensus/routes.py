@@ -63,6 +63,7 @@ def _describe(site: Site, principal: Principal, page: Page[ConsensusOut]) -> dic
         "texts": site.store.comparisons.texts(ids) if may_read else {},
         "names": names_for(site, principal),
         "people": offers.list_people(site, principal),
+        "has_votes": site.store.votes.max_seq() > 0,
         "min_votes": queries.params_of(site).min_votes,
     }
 

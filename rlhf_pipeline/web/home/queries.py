@@ -1,7 +1,7 @@
 """Composes the state of the project from the store and the metric points."""
 
-from collections.abc import Iterator, Sequence
-from datetime import date, datetime, timedelta
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime, timedelta
 
 from rlhf_pipeline.api_types.filters import AlertFilter
 from rlhf_pipeline.api_types.project import DecisionOut
@@ -30,7 +30,6 @@ from rlhf_pipeline.web.home.headline import write_headline
 from rlhf_pipeline.web.home.stages import (
     STAGE_JOBS,
     count_failed_runs,
-    describe_gate_stages,
     describe_stages,
 )
 from rlhf_pipeline.web.runs.routes import (
@@ -60,8 +59,10 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
     now = site.store.database.clock.now()
     points = let_silence_grow(site.store.metric_points.latest(NOW_FIGURES), now)
     running = site.store.heartbeats.find_recent(site.settings.dead_after_seconds)
-    stages = describe_stages(site.stage_files(), [each.job for each in running], points, now.date())
+    failed = count_failed_runs(points, now.date())
+    jobs = [each.job for each in running]
     gate = site.store.gates.latest()
+    stages = tuple(describe_stages(site.stages(), gate, jobs, failed, now.date()))
     champions = _read_champions(site)
     served = next((one.label for one in champions if one.kind == "reward_model"), None)
     figures = _read_figures(site, served)
@@ -74,13 +75,13 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
         measured_at=now,
         headline=write_headline(site, principal, champions, last_gate),
         attention=(
-            *_find_stopped_work(stages, n_alerts, points, automations, now.date()),
+            *_find_stopped_work(stages, n_alerts, points, automations, failed),
             *_find_drift(site),
             *_find_low_accuracy(figures, served),
             *_find_toy_policy(site),
         ),
         next_steps=() if work.n_votes else tuple(_list_next_steps(site, principal)),
-        stages=(*stages, *describe_gate_stages(gate, now.date())),
+        stages=stages,
         next_run=_find_next_run(automations),
         champions=champions,
         figures=figures,
@@ -108,7 +109,7 @@ def _find_stopped_work(
     n_alerts: int,
     points: Sequence[MetricPoint],
     automations: AutomationsOut,
-    today: date,
+    failed_runs: Mapping[str, int],
 ) -> Iterator[Attention]:
     if n_alerts:
         yield Attention(text=f"{format_count(n_alerts, 'alert')} open", link="/alerts")
@@ -117,9 +118,7 @@ def _find_stopped_work(
         yield Attention(text=f"not made, because runs failed: {names}", link="/runs?state=failed")
     named = {job for stage in failed for job in STAGE_JOBS[stage]}
     if others := [
-        f"{format_count(n, 'run')} of {job}"
-        for job, n in count_failed_runs(points, today).items()
-        if job not in named
+        f"{format_count(n, 'run')} of {job}" for job, n in failed_runs.items() if job not in named
     ]:
         yield Attention(text=f"failed today: {', '.join(others)}", link="/runs?state=failed")
     silence = next((p.value for p in points if p.name == SILENCE), None)

@@ -1,7 +1,6 @@
 """The stages of the loop as the home page shows them, from files, heartbeats and failed runs."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import PurePosixPath
 
@@ -27,19 +26,10 @@ STAGE_JOBS: dict[str, tuple[str, ...]] = {
 COUNTED = ("prompts", "completions", "votes", "retraining_set")  # stages whose rows mean something
 
 
-@dataclass(frozen=True)
-class StageFile:
-    """The newest file of a stage."""
-
-    made_at: datetime
-    day: date | None
-    n_rows: int | None
-
-
-def find_stage_files(files: Artefacts) -> dict[str, StageFile]:
-    """The newest file of each stage that has one: of the newest day, or of the stage itself."""
+def find_stages(files: Artefacts) -> list[StageState]:
+    """The newest file of each stage: of the newest day, or of the stage itself."""
     whole = {PurePosixPath(name).stem: at for name, at in list_written(files.base).items()}
-    found = {}
+    found = []
     for stage in STAGE_JOBS:
         by_day = {
             day: written_at
@@ -47,10 +37,11 @@ def find_stage_files(files: Artefacts) -> dict[str, StageFile]:
             if (day := _parse_day(name))
         }
         times = [*by_day.values(), *([whole[stage]] if stage in whole else [])]
-        if times:
-            newest = max(by_day, default=None)
-            n_rows = _count_rows(files, stage, newest) if stage in COUNTED else None
-            found[stage] = StageFile(max(times), newest, n_rows)
+        newest = max(by_day, default=None)
+        note = _count_rows(files, stage, newest) if times and stage in COUNTED else ""
+        found.append(
+            _describe(stage, max(times, default=None), note).model_copy(update={"day": newest})
+        )
     return found
 
 
@@ -64,65 +55,44 @@ def count_failed_runs(points: Sequence[MetricPoint], today: date) -> dict[str, i
 
 
 def describe_stages(
-    files: Mapping[str, StageFile],
+    stages: Sequence[StageState],
+    gate: GateDecision | None,
     running: Sequence[str],
-    points: Sequence[MetricPoint],
+    failed: Mapping[str, int],
     today: date,
-) -> tuple[StageState, ...]:
-    """`running` are the jobs of living runs; of `points`, the failed runs of today count."""
-    failed = count_failed_runs(points, today)
-    return tuple(
-        _describe_stage(stage, files.get(stage), set(jobs) & set(running), n_failed, today)
-        for stage, jobs in STAGE_JOBS.items()
-        for n_failed in [sum(failed.get(job, 0) for job in jobs)]
-    )
-
-
-def _describe_stage(
-    stage: str, file: StageFile | None, running: set[str], n_failed: int, today: date
-) -> StageState:
-    is_of_today = file is not None and file.made_at.date() == today
-    return StageState(
-        stage=stage,
-        state="running"
-        if running
-        else "today"
-        if is_of_today
-        else "failed"
-        if n_failed
-        else "earlier"
-        if file
-        else "never",
-        made_at=file.made_at if file else None,
-        day=file.day if file else None,
-        note="" if file is None or file.n_rows is None else format_count(file.n_rows, "row"),
-        n_failed_runs=n_failed,
-    )
-
-
-def describe_gate_stages(gate: GateDecision | None, today: date) -> tuple[StageState, StageState]:
-    """The last evaluation and what the gate decided on it, which no file of a stage tells."""
+) -> Iterator[StageState]:
+    """The stages with their state of today, then the last evaluation and what the gate decided on
+    it, which no file of a stage tells. `running`: jobs of living runs; `failed`: runs by job.
+    """
     evaluation = gate.evaluation if gate else None
     rate = evaluation.win_rate if evaluation else None
-    found = {
-        "evaluation": (
-            evaluation.evaluated_at if evaluation else None,
-            f"wins {rate.value:.0%} [{rate.low:.0%}, {rate.high:.0%}]" if rate else "",
-        ),
-        "gate": (gate.decided_at if gate else None, gate.verdict if gate else ""),
-    }
-    first, second = (
-        StageState(
-            stage=stage,
-            state="never" if at is None else "today" if at.date() == today else "earlier",
-            made_at=at,
-            day=None,
-            note=note,
-            n_failed_runs=0,
-        )
-        for stage, (at, note) in found.items()
+    won = f"wins {rate.value:.0%} [{rate.low:.0%}, {rate.high:.0%}]" if rate else ""
+    judged = (
+        _describe("evaluation", evaluation.evaluated_at if evaluation else None, won),
+        _describe("gate", gate.decided_at if gate else None, gate.verdict if gate else ""),
     )
-    return first, second
+    for stage in (*stages, *judged):
+        jobs = STAGE_JOBS.get(stage.stage, ())
+        n_failed = sum(failed.get(job, 0) for job in jobs)
+        state = stage.state
+        if set(jobs) & set(running):
+            state = "running"
+        elif stage.made_at and stage.made_at.date() == today:
+            state = "today"
+        elif n_failed:
+            state = "failed"
+        yield stage.model_copy(update={"state": state, "n_failed_runs": n_failed})
+
+
+def _describe(stage: str, made_at: datetime | None, note: str) -> StageState:
+    return StageState(
+        stage=stage,
+        state="earlier" if made_at else "never",
+        made_at=made_at,
+        day=None,
+        note=note,
+        n_failed_runs=0,
+    )
 
 
 def _parse_day(name: str) -> date | None:
@@ -133,8 +103,9 @@ def _parse_day(name: str) -> date | None:
         return None
 
 
-def _count_rows(files: Artefacts, stage: str, day: date | None) -> int | None:
+def _count_rows(files: Artefacts, stage: str, day: date | None) -> str:
     try:
-        return len(files.read_frame(stage, day.isoformat() if day else None))
+        frame = files.read_frame(stage, day.isoformat() if day else None)
+        return format_count(len(frame), "row")
     except ArtefactError:  # the stage itself reports a damaged file; here the count is unknown
-        return None
+        return ""
