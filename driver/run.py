@@ -12,7 +12,6 @@ from rlhf_pipeline.errors import ConfigurationError
 from sensors.runs import RUN_KEY_TAG
 
 DAILY_JOBS = ("collection", "feedback")
-JOBS = (*DAILY_JOBS, "learning", "retraining")
 
 
 @dataclass(frozen=True)

@@ -97,11 +97,6 @@ def probe_groups(
     return calibration_by_group(predicted, groups)
 
 
-def reliability_bins(reflections: pd.DataFrame, votes: pd.DataFrame) -> tuple[ReliabilityBin, ...]:
-    """Only the reliability table of `probe_model`; empty without votes for a or b."""
-    return _bins(_judged_with_prompts(reflections, votes))
-
-
 def _judged_with_prompts(reflections: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
     """`judged_predictions` with the uncalibrated `p_raw` and a column `prompt`, because errors on
     one prompt are correlated.

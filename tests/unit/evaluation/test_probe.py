@@ -11,7 +11,6 @@ from rlhf_pipeline.evaluation.probe import (
     probe_groups,
     probe_model,
     rank_pairs,
-    reliability_bins,
 )
 from rlhf_pipeline.frames import PREDICTIONS, VOTES, check_frame
 from rlhf_pipeline.reflection import reflect
@@ -68,7 +67,7 @@ EDGES = (
 def test_every_bin_lists_as_many_votes_as_it_counts_at_its_edges_too():
     votes = cast("ab" * (len(EDGES) // 2))
     reflections = reflect(predicted(EDGES), votes)
-    bins = reliability_bins(reflections, votes)
+    bins = probe_model(reflections, votes).bins
     listed = [pairs_of_bin(reflections, found) for found in bins]
     for found, rows in zip(bins, listed, strict=True):
         pd.testing.assert_frame_equal(pairs_of_bin(judged_rows(reflections), found), rows)
@@ -82,7 +81,7 @@ def test_every_bin_lists_as_many_votes_as_it_counts_at_its_edges_too():
 def test_the_wrongly_predicted_come_first_whoever_was_asked_first():
     votes = pd.concat([cast("abb"), cast("baa", "bob", 4)])
     reflections = reflect(predicted([0.91, 0.92, 0.09]), votes)
-    (found,) = reliability_bins(reflections, votes)
+    (found,) = probe_model(reflections, votes).bins
     rows = pairs_of_bin(reflections.sample(frac=1, random_state=1), found)
     assert rows["seq"].tolist() == [2, 4, 6, 1, 3, 5]
     assert rows["wrong"].tolist() == [True] * 3 + [False] * 3
