@@ -225,3 +225,18 @@ def _strip(value: Any) -> Any:
     if isinstance(value, list):
         return [_strip(one) for one in value]
     return value.strip() if isinstance(value, str) else value
+
+
+class ProbeFilter(DayFilter):
+    """Which predictions are compared with which later votes."""
+
+    reward_model: Value = Field(
+        default=None,
+        description="Reward model as name@version; default the one that predicted last.",
+    )
+    calibrator: Value = Field(
+        default=None, description="Calibrator as method@version; default all of that model."
+    )
+    category: Value = None
+    source: Value = None
+    group: Value = Field(default=None, description="Of annotators.")

@@ -14,6 +14,7 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from rlhf_pipeline.api_types.filters import ProbeFilter
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.metric_catalogue import METRICS, let_silence_grow, reset_past_counts
 from rlhf_pipeline.records import AnnotationRules, AnnotatorKind
@@ -23,7 +24,6 @@ from rlhf_pipeline.store.vote_lists import DayTally
 from rlhf_pipeline.telemetry.prometheus import RequestCounts, render_metrics
 from rlhf_pipeline.web.annotate.cards import CardDealer
 from rlhf_pipeline.web.auth import Auth
-from rlhf_pipeline.web.calibration.probe_counter import ProbeFilter
 from rlhf_pipeline.web.memory_cache import CachedValue, CacheTimes, DayFigures, ExpiringCache
 from rlhf_pipeline.web.progress.vote_counts import count_votes
 from rlhf_pipeline.web.readiness import ReadinessCheck

@@ -5,11 +5,11 @@ from typing import Annotated
 from fastapi import Depends, Path, Query
 
 from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.filters import ProbeFilter
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import Text
 from rlhf_pipeline.web.calibration import queries
 from rlhf_pipeline.web.calibration.log import CalibrationOut
-from rlhf_pipeline.web.calibration.probe_counter import ProbeFilter
 from rlhf_pipeline.web.calibration.queries import ProbedPair, ProbedPairFilter, ProbeOut
 from rlhf_pipeline.web.lists import Paged
 from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses

@@ -4,9 +4,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 import pandas as pd
-from pydantic import Field
 
-from rlhf_pipeline.api_types.filters import DayFilter, Value
+from rlhf_pipeline.api_types.filters import ProbeFilter
 from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS, Groups
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.evaluation.probe import Probe, judged_rows, probe_groups, probe_model
@@ -22,21 +21,6 @@ from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS, name_annotator_
 from rlhf_pipeline.votes.counting import counting
 
 NEWEST = 1_000  # votes for a side: enough to know a share within three percentage points
-
-
-class ProbeFilter(DayFilter):
-    """Which predictions are compared with which later votes."""
-
-    reward_model: Value = Field(
-        default=None,
-        description="Reward model as name@version; default the one that predicted last.",
-    )
-    calibrator: Value = Field(
-        default=None, description="Calibrator as method@version; default all of that model."
-    )
-    category: Value = None
-    source: Value = None
-    group: Value = Field(default=None, description="Of annotators.")
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ import pandas as pd
 from pydantic import Field
 
 from rlhf_pipeline.api_types.base import Answer, Page
-from rlhf_pipeline.api_types.filters import Filter, GroupFilter, Value
+from rlhf_pipeline.api_types.filters import Filter, GroupFilter, ProbeFilter, Value
 from rlhf_pipeline.calibration.dimension_calibration import DIMENSION
 from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
 from rlhf_pipeline.errors import NotEnoughData
@@ -24,7 +24,7 @@ from rlhf_pipeline.records import (
 from rlhf_pipeline.store.calibrations import LoggedCalibration
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
 from rlhf_pipeline.web.calibration.log import CalibrationOut, describe_entries, find_serving_version
-from rlhf_pipeline.web.calibration.probe_counter import ProbeFilter, ProbeResult
+from rlhf_pipeline.web.calibration.probe_counter import ProbeResult
 from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
