@@ -197,10 +197,9 @@ class AuditFilter(Filter):
     object_id: Value = None
 
 
-class GroupFilter(DayFilter):
-    """Which votes or figures: of a model and of a group of comparisons or annotators, by day."""
+class PartFilter(DayFilter):
+    """Which votes or figures: of a group of comparisons or annotators, by day."""
 
-    model: Value = None
     category: Value = None
     source: Value = Field(default=None, description="Data set, or `this project`.")
     group: Value = Field(default=None, description="Of annotators.")
@@ -210,6 +209,24 @@ class GroupFilter(DayFilter):
         """The chosen group of comparisons of each grouping."""
         chosen = {"category": self.category, "source": self.source}
         return {by: group for by, group in chosen.items() if group is not None}
+
+
+class GroupFilter(PartFilter):
+    """The same, of a model."""
+
+    model: Value = None
+
+
+class ProbeFilter(PartFilter):
+    """Which predictions are compared with which later votes."""
+
+    reward_model: Value = Field(
+        default=None,
+        description="Reward model as name@version; default the one that predicted last.",
+    )
+    calibrator: Value = Field(
+        default=None, description="Calibrator as method@version; default all of that model."
+    )
 
 
 class PointFilter(DatedFilter):
@@ -225,18 +242,3 @@ def _strip(value: Any) -> Any:
     if isinstance(value, list):
         return [_strip(one) for one in value]
     return value.strip() if isinstance(value, str) else value
-
-
-class ProbeFilter(DayFilter):
-    """Which predictions are compared with which later votes."""
-
-    reward_model: Value = Field(
-        default=None,
-        description="Reward model as name@version; default the one that predicted last.",
-    )
-    calibrator: Value = Field(
-        default=None, description="Calibrator as method@version; default all of that model."
-    )
-    category: Value = None
-    source: Value = None
-    group: Value = Field(default=None, description="Of annotators.")

@@ -26,7 +26,7 @@ from rlhf_pipeline.reports.chart import (
     round_ticks,
     to_numbers,
 )
-from rlhf_pipeline.reports.words import shorten
+from rlhf_pipeline.reports.words import name_models, shorten
 
 GROUPINGS = ("category", "source")
 MAX_LANES = 20  # groups in a panel
@@ -67,7 +67,7 @@ def chart_before_after(report: CalibrationReport, groups: Mapping[str, str]) -> 
     all pairs, or of the chosen group of each grouping, a dimension's head among them. Groups too
     small for intervals are withheld.
     """
-    name = f"{report.reward_model}, {report.method}"
+    name = f"{name_models(report.reward_model)}, {report.method}"
     notes: list[str] = []
     parts: list[_Measured] = []
     for part in _parts_of(report, groups):

@@ -20,6 +20,7 @@ from rlhf_pipeline.reports.chart import (
     percent_ticks,
     round_ticks,
 )
+from rlhf_pipeline.reports.words import name_models
 
 TITLE = "Models in production, by day"
 NO_FIGURES = (
@@ -64,7 +65,9 @@ def _panel(name: str, points: Sequence[MetricPoint], roles: dict[str, Role], x: 
         of = sorted((p for p in points if p.labels["model"] == model), key=lambda p: p.day)
         intervals = [_interval(point) for point in of]
         ends += list_ends(intervals)
-        series += day_curves([point.day for point in of], intervals, role=role, name=model)
+        series += day_curves(
+            [point.day for point in of], intervals, role=role, name=name_models(model)
+        )
     return Panel(
         title=_describe(name),
         x=x,

@@ -18,6 +18,7 @@ from rlhf_pipeline.reports.chart import (
     point_series,
     round_ticks,
 )
+from rlhf_pipeline.reports.words import name_models
 
 ACCURACY, CEILING, ECE = VERSION_METRICS = (
     "versions.accuracy",
@@ -42,7 +43,7 @@ def chart_versions(points: Sequence[MetricPoint], model: str | None = None) -> C
     current = [p for p in run if model in (None, p.labels["reward_model"])]
     labels = sorted({p.labels["reward_model"] for p in current}, key=_number)
     if newest is None or not labels:
-        note = f"The newest run did not measure {model}." if run else NO_VERSIONS
+        note = f"The newest run did not measure {name_models(model or '')}." if run else NO_VERSIONS
         return Chart(kind="versions", title=TITLE, alt=TITLE, panels=(), notes=(note,))
     found = {(p.name, p.labels["reward_model"]): p for p in current}
     low = min([0.5, *(p.low or p.value or 0.0 for p in current if p.name != ECE)])
@@ -91,7 +92,7 @@ def chart_versions(points: Sequence[MetricPoint], model: str | None = None) -> C
     return Chart(
         kind="versions",
         title=TITLE,
-        alt=f"{TITLE}, {labels[0]} to {labels[-1]}",
+        alt=name_models(f"{TITLE}, {labels[0]} to {labels[-1]}"),
         panels=panels,
         notes=(
             f"measured on {newest.date()} on {n:,} comparisons of the test split that were judged "

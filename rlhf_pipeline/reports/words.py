@@ -83,6 +83,19 @@ def name_detectors(reason: str) -> str:
     )
 
 
+MODEL_LABEL = re.compile(r"[\w.-]+\.(policy|reward_model)@(\d+)")
+
+
+def name_models(text: str, *, is_first: bool = False) -> str:
+    """The text with the names that people say of a project's models; `is_first`: of a sentence.
+
+    >>> name_models("demo.reward_model@2, refitted"), name_models("none", is_first=True)
+    ('reward model 2, refitted', 'None')
+    """
+    named = MODEL_LABEL.sub(lambda found: f"{found[1].replace('_', ' ')} {found[2]}", text)
+    return f"{named[:1].upper()}{named[1:]}" if is_first else named
+
+
 FIGURE_NAMES = {
     "first_seq": "from vote",
     "n_votes": "votes read",

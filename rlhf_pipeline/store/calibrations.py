@@ -133,13 +133,18 @@ class Calibrations:
         """`log` and the imported reports, in order of fitting."""
         return self._read_reports()
 
-    def entry_keys(self, *, before: EntryKey | None = None, limit: int = 50) -> list[EntryKey]:
-        """(fitted at, reward model, version) of the whole log, the last fitted first, at most
-        `limit`; the next page is `before` the last one.
+    def entry_keys(
+        self, *, before: EntryKey | None = None, limit: int = 50, reward_model: str | None = None
+    ) -> list[EntryKey]:
+        """(fitted at, reward model, version) of the whole log, or of one reward model, the last
+        fitted first, at most `limit`; the next page is `before` the last one.
         """
         order = (calibrations.c.fitted_at, calibrations.c.reward_model, calibrations.c.version)
-        earlier = () if before is None else (_is_before(before),)
-        wanted = select(*order).where(*earlier).order_by(*(c.desc() for c in order)).limit(limit)
+        wanted = select(*order).order_by(*(c.desc() for c in order)).limit(limit)
+        if before is not None:
+            wanted = wanted.where(_is_before(before))
+        if reward_model is not None:
+            wanted = wanted.where(calibrations.c.reward_model == reward_model)
         return [
             (row.fitted_at, row.reward_model, row.version)
             for row in self._database.fetch_all(wanted)

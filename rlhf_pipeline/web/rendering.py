@@ -17,7 +17,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from rlhf_pipeline.errors import PipelineError
 from rlhf_pipeline.intervals import format_estimate
 from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.reports.words import format_count, name_detectors
+from rlhf_pipeline.reports.words import format_count, name_detectors, name_models
 from rlhf_pipeline.web import glossary
 from rlhf_pipeline.web.problems import QUERY, Problem
 from rlhf_pipeline.web.routing import cached_principal, find_principal
@@ -235,6 +235,7 @@ def _make_environment(sections: Mapping[str, Section]) -> Environment:
         "estimate": format_estimate,
         "seconds": _format_seconds,
         "name_detectors": name_detectors,
+        "name_models": name_models,
         "cut": _cut,
         "find_tab": find_tab,
         "spans": split_code_spans,

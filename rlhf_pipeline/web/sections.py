@@ -9,9 +9,7 @@ from rlhf_pipeline.web.alignment import routes as alignment
 from rlhf_pipeline.web.annotate import practice
 from rlhf_pipeline.web.annotate import routes as annotate
 from rlhf_pipeline.web.audit import routes as audit
-from rlhf_pipeline.web.calibration import api as calibration_api
-from rlhf_pipeline.web.calibration import charts as calibration_charts
-from rlhf_pipeline.web.calibration import pages as calibration_pages
+from rlhf_pipeline.web.calibration import routes as calibration
 from rlhf_pipeline.web.clusters import routes as clusters
 from rlhf_pipeline.web.compare import routes as compare
 from rlhf_pipeline.web.comparisons import routes as comparisons
@@ -173,7 +171,7 @@ BUILT_IN = {
         folder=HERE / "alignment",
     ),
     "calibration": Section(
-        (calibration_api.router, calibration_charts.api, calibration_pages.router),
+        (calibration.api, calibration.pages),
         Permission.METRICS_READ,
         place="Models",
         tab="Calibration",
@@ -187,13 +185,6 @@ BUILT_IN = {
         tab="Compare",
         path="/compare",
         folder=HERE / "compare",
-    ),
-    "gates": Section(  # each version's gate is on the page of versions
-        (),
-        Permission.METRICS_READ,
-        place="Models",
-        tab="Gates",
-        path="/evolution#policies",
     ),
     "production": Section(
         (production.api, production.pages),

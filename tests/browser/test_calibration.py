@@ -21,6 +21,7 @@ from rlhf_pipeline.records import (
 from tests.browser.hands import log_in
 from tests.browser.people import People
 from tests.browser.test_access import SIZES, faults
+from tests.policy_versions import put_versions
 
 MODEL = "sky.reward_model@1"
 LATER_VOTES = "[data-chart*=later_votes]"
@@ -194,4 +195,23 @@ def test_full_pages_have_no_fault_that_axe_finds_and_fit(
         page.wait_for_load_state("networkidle")
         assert faults(page) == [], path
         assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[size][0], path
+    page.context.close()
+
+
+def test_a_filter_changes_what_stands_above_the_rows(site: People, browser: Any) -> None:
+    furnish(site)
+    page = opened(browser, site)
+    settled(page)
+    page.locator("[name=until]").fill("2000-01-01")
+    page.get_by_text("No vote of days until 2000-01-01 has a prediction").wait_for()
+    assert page.locator(LATER_VOTES).count() == 0
+    page.context.close()
+
+
+def test_an_address_with_an_anchor_opens_that_version(site: People, browser: Any) -> None:
+    put_versions(site.store, site.settings.frames, site.settings.project)
+    page = opened(browser, site, path="/evolution")
+    page.get_by_role("link", name="Why").click()
+    page.locator("#policy-3 details[open]").wait_for()
+    assert "not above 0.5" in page.locator("#policy-3 .aside li").first.inner_text()
     page.context.close()

@@ -2,6 +2,8 @@
 and nothing of it for who judges blind.
 """
 
+import csv
+import io
 import json
 import time
 import uuid
@@ -359,14 +361,13 @@ def test_an_imported_report_never_serves_and_is_exported_again(web: Web):
 def test_the_page_is_honest_while_there_is_nothing(web: Web):
     with pages(web) as seen:
         page = get_counted_page(seen.browser(web.add("engineer")), f"{seen.url}/calibration").text
-        assert "No comparison has a prediction made before its votes yet" in page
         assert 'id="later-votes" data-refresh' in page
         assert "No calibrator yet" in page
         assert "rlhf import calibration-log" in page
         assert 'class="filters"' not in page
         publish(web, [0.9])
-        page = get_counted_page(seen.browser(web.add("engineer")), f"{seen.url}/calibration").text
-        assert f"No vote for a side has a prediction by {MODEL}" in page
+        page = get_counted_page(seen.browser(web.add("engineer")), f"{seen.url}/calibration")
+        assert "No vote for a side has a prediction by reward model 1 yet" in words(page)
 
 
 def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_votes(web: Web):
@@ -396,21 +397,24 @@ def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_vote
         shown = get("/calibration", model=MODEL, version=1).text
         assert "25 votes" in shown.split('id="later-votes" data-refresh')[1].split("data-chart")[0]
         assert "every access to that split is recorded" in chosen
-        back = f"/calibration?model={MODEL.replace('@', '%40')}&amp;version=1#served"
+        back = f"/calibration?model={MODEL.replace('@', '%40')}&amp;version=1"
         assert back in get("/calibration/pairs", model=MODEL, version=1, bin=0.925).text
         for _ in range(100):
             other = words(get("/calibration", model=MODEL, version=2))
             if "are being counted" not in other:
                 break
             time.sleep(0.05)
-        assert f"No vote for a side has a prediction by {MODEL} through this calibrator" in other
+        assert "has a prediction by reward model 1 through this calibrator yet" in other
         imported = words(get("/calibration", model=MODEL, version=3))
         assert "no predictions here use it" in imported
         assert get("/calibration", model=MODEL, version=9).status_code == 404
         assert get("/calibration", version=1).status_code == 422
-        assert get("/calibration.csv").text.startswith(
-            "reward_model,version,calibrator_version,method,state,fitted_at"
-        )
+        rows = list(csv.DictReader(io.StringIO(get("/calibration", format="csv").text)))
+        assert [(row["version"], row["state"]) for row in rows] == [
+            ("3", "imported"),
+            ("2", "standby"),
+            ("1", "replaced"),
+        ]
 
 
 def test_diagram_and_votes_are_those_of_the_chosen_annotators_and_days(web: Web):

@@ -33,13 +33,15 @@ def test_a_cluster_leads_to_its_rows_and_to_an_offer(web: Web):
         browser = paged.browser(engineer.user)
         browser.follow_redirects = True
         listed = browser.get(f"{server.url}/clusters").text
-        assert "times the errors of the rest" in listed
-        assert "best reachable over all prompts of the day 10%" in " ".join(listed.split())
+        assert "lentils · soup has more errors than the rest on 6 Jan" in listed
+        best = "of the day 10% <small>[6, 15], n = 60</small> is the best reachable"
+        assert best in " ".join(listed.split())
         page = browser.get(f"{server.url}/clusters/{CLUSTER}").text
         assert f'href="/comparisons/{ids[0]}"' in page
         assert ids[2] not in page
         rate = interval_of_share(0.6, 20)
-        assert f"{rate.low:.0%} to {rate.high:.0%}" in " ".join(page.split("Days</h2>")[1].split())
+        span = f"[{rate.low * 100:.0f}, {rate.high * 100:.0f}], n = 20"
+        assert span in " ".join(page.split("Days</h2>")[1].split())
         form = {"which": "cluster", "cluster": CLUSTER, "overlap": "3"}
         offered = browser.post(f"{server.url}/comparisons/offer", data=form).text
         assert "Requested 4 judgements of 2 comparisons" in offered

@@ -63,6 +63,6 @@ def test_a_point_has_its_evidence_and_leads_to_the_tests_of_its_day(paged: Web):
     assert 'href="/votes?day=2026-01-03"' in page
     assert 'href="/drift/2026-01-02"' in page
     assert "is at most 0.01" in page
-    assert "All are about demo.reward_model@1." in page
+    assert "All are about reward model 1." in page
     for cell in ("≥ 0.2</td>", "0.3</td>", '<span class="tag bad">drift</span>'):
         assert cell in page, cell

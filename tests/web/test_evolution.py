@@ -83,11 +83,12 @@ def test_the_evaluation_page_is_served_under_a_policy_of_its_own(web: Web):
         assert "not above 0.5" in shown
         assert "3 labelled by votes" in shown
         words = " ".join(re.sub(r"<[^>]*>", " ", html.unescape(shown)).split())
-        assert "length +7.7% KL 0.100 [0.080, 0.120], n = 30" in words
-        assert words.count("worse in tone, estimated: wins 28% [23, 33], n = 30") == 2
-        assert "Policy 2 and no reward model serve" in words
+        assert "Length +7.7% KL 0.100 [0.080, 0.120], n = 30" in words
+        assert words.count("Worse in tone estimated: wins 28% [23, 33], n = 30") == 2
+        headline = "Policy 2 and no reward model serve; policy 3 was refused for its win rate"
+        assert headline in words
         report = browser.get(f"{server.url}/evolution/2/report")
-        way_back = b'\n<nav><a href="/evolution#policy-2">Evolution</a></nav>'
+        way_back = b'\n<nav><a href="/evolution#policy-2">Versions</a></nav>'
         assert report.content.replace(way_back, b"") == PAGE != report.content
         (policy,) = report.headers.get_list("content-security-policy")
         assert "'sha256-" in policy
@@ -134,7 +135,7 @@ def test_a_reward_model_shows_what_it_predicted_right_since(paged: Web):
     assert Interval.model_validate(one["served_ceiling"]) == ceiling
     shown = paged.browser(paged.add("engineer")).get(f"{paged.url}/evolution").text
     words = " ".join(re.sub(r"<[^>]*>", " ", shown).split())
-    assert "votes predicted right 71% [68, 74], n = 1,191 possible 78% [68, 84], n = 1,576" in words
+    assert "right 71% [68, 74], n = 1,191 ; 78% [68, 84], n = 1,576 is possible" in words
 
 
 @on_sqlite
@@ -161,7 +162,7 @@ def test_an_approver_serves_another_version_with_a_reason(paged: Web, tmp_path: 
     browser = paged.browser(paged.add("approver"))
     page = browser.get(f"{paged.url}/evolution").text
     assert "Policy 1 and no reward model serve" in page
-    assert "Roll back to it" in page
+    assert "Reason to roll back to it" in page
     assert "Serve policy 2</button>" in page
     form = {"model": "demo.policy@1", "reason": " "}
     assert browser.post(f"{paged.url}/evolution/promote", data=form).status_code == 422

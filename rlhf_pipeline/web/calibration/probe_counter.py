@@ -1,15 +1,13 @@
 """Compares served predictions with a model's NEWEST votes, because no point holds a diagram."""
 
-from dataclasses import dataclass, replace
-from datetime import datetime
+from dataclasses import dataclass
 
 import pandas as pd
 
 from rlhf_pipeline.api_types.filters import ProbeFilter
 from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS, Groups
 from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.evaluation.probe import Probe, judged_rows, probe_groups, probe_model
-from rlhf_pipeline.records import GroupCalibration
+from rlhf_pipeline.evaluation.probe import judged_rows, probe_groups, probe_model
 from rlhf_pipeline.reflection import reflect
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.predictions import (
@@ -19,43 +17,37 @@ from rlhf_pipeline.store.predictions import (
 )
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS, name_annotator_groups
 from rlhf_pipeline.votes.counting import counting
+from rlhf_pipeline.web.calibration.answers import ProbeOut
 
 NEWEST = 1_000  # votes for a side: enough to know a share within three percentage points
 
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The result of a count. `judged` is the frame that `pairs_of_bin` reads; `probe` is None
-    without judged predictions.
-    """
+    """The figures, and the judged rows that `pairs_of_bin` reads; None without any."""
 
-    reward_model: str | None
-    has_predicted: bool
-    counted_at: datetime
-    is_cut: bool = False
-    is_withheld: bool = False  # the chosen votes are of too few comparisons or annotators
+    figures: ProbeOut
     judged: pd.DataFrame | None = None
-    probe: Probe | None = None
-    by_group: tuple[GroupCalibration, ...] = ()  # without a chosen group of comparisons
 
 
 def count_probe(store: Store, asked: ProbeFilter) -> ProbeResult:
     """Raises StoreError."""
-    database, now = store.database, store.database.clock.now()
-    label = asked.reward_model or find_newest_predictor(database)
-    nothing = ProbeResult(label, has_predicted=False, counted_at=now)
+    database, label = store.database, asked.reward_model or find_newest_predictor(store.database)
+    nothing = ProbeOut(
+        reward_model=label, calibrator=asked.calibrator, counted_at=database.clock.now()
+    )
     if label is None or not has_predicted(database, label, asked.calibrator):
-        return nothing
+        return ProbeResult(nothing)
     ids, is_cut = find_newest_voted(
         database, label, asked.calibrator, since=asked.since, until=asked.until, limit=NEWEST
     )
-    nothing = replace(nothing, has_predicted=True, is_cut=is_cut)
+    nothing = nothing.model_copy(update={"newest_only": is_cut})
     groups = store.comparisons.groups_of(ids)
     # among the newest votes: to find earlier ones of a rare group would take a scan
-    for by, group in _groups_of(asked).items():
+    for by, group in asked.comparison_groups.items():
         ids = [i for i in ids if groups[by].get(i) == group]
     if not ids:
-        return nothing
+        return ProbeResult(nothing)
     predicted = store.predictions.for_comparisons(ids)
     wanted = predicted["reward_model"] == label
     if asked.calibrator is not None:
@@ -67,20 +59,26 @@ def count_probe(store: Store, asked: ProbeFilter) -> ProbeResult:
     try:
         found = probe_model(reflections, votes)
     except NotEnoughData:  # undone, or without a time
-        return nothing
+        return ProbeResult(nothing)
     judged = judged_rows(reflections)
     has_few_people = asked.group is not None and judged["annotator_id"].nunique() < MIN_ANNOTATORS
     if _selects(asked) and (found.n_comparisons < MIN_PAIRS or has_few_people):
-        return replace(nothing, is_withheld=True)
+        return ProbeResult(nothing.model_copy(update={"is_withheld": True}))
     shown = groups if asked.group is None else _drop_few_people(groups, judged)
-    by_group = () if _groups_of(asked) else probe_groups(reflections, votes, shown)
-    return replace(nothing, judged=judged, probe=found, by_group=by_group)
-
-
-def _groups_of(asked: ProbeFilter) -> dict[str, str]:
-    """The chosen group of comparisons of each grouping."""
-    chosen = {"category": asked.category, "source": asked.source}
-    return {by: group for by, group in chosen.items() if group is not None}
+    figures = {
+        "n_votes": found.n_votes,
+        "n_comparisons": found.n_comparisons,
+        "accuracy": found.metrics.accuracy,
+        "noise_ceiling": found.noise_ceiling,
+        "ece": found.metrics.ece_equal_mass,
+        "ece_debiased": found.metrics.ece_debiased,
+        "slope": found.metrics.slope,
+        "brier": found.metrics.brier,
+        "raw_bins": found.raw_bins,
+        "bins": found.bins,
+        "by_group": () if asked.comparison_groups else probe_groups(reflections, votes, shown),
+    }
+    return ProbeResult(nothing.model_copy(update=figures), judged)
 
 
 def _selects(asked: ProbeFilter) -> bool:

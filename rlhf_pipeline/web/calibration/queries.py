@@ -1,120 +1,34 @@
 """Reads calibrators and probes as each reader may see them."""
 
+from collections.abc import Iterable
 from datetime import datetime
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import urlencode
 
 import pandas as pd
-from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Answer, Page
-from rlhf_pipeline.api_types.filters import Filter, GroupFilter, ProbeFilter, Value
+from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.filters import Filter, ProbeFilter
 from rlhf_pipeline.calibration.dimension_calibration import DIMENSION
 from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.evaluation.probe import find_bin, pairs_of_bin, rank_pairs
 from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import (
-    CalibrationMetrics,
-    Choice,
-    GroupCalibration,
-    Interval,
-    ReliabilityBin,
-)
+from rlhf_pipeline.records import ReliabilityBin
+from rlhf_pipeline.reports.words import name_models
 from rlhf_pipeline.store.calibrations import LoggedCalibration
 from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
-from rlhf_pipeline.web.calibration.log import CalibrationOut, describe_entries, find_serving_version
-from rlhf_pipeline.web.calibration.probe_counter import ProbeResult
-from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor
+from rlhf_pipeline.web.calibration.answers import (
+    CalibrationFilter,
+    CalibrationOut,
+    CalibratorState,
+    ProbedPair,
+    ProbedPairFilter,
+    ProbeOut,
+)
+from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
-
-Confidence = Annotated[
-    float, Field(ge=0.5, le=1, description="Stated confidence that lies in the bin.")
-]
-
-
-class CalibrationFilter(GroupFilter):
-    """A reward model, one of its calibrators, later votes, and a dimension of the rubric."""
-
-    version: int | None = Field(default=None, ge=1, lt=2**31)
-    dimension: Value = None
-
-
-class CalibrationPageFilter(CalibrationFilter, Filter):
-    """The same, and a page of the log of calibrators."""
-
-
-class CalibrationBinFilter(CalibrationPageFilter):
-    """The same, and the votes of one bin."""
-
-    bin: Confidence
-
-
-class ProbedPairFilter(ProbeFilter, Filter):
-    """Which votes in a bin of the diagram."""
-
-    bin: Confidence
-
-
-class ProbeOut(Answer):
-    """Predictions made before their votes, compared with these votes. Without such predictions the
-    figures are null and there are no bins.
-    """
-
-    reward_model: str | None = Field(description="Null before the first prediction.")
-    calibrator: str | None = Field(
-        description="The requested calibrator as method@version; null means all calibrators that "
-        "the model predicted through."
-    )
-    n_votes: int = Field(description="Number of votes for a side that have a prediction.")
-    n_comparisons: int
-    newest_only: bool = Field(description="Whether only the newest votes are counted.")
-    is_withheld: bool = Field(
-        default=False,
-        description="Whether the chosen votes are of too few comparisons or annotators.",
-    )
-    accuracy: Interval | None
-    noise_ceiling: Interval | None = Field(
-        description="Accuracy of a perfect model on the same comparisons; null if unknown."
-    )
-    ece: Interval | None
-    ece_debiased: Interval | None
-    slope: Interval | None
-    brier: Interval | None
-    raw_bins: tuple[ReliabilityBin, ...] = Field(
-        default=(), description="The diagram before calibration, by the uncalibrated confidence."
-    )
-    bins: tuple[ReliabilityBin, ...]
-    by_group: tuple[GroupCalibration, ...] = Field(
-        default=(),
-        description="The figures of each source and category before and after calibration; null "
-        "for too few comparisons, and none where the request chooses a group.",
-    )
-    counted_at: datetime
-
-
-class ProbedPair(Answer):
-    """A vote with its prediction. Fields that the user may not read are null."""
-
-    comparison_id: str
-    seq: int
-    p_raw: float = Field(description="P(a preferred) by the reward model.")
-    p_calibrated: float = Field(description="P(a preferred) after calibration, as served.")
-    prompt: str | None = Field(
-        description="Only for users with `comparisons.read`, like both completions."
-    )
-    completion_a: str | None
-    completion_b: str | None
-    choice: Choice | None = Field(
-        description="Only for users with `votes.read`, like annotator_id, strength and wrong."
-    )
-    strength: int | None
-    annotator_id: str | None
-    wrong: bool | None = Field(
-        description="Whether the vote went against the higher score. Null too where `p_calibrated` "
-        "is exactly 0.5: no side is predicted, and the vote counts half in its bin."
-    )
 
 
 def parts_of(selection: CalibrationFilter) -> dict[str, str]:
@@ -125,15 +39,17 @@ def parts_of(selection: CalibrationFilter) -> dict[str, str]:
     return selection.comparison_groups | dimension
 
 
-def describe_votes(selection: CalibrationFilter) -> list[str]:
+def describe_votes(selection: CalibrationFilter) -> str:
     """The chosen groups and days, for a sentence about votes."""
     since, until = selection.since, selection.until
-    return [
-        *selection.comparison_groups.values(),
-        *([f"group {selection.group}"] if selection.group is not None else []),
-        *([f"days since {since}"] if since else []),
-        *([f"days until {until}"] if until else []),
-    ]
+    return ", ".join(
+        [
+            *selection.comparison_groups.values(),
+            *([f"group {selection.group}"] if selection.group is not None else []),
+            *([f"days since {since}"] if since else []),
+            *([f"days until {until}"] if until else []),
+        ]
+    )
 
 
 def query_of_selection(selection: CalibrationFilter, **more: str) -> str:
@@ -145,7 +61,7 @@ def query_of_selection(selection: CalibrationFilter, **more: str) -> str:
 def describe_minimum(selection: CalibrationFilter) -> str:
     """Why chosen votes are withheld."""
     people = "" if selection.group is None else f", or fewer than {MIN_ANNOTATORS} annotators"
-    return f"fewer than {MIN_PAIRS} judged comparisons{people}"
+    return f"Withheld: fewer than {MIN_PAIRS} judged comparisons{people}."
 
 
 def find_chosen(site: Site, selection: CalibrationFilter) -> LoggedCalibration | None:
@@ -163,83 +79,127 @@ def find_chosen(site: Site, selection: CalibrationFilter) -> LoggedCalibration |
             kind="invalid",
             errors=[("query.model", "is missing")],
         )
-    found = site.store.calibrations.entry(model, version)
-    if found is None:
-        raise Problem(404, f"The log has no calibrator {version} of {model!r}.", kind="not_found")
-    return found
+    return _find_entry(site, model, version)
 
 
 def find_shown(site: Site, selection: CalibrationFilter) -> LoggedCalibration | None:
-    """The chosen calibrator; else the one that the model predicts through, or its newest one. The
-    model is by default the champion; before the first champion, the last fitted one is shown.
+    """The chosen calibrator, else the one that the model predicts through. The model is by default
+    the champion; before the first champion, the last fitted calibrator is shown.
     """
     calibrations = site.store.calibrations
     if selection.version is not None:
         return find_chosen(site, selection)
     model = selection.model or _champion_label(site)
-    if model is not None:
-        versions = calibrations.versions(model)
-        version = find_serving_version(site.store, model) or next(iter(versions), None)
-        if version is not None or selection.model is not None:
-            return None if version is None else calibrations.entry(model, version)
-    newest = calibrations.entry_keys(limit=1)
+    serving = None if model is None else find_serving_version(site, model)
+    if model is not None and serving is not None:
+        return calibrations.entry(model, serving)
+    newest = calibrations.entry_keys(limit=1) if selection.model is None else []
     return calibrations.entry(*newest[0][1:]) if newest else None
 
 
-def build_probe_query(
-    selection: CalibrationFilter, chosen: LoggedCalibration | None
-) -> ProbeFilter:
+def read_probe(site: Site, selection: CalibrationFilter) -> ProbeOut | None:
+    """None for an imported calibrator, through which nothing here is predicted."""
+    chosen = find_chosen(site, selection)
+    if chosen is not None and chosen.is_imported:
+        return None
+    return site.probe(build_probe_filter(site, selection)).figures
+
+
+def build_probe_filter(site: Site, selection: CalibrationFilter) -> ProbeFilter:
+    chosen = find_chosen(site, selection)
     return ProbeFilter(
+        **selection.model_dump(include=set(ProbeFilter.model_fields)),
         reward_model=selection.model,
         calibrator=None if chosen is None else f"{chosen.report.method}@{chosen.version}",
-        category=selection.category,
-        source=selection.source,
-        group=selection.group,
-        since=selection.since,
-        until=selection.until,
     )
 
 
-def page(site: Site, *, cursor: str | None, limit: int) -> Page[CalibrationOut]:
-    """The whole log, the last fitted first."""
-    found = site.store.calibrations.entry_keys(before=_parse_log_cursor(cursor), limit=limit)
+def write_headline(probe: ProbeOut | None) -> str:
+    """What the votes say of the stated confidence."""
+    if probe is None or probe.reward_model is None:
+        return "Calibration"
+    name = name_models(probe.reward_model)
+    if probe.ece_debiased is None:
+        return f"Calibration of {name}"
+    error = f"{probe.ece_debiased.value:.0%} off on average"
+    if probe.slope is not None and not probe.slope.low <= 1 <= probe.slope.high:
+        lean = "overconfident" if probe.slope.high < 1 else "underconfident"
+        first = name_models(probe.reward_model, is_first=True)
+        return f"{first} is {lean}: its confidence is {error}"
+    return f"The confidence of {name} is {error}"
+
+
+def page(site: Site, asked: Filter, reward_model: str | None = None) -> Page[CalibrationOut]:
+    """The whole log, or that of one reward model; the last fitted first."""
+    found = site.store.calibrations.entry_keys(
+        before=_parse_log_cursor(asked.cursor), limit=asked.limit, reward_model=reward_model
+    )
     following = None
-    if len(found) == limit:
-        fitted_at, reward_model, version = found[-1]
-        following = make_cursor(fitted_at.isoformat(), reward_model, version)
-    return Page(
-        items=describe_entries(
-            site.store,
-            [(reward_model, version) for _, reward_model, version in found],
-            _champion_label(site),
-        ),
-        next=following,
-    )
+    if len(found) == asked.limit:
+        fitted_at, label, version = found[-1]
+        following = make_cursor(fitted_at.isoformat(), label, version)
+    return Page(items=describe_entries(site, [key[1:] for key in found]), next=following)
 
 
 def entry(site: Site, reward_model: str, version: int) -> CalibrationOut:
     """Raises Problem 404 for one that is not in the log."""
-    found = describe_entries(site.store, [(reward_model, version)], _champion_label(site))
-    if not found:
-        raise Problem(
-            404, f"The log has no calibrator {version} of {reward_model!r}.", kind="not_found"
+    _find_entry(site, reward_model, version)
+    return describe_entries(site, [(reward_model, version)])[0]
+
+
+def describe_entries(site: Site, keys: Iterable[tuple[str, int]]) -> list[CalibrationOut]:
+    """Entries by reward model and version, with their state given the current champion. Unknown
+    ones are left out.
+    """
+    found = [one for key in keys if (one := site.store.calibrations.entry(*key)) is not None]
+    champion = _champion_label(site)
+    serving = {
+        model: find_serving_version(site, model)
+        for model in {one.report.reward_model for one in found}
+    }
+    return [
+        CalibrationOut(
+            **one.report.model_dump(exclude={"data_seq"} if one.is_imported else None),
+            version=one.version,
+            state=_find_state(one, serving[one.report.reward_model], champion),
         )
-    return found[0]
+        for one in found
+    ]
+
+
+def _find_entry(site: Site, reward_model: str, version: int) -> LoggedCalibration:
+    found = site.store.calibrations.entry(reward_model, version)
+    if found is None:
+        message = f"The log has no calibrator {version} of {reward_model!r}."
+        raise Problem(404, message, kind="not_found")
+    return found
+
+
+def find_serving_version(site: Site, reward_model: str) -> int | None:
+    """The version that a model predicts through."""
+    serving = site.store.calibrations.latest_serving(reward_model)
+    return None if serving is None else serving[0].calibrator_version
+
+
+def _find_state(
+    one: LoggedCalibration, serving: int | None, champion: str | None
+) -> CalibratorState:
+    if one.is_imported:
+        return "imported"
+    if not one.report.may_serve:
+        return "refused"
+    if one.version != serving:
+        return "replaced"
+    return "serving" if one.report.reward_model == champion else "standby"
 
 
 def _champion_label(site: Site) -> str | None:
-    champion = site.store.promotions.champion(f"{site.settings.project}.reward_model")
-    return None if champion is None else f"{champion.model_name}@{champion.version}"
-
-
-def probe_of(site: Site, asked: ProbeFilter) -> ProbeOut:
-    return _build_probe(asked, site.probe(asked))
+    champion = site.store.promotions.champion(site.settings.reward_model)
+    return None if champion is None else champion.label
 
 
 def pairs(
-    site: Site,
-    principal: Principal,
-    asked: ProbedPairFilter,
+    site: Site, principal: Principal, asked: ProbedPairFilter
 ) -> tuple[ReliabilityBin, Page[ProbedPair]]:
     """The bin that contains a stated confidence, and its votes, wrong predictions first.
 
@@ -248,7 +208,7 @@ def pairs(
     place = parse_cursor(asked.cursor, int, int)
     probed = site.probe(asked)
     try:
-        wanted = find_bin(() if probed.probe is None else probed.probe.bins, asked.bin)
+        wanted = find_bin(probed.figures.bins, asked.bin)
     except NotEnoughData as none:
         raise Problem(404, str(none), kind="empty_bin") from none
     assert probed.judged is not None  # where there are bins
@@ -279,57 +239,13 @@ def _parse_log_cursor(cursor: str | None) -> tuple[datetime, str, int] | None:
     raise cursor_problem()
 
 
-def _build_probe(asked: ProbeFilter, probed: ProbeResult) -> ProbeOut:
-    found = probed.probe
-    metrics: CalibrationMetrics | None = None if found is None else found.metrics
-    return ProbeOut(
-        reward_model=probed.reward_model,
-        calibrator=asked.calibrator,
-        n_votes=0 if found is None else found.n_votes,
-        n_comparisons=0 if found is None else found.n_comparisons,
-        newest_only=probed.is_cut,
-        is_withheld=probed.is_withheld,
-        accuracy=None if metrics is None else metrics.accuracy,
-        noise_ceiling=None if found is None else found.noise_ceiling,
-        ece=None if metrics is None else metrics.ece_equal_mass,
-        ece_debiased=None if metrics is None else metrics.ece_debiased,
-        slope=None if metrics is None else metrics.slope,
-        brier=None if metrics is None else metrics.brier,
-        raw_bins=() if found is None else found.raw_bins,
-        bins=() if found is None else found.bins,
-        by_group=probed.by_group,
-        counted_at=probed.counted_at,
-    )
-
-
 def _build_pairs(site: Site, principal: Principal, rows: pd.DataFrame) -> list[ProbedPair]:
-    may_read = principal.may(Permission.COMPARISONS_READ)
-    may_see_votes = principal.may(Permission.VOTES_READ)
-    texts = (
-        site.store.comparisons.texts(rows["comparison_id"].unique().tolist()) if may_read else {}
-    )
+    texts: dict[str, Any] = {}
+    if principal.may(Permission.COMPARISONS_READ):
+        texts = dict(site.store.comparisons.texts(list(rows["comparison_id"])))
+    if not principal.may(Permission.VOTES_READ):
+        rows = rows.drop(columns=["choice", "strength", "annotator_id", "wrong"])
     return [
-        _build_pair(row, texts.get(row.comparison_id), may_see_votes=may_see_votes)
-        for row in rows.itertuples()
+        ProbedPair.model_validate({**dict(texts.get(row["comparison_id"], ())), **row})
+        for row in plain_rows(rows)
     ]
-
-
-def _build_pair(row: Any, texts: Any, *, may_see_votes: bool) -> ProbedPair:
-    strength = None if pd.isna(row.strength) else int(row.strength)
-    said = {
-        "choice": row.choice,
-        "strength": strength,
-        "annotator_id": row.annotator_id,
-        "wrong": None if pd.isna(row.wrong) else bool(row.wrong),
-    }
-    return ProbedPair(
-        comparison_id=row.comparison_id,
-        seq=int(row.seq),
-        p_raw=float(row.p_raw),
-        p_calibrated=float(row.p_calibrated),
-        **{
-            name: None if texts is None else getattr(texts, name)
-            for name in ("prompt", "completion_a", "completion_b")
-        },
-        **(said if may_see_votes else dict.fromkeys(said)),
-    )

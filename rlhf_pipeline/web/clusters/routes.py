@@ -1,5 +1,7 @@
 """Pages and chart of error clusters; their comparisons can be offered to people again."""
 
+from collections.abc import Sequence
+from dataclasses import replace
 from datetime import date
 from typing import Annotated
 
@@ -8,19 +10,29 @@ from pydantic import Field
 
 from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.api_types.filters import Filter, QueryFilter
+from rlhf_pipeline.api_types.project import ComparisonOut
 from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.cluster_days import chart_cluster_days
 from rlhf_pipeline.web.comparisons import queries
-from rlhf_pipeline.web.lists import make_cursor, parse_cursor, plain_rows
-from rlhf_pipeline.web.rendering import query_of, render
+from rlhf_pipeline.web.comparisons.queries import ClusterOut
+from rlhf_pipeline.web.lists import (
+    FilterField,
+    ListPage,
+    RowList,
+    as_choices,
+    make_cursor,
+    page_filter,
+    parse_cursor,
+    render_list,
+    send_csv,
+    wants_csv,
+)
 from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs
 
 api, pages = api_router("charts"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
-SHOWN = 50
-MOST_PEOPLE = 9  # that may judge one comparison
 
 
 class ClusterFilter(QueryFilter):
@@ -34,6 +46,11 @@ class ClusterPageFilter(ClusterFilter, Filter):
 
 
 Asked = Annotated[ClusterFilter, Query()]
+Shown = Annotated[ClusterPageFilter, page_filter(ClusterPageFilter)]
+CLUSTERS = RowList(
+    "Error clusters", "/clusters", "clusters/page.html", ClusterOut, key="cluster_id"
+)
+MOST_PEOPLE = 9  # that may judge one comparison
 
 
 @api.get("/charts/clusters", response_model=Chart)
@@ -41,55 +58,72 @@ def read_chart(site: AnySite, _: Reader, asked: Asked) -> Response:
     """Error rates of the clusters of a day, by default of the last day with any, over the days on
     which they were found.
     """
-    days = site.files.cluster_days()
-    wanted = [one for one in days if asked.day is None or one == asked.day.isoformat()][-1:]
-    found = [one for of in site.files.read_clusters(wanted).values() for one in of.clusters]
-    return answer_chart(chart_cluster_days(found))
+    return answer_chart(chart_cluster_days(queries.clusters(site, asked.day).items))
 
 
 @pages.get("/clusters")
-def show_list(site: AnySite, request: Request, principal: Reader, asked: Asked) -> Response:
-    days = site.files.cluster_days()
-    return render(
-        "clusters/page.html",
+def show_list(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
+    page = queries.clusters(site, asked.day)
+    if wants_csv(request):
+        return send_csv(CLUSTERS, asked, lambda _: page)
+    days = site.files.cluster_days()[::-1]
+    newest = max(days, default="")
+    day = asked.day or (date.fromisoformat(newest) if newest else None)
+    fields = [FilterField("day", "Day", choices=as_choices(days), default=newest)]
+    return render_list(
+        replace(CLUSTERS, title=_write_headline(day, page.items)),
         request,
         site,
         principal,
-        clusters=queries.clusters(site, asked.day).items,
-        days=days[::-1],
-        day=str(asked.day or (days[-1] if days else "")),
-        is_newest=asked.day is None or asked.day.isoformat() == max(days, default=""),
+        ListPage(asked.model_copy(update={"day": day}), page, fields),
+        has_days=bool(days),
+        is_drawn=any(len(one.trend) > 1 for one in page.items),
     )
 
 
 @pages.get("/clusters/{cluster_id}")
 def show_one(
-    site: AnySite,
-    request: Request,
-    principal: Reader,
-    cluster_id: str,
-    asked: Annotated[ClusterPageFilter, Query()],
+    site: AnySite, request: Request, principal: Reader, cluster_id: str, asked: Shown
 ) -> Response:
     found = site.files.find_cluster(cluster_id, asked.day.isoformat() if asked.day else None)
     one = queries.build_cluster(*found)
-    (first,) = parse_cursor(asked.cursor, int) or (0,)
-    first = max(0, first)
-    end = first + SHOWN
-    rows = site.store.comparisons.with_ids(list(one.comparison_ids[first:end]))
-    return render(
+
+    def read_page(part: ClusterPageFilter) -> Page[ComparisonOut]:
+        (first,) = parse_cursor(part.cursor, int) or (0,)
+        end = max(0, first) + part.limit
+        ids = one.comparison_ids[max(0, first) : end]
+        following = make_cursor(end) if end < len(one.comparison_ids) else None
+        return Page(items=queries.read_comparisons(site, ids), next=following)
+
+    rows = RowList(
+        one.name,
+        f"/clusters/{cluster_id}",
         "clusters/cluster.html",
+        ComparisonOut,
+        key="comparison_id",
+    )
+    if wants_csv(request):
+        return send_csv(rows, asked, read_page)
+    return render_list(
+        rows,
         request,
         site,
         principal,
+        ListPage(asked, read_page(asked), n_rows=len(one.comparison_ids)),
         one=one,
         rates={
             day.day: None if day.error is None else interval_of_share(day.error, day.n_prompts)
             for day in one.trend
         },
-        page=Page(
-            items=tuple(plain_rows(rows[["comparison_id", "prompt", "category"]])),
-            next=make_cursor(end) if end < len(one.comparison_ids) else None,
-        ),
-        query=query_of({"day": one.day.isoformat()}),
         overlap=min(MOST_PEOPLE, site.terms().rules.overlap + 1),
     )
+
+
+def _write_headline(day: date | None, clusters: Sequence[ClusterOut]) -> str:
+    if day is None or not clusters:
+        return "Error clusters"
+    failing = next((one.name for one in clusters if one.is_failing), None)
+    words = f"{failing} has more errors than the rest" if failing else "No cluster stands out"
+    n_worse = sum(one.is_worse for one in clusters)
+    worse = f"; {n_worse} of {len(clusters)} got worse" if n_worse else ""
+    return f"{words} on {day:%-d %b}{worse}"

@@ -10,7 +10,7 @@ from rlhf_pipeline.api_types.filters import Filter, Value
 from rlhf_pipeline.metric_catalogue import METRICS
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import DimensionComparison, EvaluationSamples, Interval, JudgedSample
-from rlhf_pipeline.web.evolution.queries import list_versions, name_of
+from rlhf_pipeline.web.evolution.queries import label_of, list_versions
 from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
@@ -95,7 +95,7 @@ def list_pairs(site: Site) -> list[Pair]:
         for candidate in versions
         for other in versions
         if other != candidate
-        and site.files.samples_path(_label(site, candidate), _label(site, other)).name in names
+        and site.files.samples_path(label_of(site, candidate), label_of(site, other)).name in names
     ]
 
 
@@ -106,6 +106,23 @@ def find_partner(version: int, pairs: Iterable[Pair], versions: Iterable[int]) -
     partners = [sum(pair) - version for pair in pairs if version in pair]
     others = [other for other in versions if other != version]
     return next(iter([*sorted(partners, reverse=True), *others]), None)
+
+
+def choose_versions(
+    shown: CompareFilter, pairs: Sequence[Pair], versions: Sequence[int]
+) -> ComparedVersionsFilter | None:
+    """Without a version, the newest candidate and its champion; with one, its newest partner."""
+    a, b = shown.a, shown.b
+    if a is None and b is None and pairs:
+        b, a = pairs[0]
+    elif a is None and b is not None:
+        a = find_partner(b, pairs, versions)
+    elif b is None and a is not None:
+        b = find_partner(a, pairs, versions)
+    if a is None or b is None:
+        return None
+    asked = shown.model_dump(include=set(ComparedVersionsFilter.model_fields))
+    return ComparedVersionsFilter.model_validate(asked | {"a": a, "b": b})
 
 
 def compare(site: Site, asked: ComparedVersionsFilter) -> ComparedVersions:
@@ -122,13 +139,13 @@ def compare(site: Site, asked: ComparedVersionsFilter) -> ComparedVersions:
     return ComparedVersions(
         items=tuple(shown),
         next=make_cursor(end) if end < len(rows) else None,
-        a=_label(site, asked.a),
-        b=_label(site, asked.b),
+        a=label_of(site, asked.a),
+        b=label_of(site, asked.b),
         reward_model=evaluation.reward_model,
         evaluation_set=evaluation.evaluation_set,
         win_rate=rate.complement() if is_turned else rate,
         dimensions=tuple(each.complement() for each in dimensions) if is_turned else dimensions,
-        points=_read_points(site, _label(site, asked.a), _label(site, asked.b)),
+        points=_read_points(site, label_of(site, asked.a), label_of(site, asked.b)),
         categories=tuple(sorted({row.category for row in every})),
         n_rows=len(rows),
         n_better_a=sum(row.difference < 0 for row in rows),
@@ -187,7 +204,7 @@ def _find_samples(site: Site, a: int, b: int) -> tuple[EvaluationSamples, bool]:
 
 
 def _read(site: Site, pair: Pair) -> EvaluationSamples:
-    labels = [_label(site, version) for version in pair]
+    labels = [label_of(site, version) for version in pair]
     samples = site.files.read_samples(*labels)
     if samples is None:  # deleted since it was listed
         raise Problem(404, f"The completions of {' and '.join(labels)} are gone.", kind="not_found")
@@ -244,7 +261,3 @@ def _read_place(asked: CompareFilter) -> tuple[int, int]:
     if start < 0:
         raise cursor_problem()
     return start, start + asked.limit
-
-
-def _label(site: Site, version: int) -> str:
-    return f"{name_of(site, 'policy')}@{version}"

@@ -1,9 +1,11 @@
-"""Routes of compare: two policy versions prompt by prompt, as a list, a page and a CSV file."""
+"""Routes of compare: two policy versions prompt by prompt, as a list, a page and a file."""
 
+from dataclasses import replace
 from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
+from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.web.compare import queries
 from rlhf_pipeline.web.compare.queries import (
@@ -13,15 +15,24 @@ from rlhf_pipeline.web.compare.queries import (
     CompareFilter,
 )
 from rlhf_pipeline.web.evolution.queries import list_versions
-from rlhf_pipeline.web.lists import AT_ONCE, csv_of, read_all_pages
+from rlhf_pipeline.web.lists import (
+    FilterField,
+    ListPage,
+    RowList,
+    as_choices,
+    page_filter,
+    render_list,
+    send_csv,
+    wants_csv,
+)
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses
 
 api, pages = api_router("compare"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
-SHOWN = 20
 Asked = Annotated[ComparedVersionsFilter, Query()]
+Shown = Annotated[CompareFilter, page_filter(CompareFilter)]
+PROMPTS = RowList("Compare", "/compare", "compare/page.html", ComparedPrompt, key="prompt_id")
 ORDERS = {"disagreement": "largest difference first", "a": "A better first", "b": "B better first"}
 
 
@@ -35,52 +46,42 @@ def read(site: AnySite, _: Reader, asked: Asked) -> ComparedVersions:
 
 
 @pages.get("/compare")
-def show_page(
-    site: AnySite,
-    request: Request,
-    principal: Reader,
-    chosen: Annotated[CompareFilter, Query()],
-) -> Response:
+def show_page(site: AnySite, request: Request, principal: Reader, shown: Shown) -> Response:
     """Without versions, the newest candidate beside its champion; with one, its newest partner."""
     pairs, versions = queries.list_pairs(site), list_versions(site)
-    a, b = chosen.a, chosen.b
-    if a is None and b is None and pairs:
-        b, a = pairs[0]
-    elif a is None and b is not None:
-        a = queries.find_partner(b, pairs, versions)
-    elif b is None and a is not None:
-        b = queries.find_partner(a, pairs, versions)
-    found, problem = None, None
-    if a is not None and b is not None:
-        try:
-            named = chosen.model_dump() | {"a": a, "b": b, "limit": SHOWN}
-            found = queries.compare(site, ComparedVersionsFilter.model_validate(named))
-        except Problem as cause:
-            if cause.status not in (404, 422) or chosen.cursor is not None:
-                raise
-            problem = cause
-    state = {**chosen.chosen, "a": a, "b": b}
-    return render(
-        "compare/page.html",
+    asked = queries.choose_versions(shown, pairs, versions)
+    if asked is None:
+        empty = ListPage(shown, Page[ComparedPrompt](items=(), next=None))
+        nothing = ("Nothing to compare yet", queries.describe_pairs(pairs))
+        return render_list(PROMPTS, request, site, principal, empty, found=None, nothing=nothing)
+    if wants_csv(request):
+        return send_csv(PROMPTS, asked, lambda part: queries.compare(site, part))
+    found, nothing = None, ("No matching prompts", "No prompt matches these filters.")
+    title = f"Policy {asked.b} and policy {asked.a}"
+    try:
+        found = queries.compare(site, asked)
+        title = f"Policy {asked.b} wins {found.win_rate.value:.0%} against policy {asked.a}"
+    except Problem as cause:
+        if cause.status not in (404, 422) or asked.cursor is not None:
+            raise
+        is_same = asked.a == asked.b
+        nothing = "Choose two versions" if is_same else "Never evaluated together", cause.detail
+    policies = {str(version): f"policy {version}" for version in versions}
+    categories = found.categories if found else queries.list_categories(site, pairs)
+    fields = [
+        FilterField("a", "A", choices=policies, default=str(asked.a)),
+        FilterField("b", "B", choices=policies, default=str(asked.b)),
+        FilterField("category", "Category", choices=as_choices(categories)),
+        FilterField("q", "Words in a text", "search"),
+        FilterField("order", "Order", choices=ORDERS, default="disagreement"),
+    ]
+    page = found or Page[ComparedPrompt](items=(), next=None)
+    return render_list(
+        replace(PROMPTS, title=title),
         request,
         site,
         principal,
+        ListPage(asked, page, fields),
         found=found,
-        problem=problem,
-        versions=versions,
-        categories={
-            one: one
-            for one in (found.categories if found else queries.list_categories(site, pairs))
-        },
-        state=state,
-        orders=ORDERS,
-        what_exists=queries.describe_pairs(pairs),
-        query=query_of({name: str(value or "") for name, value in state.items()}),
+        nothing=nothing,
     )
-
-
-@pages.get("/compare.csv")
-def download(site: AnySite, _: Reader, asked: Asked) -> Response:
-    rows = read_all_pages(lambda cursor: queries.compare(site, asked.at(cursor, AT_ONCE)))
-    name = f"policies_{asked.a}_and_{asked.b}"
-    return csv_of(name, list(ComparedPrompt.model_fields), rows)

@@ -1,5 +1,6 @@
 """Reads lists of comparisons and clusters."""
 
+from collections.abc import Sequence
 from datetime import date
 from typing import Any
 
@@ -53,12 +54,17 @@ def _place_of(site: Site, cursor: str | None) -> tuple[str, int, str] | None:
 
 def comparison(site: Site, comparison_id: str) -> ComparisonOut:
     """Raises Problem 404."""
-    rows = plain_rows(site.store.comparisons.with_ids([comparison_id]))
-    if not rows:
+    found = read_comparisons(site, [comparison_id])
+    if not found:
         raise Problem(
             404, f"Comparison {comparison_id!r} does not exist in this project.", kind="not_found"
         )
-    return _build_comparisons(site, rows)[0]
+    return found[0]
+
+
+def read_comparisons(site: Site, ids: Sequence[str]) -> list[ComparisonOut]:
+    """Unknown ids are left out."""
+    return _build_comparisons(site, plain_rows(site.store.comparisons.with_ids(ids)))
 
 
 def _build_comparisons(site: Site, rows: list[dict[str, Any]]) -> list[ComparisonOut]:

@@ -1,14 +1,15 @@
 """Versions of policies and reward models: what the gate decided, why, and what they learnt from."""
 
 from datetime import date
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
 from rlhf_pipeline.api_types.base import Answer, RequestBody
+from rlhf_pipeline.api_types.filters import Filter
 from rlhf_pipeline.api_types.project import DecisionOut
 from rlhf_pipeline.records import Interval, Text
-from rlhf_pipeline.web.calibration.log import CalibrationOut
+from rlhf_pipeline.web.calibration.answers import CalibrationOut
 from rlhf_pipeline.web.decisions.answers import GateOut, PromotionOut, Reason
 
 DAY = (
@@ -16,6 +17,22 @@ DAY = (
     "its calibrator. Where it is more than a day after the votes that the champion reward model "
     "knew, as in a replay, the day of the newest of these."
 )
+
+VersionLabel = Annotated[
+    Text, Field(max_length=200, description="A version, such as demo.policy@3.")
+]
+
+
+class LearntPairFilter(Filter):
+    """Which version's retraining set."""
+
+    model: VersionLabel
+
+
+class VersionFilter(Filter):
+    """Which versions of models."""
+
+    kind: Literal["policy", "reward_model"] | None = None
 
 
 class PolicyTraining(Answer):
@@ -90,6 +107,7 @@ class TrainingOut(Answer):
 class VersionOut(Answer):
     version: int
     label: str
+    state: str
     day: date = Field(description=DAY)
     promotion: PromotionOut | None
     decision: DecisionOut | None = Field(

@@ -1,7 +1,7 @@
 """Composes the versions of policies and reward models from promotions, gate decisions and files."""
 
-from collections.abc import Mapping, Sequence
-from datetime import date, datetime
+from collections.abc import Mapping
+from datetime import datetime
 
 from rlhf_pipeline.api_types.project import DecisionOut
 from rlhf_pipeline.errors import MissingPartition
@@ -12,7 +12,8 @@ from rlhf_pipeline.records import (
     ModelVersion,
     Promotion,
 )
-from rlhf_pipeline.web.calibration.log import CalibrationOut, describe_entries
+from rlhf_pipeline.web.calibration.answers import CalibrationOut
+from rlhf_pipeline.web.calibration.queries import describe_entries
 from rlhf_pipeline.web.decisions.answers import PromotionOut
 from rlhf_pipeline.web.decisions.queries import build_gate, describe_decision, find_changes
 from rlhf_pipeline.web.evolution.answers import (
@@ -20,6 +21,7 @@ from rlhf_pipeline.web.evolution.answers import (
     PolicyTraining,
     PolicyVersionOut,
     RewardModelVersionOut,
+    VersionFilter,
 )
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.vote_days import (
@@ -31,7 +33,7 @@ from rlhf_pipeline.web.vote_days import (
 )
 
 ACCURACY, CEILING = "model.accuracy", "model.accuracy_ceiling"
-MAX_CALIBRATIONS = 1000  # of which the newest of each reward model is shown
+Version = PolicyVersionOut | RewardModelVersionOut
 RUN = "run "  # how a promotion names the run that made it
 
 
@@ -43,27 +45,76 @@ def read_evolution(site: Site) -> EvolutionOut:
     )
 
 
+def write_headline(evolution: EvolutionOut) -> str:
+    """What serves, and whether the newest candidate was refused."""
+    if not evolution.policies and not evolution.reward_models:
+        return "Versions"
+    serving = [
+        next((f"{kind} {one.version}" for one in versions if one.state == "champion"), f"no {kind}")
+        for kind, versions in (
+            ("policy", evolution.policies),
+            ("reward model", evolution.reward_models),
+        )
+    ]
+    words = f"{serving[0].capitalize()} and {serving[1]} serve"
+    newest = next(iter(evolution.policies), None)
+    if newest is None or newest.gate is None or newest.state != "refused":
+        return words
+    reason = " and ".join(newest.gate.refused_for) or "an unknown reason"
+    return f"{words}; policy {newest.version} was refused for {reason}"
+
+
+def filter_versions(evolution: EvolutionOut, asked: VersionFilter) -> tuple[Version, ...]:
+    """Policies, then reward models, or only the chosen kind; the newest first."""
+    policies = evolution.policies if asked.kind != "reward_model" else ()
+    models = evolution.reward_models if asked.kind != "policy" else ()
+    return (*policies, *models)
+
+
 def _read_policies(site: Site, started: Mapping[str, DecisionOut]) -> list[PolicyVersionOut]:
     """The newest first."""
     history, gates = _read_history(site)
     promoted = {promotion.version: promotion for promotion in history}  # the last one of each
-    days = find_vote_days(
-        site.store,
-        site.settings.project,
-        [
-            *(each.promoted_at for each in promoted.values()),
-            *(decisions[-1].decided_at for decisions in gates.values()),
-        ],
-    )
-    files = site.files.evaluation_files()
-    versions = sorted({*promoted, *gates}, reverse=True)
+    decided = {version: decisions[-1] for version, decisions in gates.items()}
+    moments = {version: one.promoted_at for version, one in promoted.items()}
+    made = moments | {version: gate.decided_at for version, gate in decided.items()}
+    days = find_vote_days(site.store, site.settings.project, {*moments.values(), *made.values()})
     start = find_start(site.store, site.settings.project)
-    return [
-        _describe_policy(
-            site, version, gates.get(version, []), history, started, days, start
-        ).model_copy(update=_find_files(site, version, versions, files))
-        for version in versions
-    ]
+    files = site.files.evaluation_files()
+    champion = history[-1].version if history else None
+    versions = sorted(made, reverse=True)
+
+    def describe(version: int) -> PolicyVersionOut:
+        gate, promotion = decided.get(version), promoted.get(version)
+        label, moment = label_of(site, version), made[version]
+        # only the first policy is there before the first reward model
+        is_first = gate is None and moment not in days
+        return PolicyVersionOut(
+            version=version,
+            label=label,
+            day=(start if is_first else None) or find_day(moment, days.get(moment)),
+            state="champion"
+            if version == champion
+            else "earlier champion"
+            if promotion
+            else "promoted"
+            if gate and gate.promoted
+            else "refused",
+            gate=gate
+            and build_gate(gate, find_votes_until(days, gate.decided_at), len(gates[version])),
+            promotion=_describe_promotion(promotion, days),
+            decision=_find_decision(promotion, gate.run_id if gate else None, started),
+            training=gate and gate.registered and _describe_training(site, gate.registered),
+            has_report=site.files.evaluation_path(label).name in files,
+            compared_with=tuple(
+                other
+                for other in versions
+                if other != version
+                and site.files.samples_path(label, label_of(site, other)).name in files
+            ),
+        )
+
+    return [describe(version) for version in versions]
 
 
 def read_evaluations(site: Site) -> tuple[dict[int, Evaluation], int | None]:
@@ -100,67 +151,17 @@ def name_of(site: Site, kind: str) -> str:
     return f"{site.settings.project}.{kind}"
 
 
+def label_of(site: Site, version: int) -> str:
+    """Of a policy."""
+    return f"{name_of(site, 'policy')}@{version}"
+
+
 def version_of(label: str) -> int:
     """
     >>> version_of("demo.policy@3")
     3
     """
     return int(label.rpartition("@")[2])
-
-
-def _describe_policy(
-    site: Site,
-    version: int,
-    gates: Sequence[GateDecision],
-    history: Sequence[Promotion],
-    started: Mapping[str, DecisionOut],
-    days: Mapping[datetime, NewestVote],
-    start: date | None,
-) -> PolicyVersionOut:
-    last = gates[-1] if gates else None
-    promotion = next((each for each in reversed(history) if each.version == version), None)
-    is_champion = bool(history) and history[-1].version == version
-    moment = last.decided_at if last else promotion.promoted_at if promotion else None
-    assert moment is not None  # versions are known by a gate decision or a promotion
-    if gates or moment in days:  # only the first policy is there before the first reward model
-        start = None
-    return PolicyVersionOut(
-        version=version,
-        label=f"{name_of(site, 'policy')}@{version}",
-        day=start or find_day(moment, days.get(moment)),
-        state="champion"
-        if is_champion
-        else "earlier champion"
-        if promotion
-        else "promoted"
-        if last is not None and last.promoted
-        else "refused",
-        gate=None
-        if last is None
-        else build_gate(last, find_votes_until(days, last.decided_at), len(gates)),
-        promotion=_describe_promotion(promotion, days),
-        decision=_find_decision(promotion, last.run_id if last else None, started),
-        training=None
-        if last is None or last.registered is None
-        else _describe_training(site, last.registered),
-        has_report=False,
-        compared_with=(),
-    )
-
-
-def _find_files(
-    site: Site, version: int, versions: Sequence[int], files: frozenset[str]
-) -> dict[str, object]:
-    name = name_of(site, "policy")
-    label = f"{name}@{version}"
-    return {
-        "has_report": site.files.evaluation_path(label).name in files,
-        "compared_with": tuple(
-            other
-            for other in versions
-            if other != version and site.files.samples_path(label, f"{name}@{other}").name in files
-        ),
-    }
 
 
 def _describe_promotion(
@@ -190,7 +191,7 @@ def _read_started(site: Site) -> dict[str, DecisionOut]:
 
 
 def _describe_training(site: Site, version: ModelVersion) -> PolicyTraining:
-    by_origin = {} if version.data_hash is None else _count_origins(site, version.data_hash)
+    by_origin = count_set(site, version.data_hash, "origin")
     return PolicyTraining(
         parent=version.parent,
         strategy=version.params.get("strategy"),
@@ -200,73 +201,54 @@ def _describe_training(site: Site, version: ModelVersion) -> PolicyTraining:
     )
 
 
-def _count_origins(site: Site, data_hash: str) -> dict[str, int]:
-    """Pairs of a retraining set by origin; empty if its file was deleted."""
+def count_set(site: Site, data_hash: str | None, column: str) -> dict[str, int]:
+    """Pairs of a retraining set by a column; empty if the set is unknown or its file deleted."""
     try:
-        found = site.files.count_values("retraining_set", data_hash, "origin")
+        found = site.files.count_values("retraining_set", data_hash, column) if data_hash else {}
     except MissingPartition:  # retention deletes old sets
         return {}
-    return {str(origin): n for origin, n in found.items()}
+    return {str(value): n for value, n in found.items()}
 
 
 def _read_reward_models(
     site: Site, started: Mapping[str, DecisionOut]
 ) -> list[RewardModelVersionOut]:
+    """The newest first."""
     name = name_of(site, "reward_model")
     history = site.store.promotions.history(name)
     promoted = {promotion.version: promotion for promotion in history}
-    champion = history[-1] if history else None
-    calibrated = _read_calibrations(site, name, champion.label if champion else None)
-    days = find_vote_days(
-        site.store,
-        site.settings.project,
-        [
-            *(each.promoted_at for each in promoted.values()),
-            *(each.fitted_at for each in calibrated.values()),
-        ],
-    )
+    calibrated = _read_calibrations(site, name)
+    moments = {version: one.fitted_at for version, one in calibrated.items()}
+    made = moments | {version: one.promoted_at for version, one in promoted.items()}
+    days = find_vote_days(site.store, site.settings.project, made.values())
     served = _read_accuracy(site)
-    return [
-        _describe_reward_model(
-            f"{name}@{version}",
-            promoted.get(version),
-            champion,
-            calibrated.get(version),
-            started,
-            days,
-        ).model_copy(update=served.get(f"{name}@{version}", {}))
-        for version in sorted({*promoted, *calibrated}, reverse=True)
-    ]
 
+    def describe(version: int) -> RewardModelVersionOut:
+        label, moment = f"{name}@{version}", made[version]
+        promotion, calibration = promoted.get(version), calibrated.get(version)
+        is_refused = calibration is not None and calibration.refusal is not None
+        return RewardModelVersionOut(
+            version=version,
+            label=label,
+            day=find_day(moment, days.get(moment)),
+            state="champion"
+            if history and version == history[-1].version
+            else "earlier champion"
+            if promotion
+            else "refused"
+            if is_refused
+            else "not promoted",
+            calibration=calibration,
+            promotion=_describe_promotion(promotion, days),
+            decision=_find_decision(promotion, None, started),
+            data_seq=promotion.data_seq
+            if promotion
+            else calibration.data_seq
+            if calibration
+            else None,
+        ).model_copy(update=served.get(label, {}))
 
-def _describe_reward_model(
-    label: str,
-    promotion: Promotion | None,
-    champion: Promotion | None,
-    calibration: CalibrationOut | None,
-    started: Mapping[str, DecisionOut],
-    days: Mapping[datetime, NewestVote],
-) -> RewardModelVersionOut:
-    is_refused = calibration is not None and calibration.refusal is not None
-    fitted_at = calibration.fitted_at if calibration else None
-    moment = promotion.promoted_at if promotion else fitted_at
-    assert moment is not None  # versions are known by a promotion or a calibrator
-    return RewardModelVersionOut(
-        version=version_of(label),
-        label=label,
-        day=find_day(moment, days.get(moment)),
-        state="champion"
-        if champion is not None and champion.label == label
-        else "earlier champion"
-        if promotion
-        else "refused"
-        if is_refused
-        else "not promoted",
-        calibration=calibration,
-        promotion=_describe_promotion(promotion, days),
-        decision=_find_decision(promotion, None, started),
-        data_seq=promotion.data_seq if promotion else calibration.data_seq if calibration else None,
-    )
+    return [describe(version) for version in sorted(made, reverse=True)]
 
 
 def _read_accuracy(site: Site) -> dict[str, dict[str, object]]:
@@ -291,15 +273,14 @@ def _read_accuracy(site: Site) -> dict[str, dict[str, object]]:
     }
 
 
-def _read_calibrations(site: Site, name: str, champion: str | None) -> dict[int, CalibrationOut]:
+def _read_calibrations(site: Site, name: str) -> dict[int, CalibrationOut]:
     """The newest calibrator of each reward model of the project; imported reports are left out."""
-    keys = [
-        (label, version)
-        for _, label, version in site.store.calibrations.entry_keys(limit=MAX_CALIBRATIONS)
+    calibrations = site.store.calibrations
+    newest = [
+        (label, versions[0])
+        for label in calibrations.models()
         if label.rpartition("@")[0] == name and label.rpartition("@")[2].isdecimal()
+        for versions in [calibrations.versions(label)]
+        if versions
     ]
-    newest: dict[int, CalibrationOut] = {}
-    for one in describe_entries(site.store, list(dict(reversed(keys)).items()), champion):
-        if one.state != "imported":
-            newest[version_of(one.reward_model)] = one
-    return newest
+    return {version_of(one.reward_model): one for one in describe_entries(site, newest)}

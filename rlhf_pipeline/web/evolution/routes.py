@@ -14,18 +14,23 @@ from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import Promotion
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.evolution import chart_evolution
+from rlhf_pipeline.reports.words import name_models
 from rlhf_pipeline.web.evolution import queries
 from rlhf_pipeline.web.evolution.answers import (
     EvolutionOut,
     LearntPair,
+    LearntPairFilter,
     NewPromotion,
     PolicyVersionOut,
     TrainingOut,
+    VersionFilter,
+    VersionLabel,
+    VersionOut,
 )
-from rlhf_pipeline.web.evolution.pairs import LearntPairFilter, VersionLabel, list_pairs
-from rlhf_pipeline.web.evolution.training import describe_training, find_version
+from rlhf_pipeline.web.evolution.training import describe_training, find_version, list_pairs
 from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.lists import (
+    FilterField,
     ListPage,
     RowList,
     page_filter,
@@ -34,7 +39,7 @@ from rlhf_pipeline.web.lists import (
     wants_csv,
 )
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import names_for, render, see_other
+from rlhf_pipeline.web.rendering import names_for, see_other
 from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site
 
@@ -52,6 +57,11 @@ ORIGINS = {
 
 Asked = Annotated[LearntPairFilter, Query()]
 Shown = Annotated[LearntPairFilter, page_filter(LearntPairFilter)]
+ShownVersions = Annotated[VersionFilter, page_filter(VersionFilter)]
+VERSIONS = RowList("Versions", "/evolution", "evolution/page.html", VersionOut, key="label")
+KINDS = [
+    FilterField("kind", "Kind", choices={"policy": "policies", "reward_model": "reward models"})
+]
 PAIRS = RowList(
     "Pairs", "/evolution/training", "evolution/training.html", LearntPair, key="comparison_id"
 )
@@ -93,8 +103,8 @@ def promote(site: AnySite, principal: Approver, body: NewPromotion) -> Promotion
 
 
 @pages.get("/evolution")
-def show_page(site: AnySite, request: Request, principal: Reader) -> Response:
-    return _render_page(site, request, principal)
+def show_page(site: AnySite, request: Request, principal: Reader, asked: ShownVersions) -> Response:
+    return _render_versions(site, request, principal, asked)
 
 
 @pages.post("/evolution/promote")
@@ -106,27 +116,34 @@ def submit_promotion(site: AnySite, request: Request, principal: Approver, form:
 
     made, problem = attempt(act)
     if made is None:
-        return _render_page(site, request, principal, problem)
-    return see_other("/evolution", notice=f"{made.label} serves now.")
+        opened = form.text("model")
+        return _render_versions(site, request, principal, VersionFilter(), problem, opened)
+    return see_other("/evolution", notice=f"{name_models(made.label, is_first=True)} serves now.")
 
 
-def _render_page(
-    site: Site, request: Request, principal: Principal, problem: Problem | None = None
+def _render_versions(
+    site: Site,
+    request: Request,
+    principal: Principal,
+    asked: VersionFilter,
+    problem: Problem | None = None,
+    opened: str = "",
 ) -> Response:
     evolution = queries.read_evolution(site)
+    page = Page[VersionOut](items=queries.filter_versions(evolution, asked), next=None)
+    if wants_csv(request):
+        return send_csv(VERSIONS, asked, lambda _: page)
     policies, reward_models = evolution.policies, evolution.reward_models
-    return render(
-        "evolution/page.html",
+    fields = KINDS if policies or reward_models else ()
+    return render_list(
+        replace(VERSIONS, title=queries.write_headline(evolution)),
         request,
         site,
         principal,
-        status=problem.status if problem else 200,
-        problem=problem.detail if problem else None,
-        evolution=evolution,
-        serving={
-            "policy": next((one for one in policies if one.state == "champion"), None),
-            "reward_model": next((one for one in reward_models if one.state == "champion"), None),
-        },
+        ListPage(asked, page, fields, problem=problem, opened=opened),
+        policy=next((one for one in policies if one.state == "champion"), None),
+        model=next((one for one in reward_models if one.state == "champion"), None),
+        newest=next(iter(policies), None),
         is_charted=sum(bool(one.gate and one.gate.evaluation) for one in policies) >= MANY,
         origins=ORIGINS,
         names=names_for(site, principal),
@@ -175,7 +192,7 @@ def show_report(
     site: AnySite, _: Reader, version: Annotated[int, Path(ge=1, lt=2**31)]
 ) -> Response:
     """The evaluation of a candidate as the page that its stage wrote, with a way back."""
-    label = f"{queries.name_of(site, 'policy')}@{version}"
+    label = queries.label_of(site, version)
     page = site.files.read_evaluation_page(label)
     if page is None:
         raise Problem(
@@ -184,7 +201,7 @@ def show_report(
             "candidate; /evolution shows which versions have one.",
             kind="not_found",
         )
-    back = f'<header>\n<nav><a href="/evolution#policy-{version}">Evolution</a></nav>'
+    back = f'<header>\n<nav><a href="/evolution#policy-{version}">Versions</a></nav>'
     return Response(
         page.replace(b"<header>", back.encode(), 1),
         media_type="text/html; charset=utf-8",

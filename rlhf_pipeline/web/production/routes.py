@@ -13,7 +13,7 @@ from rlhf_pipeline.api_types.production import (
     StoredFigures,
 )
 from rlhf_pipeline.intervals import interval_of_sums
-from rlhf_pipeline.metric_catalogue import PRODUCTION
+from rlhf_pipeline.metric_catalogue import METRICS, PRODUCTION
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.records import RatioSums
@@ -71,12 +71,20 @@ def read_chart(site: AnySite, _: Reader, chosen: Chosen) -> Response:
 @pages.get("/production")
 def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen) -> Response:
     latest = site.store.metric_points.latest(PRODUCTION)
+    newest = max(latest, key=lambda point: (point.day, point.labels["model"]), default=None)
+    model = chosen.model or (newest.labels["model"] if newest else "")
     return render(
         "production/page.html",
         request,
         site,
         principal,
         models=sorted({point.labels["model"] for point in latest}),
+        model=model,
+        figures=sorted(
+            (point for point in latest if point.labels["model"] == model),
+            key=lambda point: PRODUCTION.index(point.name),
+        ),
+        units={name: METRICS[name].unit for name in PRODUCTION},
         filters=chosen.chosen,
         left_out=chosen.find_left_out(site.store.metric_points.find_days(PRODUCTION)),
     )

@@ -102,7 +102,8 @@ async function applyFilters(form) {
     chip.classList.toggle("on", controls.some(isSet));
   }
   const address = chosen.length ? `${form.action}?${new URLSearchParams(chosen)}` : form.action;
-  const list = document.querySelector("#list");
+  // figures above the list change with it
+  const list = document.querySelector("main:not(:has([data-whole])) #list");
   if (!list || !globalThis.htmx) return location.assign(address);
   history.pushState({}, "", address);
   await globalThis.htmx.ajax("GET", address, {
@@ -119,6 +120,8 @@ document.addEventListener("click", ({ target }) => {
   if (!row || target.closest("a, button, input, select, label, summary, .aside")) return;
   row.querySelector("summary")?.click();
 });
+// an address with an anchor opens that row
+document.getElementById(location.hash.slice(1))?.querySelector("details")?.setAttribute("open", "");
 const summaries = () => [...document.querySelectorAll(".list summary")];
 function moveTo(step) {
   const rows = summaries();
