@@ -122,7 +122,7 @@ class Principal:
 
     @property
     def is_blind(self) -> bool:
-        """Whether the user's roles read nobody else's votes, whatever the scopes of the token: its
-        owner can make another.
+        """Whether the user is an annotator alone and so sees no votes of others. The scopes of the
+        token do not matter, because its owner can make another.
         """
         return is_blind(self.user.roles)

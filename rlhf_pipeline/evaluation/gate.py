@@ -207,8 +207,8 @@ def _warn_of_length(evaluation: Evaluation, params: GateParams) -> GateCheck:
         passed=True,
         is_warning=not is_moderate,
         reason=f"Mean length {after:.1f} characters, the champion's {before:.1f}: a change of "
-        f"{change:+.1%}, {'within' if is_moderate else 'beyond'} the {params.length_tolerance:.0%} "
-        "that need no look.",
+        f"{change:+.1%}, {'within' if is_moderate else 'beyond'} the tolerance of "
+        f"{params.length_tolerance:.0%}{'.' if is_moderate else '. Read some of its texts.'}",
     )
 
 

@@ -108,7 +108,7 @@ def page(site: People, context: Any) -> Any:
     return made
 
 
-def checked(page: Any, raw: str, marks: list[dict[str, Any]] | None = None) -> float:
+def expect_true_places(page: Any, raw: str, marks: list[dict[str, Any]] | None = None) -> float:
     wrong, took = page.evaluate(CHECK.replace("ALIVE", repr(ALIVE)), [raw, marks or []])
     assert wrong == [], raw[:200]
     return float(took)
@@ -117,7 +117,7 @@ def checked(page: Any, raw: str, marks: list[dict[str, Any]] | None = None) -> f
 def test_every_text_node_is_a_slice_of_the_source(page: Any) -> None:
     rng = random.Random(4)
     for raw in [*SAMPLES, *PAYLOADS, *("".join(rng.choices(WORDS, k=60)) for _ in range(300))]:
-        checked(page, raw)
+        expect_true_places(page, raw)
 
 
 def test_marks_are_where_they_were_put(page: Any) -> None:
@@ -125,7 +125,7 @@ def test_marks_are_where_they_were_put(page: Any) -> None:
     for raw in ["".join(rng.choices(WORDS, k=50)) for _ in range(100)]:
         units = len(raw.encode("utf-16-le")) // 2
         cuts = sorted(rng.sample(range(units + 1), 4))
-        checked(
+        expect_true_places(
             page,
             raw,
             [
@@ -137,7 +137,7 @@ def test_marks_are_where_they_were_put(page: Any) -> None:
 
 @pytest.mark.parametrize("raw", NASTY, ids=lambda raw: repr(raw[:6]))
 def test_no_text_keeps_the_page_busy(page: Any, raw: str) -> None:
-    assert checked(page, raw) < 3000, "milliseconds"
+    assert expect_true_places(page, raw) < 3000, "milliseconds"
 
 
 def test_structure_is_shown(page: Any) -> None:

@@ -25,10 +25,12 @@ def engineer(web: Web):
     return web.client("engineer")
 
 
-def look(web: Web, value: float, figure: str = "queue.oldest_hours", progress: str = "") -> None:
-    """One round with this figure, by default the hours that the oldest comparison has waited."""
+def look(web: Web, value: float, *figures: str, progress: str = "") -> None:
+    """One round with these figures, by default the hours that the oldest comparison has waited."""
     plan, now = read_plan(web.settings), utc_now()
-    readings = [Reading(figure, now, value, progress=progress)]
+    readings = [
+        Reading(name, now, value, progress=progress) for name in figures or ("queue.oldest_hours",)
+    ]
     advance_alerts(web.store, plan, readings, now)
 
 
@@ -64,6 +66,16 @@ def test_an_answer_that_is_not_served_shows_in_list_and_page(paged: Web):
     assert "1 alert is open, 1 critical" in " ".join(page.split())
 
 
+def test_an_acknowledged_alert_is_not_counted_as_open(paged: Web):
+    look(paged, 1, "drift.unanswered")
+    engineer = paged.client("engineer")
+    [critical] = engineer.get(ALERTS).json()["items"]
+    engineer.post(f"{ALERTS}/{critical['alert_id']}:acknowledge")
+    look(paged, 80, "drift.unanswered", "queue.oldest_hours")
+    page = paged.browser(paged.add("engineer")).get(f"{paged.url}/alerts").text
+    assert "1 alert is open</p>" in " ".join(page.split())
+
+
 def test_messages_are_listed_and_sent_again(web: Web, engineer) -> None:
     ids = [add_dead_message(web.store, after=-i).message_id for i in range(3)]
 
@@ -88,7 +100,7 @@ def test_the_page_acknowledges_silences_and_resolves(web: Web):
             form = {"act": act, "key": str(key), **more}
             return browser.post(f"{address}{query}", data=form)
 
-        assert "Nobody takes care of it yet" in " ".join(browser.get(address).text.split())
+        assert "Not acknowledged yet" in " ".join(browser.get(address).text.split())
         kept = submit("acknowledge", 1, "?state=open")
         assert (kept.status_code, kept.headers["location"]) == (303, "/alerts?state=open")
         assert submit("acknowledge", 1).status_code == 409

@@ -256,7 +256,8 @@ def _render_page(
         now=now,
         n_open=site.store.alerts.count_open(),
         n_critical=sum(
-            alert.severity == "critical" for alert in site.store.alerts.page(AlertFilter(limit=200))
+            alert.severity == "critical"
+            for alert in site.store.alerts.page(AlertFilter(state=["open"], limit=200))
         ),
         plan=plan,
         silences=[one for one in site.store.silences.all() if one.ends_at > now],

@@ -19,7 +19,7 @@ const UNSEEN = new Set([
   "CodeInfo", "CodeMark", "EmphasisMark", "HeaderMark", "ListMark", "QuoteMark",
   "StrikethroughMark", "TableDelimiter",
 ]);
-// What stands between their parts is no text.
+// Characters between the children of these nodes are markup, not text.
 const FRAMES = new Set([
   "Document", "Blockquote", "BulletList", "OrderedList", "ListItem", "HorizontalRule", "CodeBlock",
   "FencedCode", "Table", "TableHeader", "TableRow",

@@ -51,8 +51,8 @@ def test_a_candidate_that_meets_every_rule_is_promoted_with_reasons():
         == "Win rate 0.600 over 300 prompts: its lower bound 0.550 is above 0.5."
     )
     assert verdict(decision, "mean_length").reason == (
-        "Mean length 70.0 characters, the champion's 65.0: a change of +7.7%, within the 10% "
-        "that need no look."
+        "Mean length 70.0 characters, the champion's 65.0: a change of +7.7%, within the "
+        "tolerance of 10%."
     )
 
 
