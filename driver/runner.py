@@ -4,6 +4,7 @@ import signal
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from threading import Event
 from typing import Any
 from uuid import uuid4
 
@@ -112,6 +113,7 @@ class Runner:
         tags = arguments.get("tags", {})
         result: dg.ExecuteInProcessResult | None = None
         on_interrupt = signal.getsignal(signal.SIGINT)
+        cancelled = Event()  # an interrupt may come before the run is watched
         try:
             with (
                 self.store.heartbeats.keep_beating(

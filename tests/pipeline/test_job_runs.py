@@ -110,6 +110,18 @@ def runner_of(instance: dg.DagsterInstance, store: Store, *definitions: Any) -> 
     return Runner(Settings(), dg.Definitions(jobs=definitions), instance, store)
 
 
+def test_interrupt_before_the_run_begins_ends_the_command(
+    instance: dg.DagsterInstance, store: Store
+) -> None:
+    def interrupt(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    runner = runner_of(instance, store, FAILING)
+    store.heartbeats.keep_beating = interrupt  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        runner.run(FAILING.name, "2026-01-01")
+
+
 def test_failed_job_is_reported_and_the_sensor_goes_on(
     instance: dg.DagsterInstance, store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
