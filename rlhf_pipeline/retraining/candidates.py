@@ -34,7 +34,7 @@ from rlhf_pipeline.retraining.training import (
     limit_cpu_threads,
     run_to_end,
 )
-from rlhf_pipeline.reward_model.trainers.trl import silence_trl
+from rlhf_pipeline.reward_model.network import silence_trl
 
 LINEAGE = "candidate.json"  # beside the weights: strategy, parameters, hashes of parent and data
 # Parameters that do not affect the weights.

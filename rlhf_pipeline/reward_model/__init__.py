@@ -26,8 +26,7 @@ from rlhf_pipeline.reward_model.training import (
     LearningData,
     fit_reward_model,
 )
-from rlhf_pipeline.reward_model.transformer import TransformerRewardModel
-from rlhf_pipeline.reward_model.transformer_params import TransformerParams
+from rlhf_pipeline.reward_model.transformer import TransformerParams, TransformerRewardModel
 
 __all__ = [
     "PRESETS",

@@ -33,7 +33,6 @@ PRESETS: Mapping[str, Mapping[str, Any]] = {
     "best": {
         "kind": TransformerRewardModel.name,
         "n_members": 3,
-        "trainer": "shared_text",
         "steps": 50,
         "texts_per_batch": 12,
         "texts_per_prompt": 4,

@@ -142,7 +142,7 @@ def network_class() -> Any:
     from transformers.modeling_outputs import SequenceClassifierOutput
 
     class RewardNetwork(PreTrainedModel):  # type: ignore[misc]
-        """Scores texts, (n, 1); a PreTrainedModel, so TRL's trainer accepts it unchanged."""
+        """Scores texts; a PreTrainedModel, as transformers' Trainer and accelerate expect."""
 
         base_model_prefix = "backbone"
         main_input_name = "input_ids"
@@ -171,10 +171,12 @@ def network_class() -> Any:
             mask = attention_mask.unsqueeze(-1).to(hidden.dtype)
             return (hidden * mask).sum(1) / mask.sum(1)
 
-        def forward(self, input_ids: Any, attention_mask: Any, **ignored: Any) -> Any:
-            return SequenceClassifierOutput(
-                logits=self.score_pooled(self.pool(input_ids, attention_mask))
-            )
+        def forward(self, passes: Sequence[tuple[Any, Any]], **ignored: Any) -> Any:
+            """Score the texts of all passes, each input_ids and attention_mask, (n, 1). One call
+            takes them all: processes that share a batch may have different numbers of passes.
+            """
+            pooled = torch.cat([self.pool(ids, mask) for ids, mask in passes])
+            return SequenceClassifierOutput(logits=self.score_pooled(pooled))
 
         def score_pooled(self, pooled: Any) -> Any:
             with torch.autocast(pooled.device.type, enabled=False):
@@ -248,6 +250,21 @@ def silence_libraries() -> Iterator[None]:
         logging.set_verbosity(verbosity)
         if had_bar:
             logging.enable_progress_bar()
+
+
+@contextmanager
+def silence_trl() -> Iterator[None]:
+    """`silence_libraries`, and no progress bars over rows: `progress` reports what is relevant."""
+    import datasets
+
+    had_bars = not datasets.are_progress_bars_disabled()
+    datasets.disable_progress_bars()
+    try:
+        with silence_libraries():
+            yield
+    finally:
+        if had_bars:
+            datasets.enable_progress_bars()
 
 
 def trained_tensors(network: Any, *, adapters_only: bool) -> dict[str, Any]:

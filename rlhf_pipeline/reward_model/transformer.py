@@ -2,13 +2,13 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
+from pydantic import ConfigDict, Field
 
 from rlhf_pipeline.errors import (
     ConfigurationError,
@@ -16,7 +16,6 @@ from rlhf_pipeline.errors import (
     ModelHashMismatch,
 )
 from rlhf_pipeline.files import open_atomically, write_atomically
-from rlhf_pipeline.intervals import group_index
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.reward_model.base import (
     Floats,
@@ -31,7 +30,7 @@ from rlhf_pipeline.reward_model.base import (
     sort_weighted_pairs,
 )
 from rlhf_pipeline.reward_model.encoder import Encoder
-from rlhf_pipeline.reward_model.losses import targets_of, vote_weights
+from rlhf_pipeline.reward_model.losses import LabelParams, targets_of, vote_weights
 from rlhf_pipeline.reward_model.model_files import (
     BACKBONE_FOLDER,
     CONFIG_FILE,
@@ -47,6 +46,7 @@ from rlhf_pipeline.reward_model.model_files import (
     require_weights,
 )
 from rlhf_pipeline.reward_model.network import (
+    NetworkParams,
     build_empty_network,
     build_network,
     head_of,
@@ -57,17 +57,43 @@ from rlhf_pipeline.reward_model.network import (
     usable_device,
 )
 from rlhf_pipeline.reward_model.token_ids import TokenReader
-from rlhf_pipeline.reward_model.trainers import (
-    TRAINERS,
-    TrainingContext,
+from rlhf_pipeline.reward_model.trainer import (
+    TrainerParams,
     TrainingData,
     TrainingRecord,
+    train,
 )
-from rlhf_pipeline.reward_model.transformer_params import TransformerParams
 
 MEMBER_FILE = "member-{}.safetensors"
 # Votes imagined for each side, so that few votes are no certainty.
 IMAGINED_VOTES = 1.0
+
+
+# The order of the bases is the order of the fields in config.json, which hashes cover.
+class TransformerParams(TrainerParams, NetworkParams, LabelParams):
+    """Parameters of a transformer reward model's fit."""
+
+    model_config = ConfigDict(extra="forbid", allow_inf_nan=False)
+
+    max_tokens: int = Field(
+        default=256,
+        ge=8,
+        le=131_072,
+        description="Tokens of prompt and completion together; what is longer is cut",
+    )
+    prompt_chars: int = Field(
+        default=600,
+        ge=0,
+        le=10_000,
+        description="Characters kept of the end of the prompt, before the completion",
+    )
+    n_members: int = Field(
+        default=1,
+        ge=1,
+        le=32,
+        description="Models fitted with seeds seed, seed + 1, …; a score is their mean",
+    )
+    min_pairs: int = Field(default=30, ge=4, description="Fewest pairs to fit on")
 
 
 class TransformerRewardModel(RewardModel):
@@ -76,8 +102,6 @@ class TransformerRewardModel(RewardModel):
 
     The backbone comes from `encoder`, with a window of `max_tokens`: the model uses its folder and
     hash and trains its weights. Longer texts are truncated as `TokenReader` describes.
-
-    `around` is passed to the trainer, see `TrainingContext`.
     """
 
     name: ClassVar[str] = "transformer"
@@ -88,12 +112,9 @@ class TransformerRewardModel(RewardModel):
         self,
         params: TransformerParams | None = None,
         encoder: Encoder | None = None,
-        *,
-        around: TrainingContext | None = None,
     ) -> None:
         self.params = TransformerParams() if params is None else params
         self.encoder = _set_encoder_window(encoder, self.params.max_tokens)
-        self.around = around or TrainingContext()
         self.loss_curve_: list[float] = []
         self.records_: list[TrainingRecord] = []
         self.score_mean_, self.score_std_ = 0.0, 1.0
@@ -123,10 +144,8 @@ class TransformerRewardModel(RewardModel):
         for member in range(self.params.n_members):
             network = self._initial_network(member, start)
             params = self.params.model_copy(update={"seed": self.params.seed + member})
-            around = replace(self.around, progress=progress, tokenizer=self.reader.tokenizer)
-            record = TRAINERS[params.trainer](network, data, params, around)
+            self.records_.append(train(network, data, params, progress))
             self.networks_.append(network)
-            self.records_.append(record)
         self.loss_curve_ = list(self.records_[0].loss_curve)
         self._learn_score_scale(data)
         return self
@@ -265,7 +284,6 @@ class TransformerRewardModel(RewardModel):
             second=second,
             targets=self._targets(pairs),
             weights=pairs["weight"].to_numpy(dtype=np.float64),
-            groups=group_index(pairs["prompt_id"].to_numpy(), len(pairs)),
             pad_id=self.reader.pad_id,
         )
 

@@ -1,0 +1,202 @@
+import os
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.torch import load_file, save_file
+
+from rlhf_pipeline.errors import ConfigurationError, TrainingFailed
+from rlhf_pipeline.reward_model import TransformerParams, TransformerRewardModel
+from rlhf_pipeline.reward_model.encoder import Encoder
+from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
+
+SMALL = {
+    "max_tokens": 24,
+    "texts_per_batch": 12,
+    "learning_rate": 3e-3,
+    "epochs": 2,
+    "precision": "float32",
+}
+
+
+@pytest.fixture(scope="module")
+def bert(tmp_path_factory):
+    return save_tiny_bert(tmp_path_factory.mktemp("bert"))
+
+
+def model_on(folder, **given) -> TransformerRewardModel:
+    params = TransformerParams(**(SMALL | given))
+    return TransformerRewardModel(params, Encoder(folder, max_tokens=24))
+
+
+def scores(model) -> np.ndarray:
+    """Of texts that nobody trained on."""
+    pairs = word_pairs(seed=1)
+    return model.score(pairs["prompt"].tolist(), pairs["chosen"].tolist())
+
+
+def test_each_text_of_a_group_is_encoded_once(bert):
+    pairs = word_pairs()
+    record = model_on(bert, epochs=4).fit(pairs).records_[0]
+    assert record.n_pairs_seen >= 4 * len(pairs)
+    assert record.n_texts_encoded < record.n_pairs_seen  # two for each pair without groups
+    assert len(record.loss_curve) == record.n_steps
+    assert np.mean(record.loss_curve[-5:]) < 0.9 * record.loss_curve[0]
+    assert record.cpu_s > 0
+
+
+def test_progress_is_reported_at_every_step(bert):
+    told: list[tuple[int, int]] = []
+    model_on(bert, steps=4).fit(
+        word_pairs(), progress=lambda done, total, note="": told.append((done, total))
+    )
+    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+
+
+def test_a_single_step_moves_the_weights(bert):
+    before = model_on(bert, steps=1, learning_rate=1e-12).fit(word_pairs())
+    after = model_on(bert, steps=1).fit(word_pairs())
+    assert np.abs(scores(before) - scores(after)).max() > 1e-3
+
+
+def test_a_nan_loss_stops_the_training(tmp_path):
+    folder = save_tiny_bert(tmp_path)
+    weights = load_file(folder / "model.safetensors")
+    weights["encoder.layer.1.output.dense.weight"][0, 0] = float("nan")
+    save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(TrainingFailed, match="The loss of step 1 is nan"):
+        model_on(folder).fit(word_pairs())
+
+
+def test_gradient_checkpointing_gives_the_same_weights(bert):
+    plain, checkpointed = (
+        model_on(bert, steps=3, trainer={"gradient_checkpointing": on}).fit(word_pairs())
+        for on in (False, True)
+    )
+    np.testing.assert_allclose(scores(plain), scores(checkpointed), atol=1e-6)
+
+
+def test_accumulated_batches_are_one_larger_batch(bert):
+    """The loss is divided by all pairs of a step, so the same groups in one batch or in three move
+    the weights alike.
+    """
+    one, three = (
+        model_on(bert, trainer={name: 3}).fit(word_pairs())
+        for name in ("per_device_train_batch_size", "gradient_accumulation_steps")
+    )
+    np.testing.assert_allclose(scores(one), scores(three), atol=1e-5)
+    assert one.records_[0].n_steps == three.records_[0].n_steps
+    assert one.records_[0].n_pairs_seen == three.records_[0].n_pairs_seen
+
+
+def test_fields_that_the_trainer_lacks_are_refused(bert):
+    with pytest.raises(ConfigurationError, match="gradient_acumulation"):
+        model_on(bert, trainer={"gradient_acumulation": 2}).fit(word_pairs())
+
+
+def test_a_killed_training_goes_on_and_ends_with_the_same_weights(bert, tmp_path):
+    kept = {"output_dir": str(tmp_path / "checkpoints"), "save_steps": 2}
+
+    def kill(done: int, total: int, note: str = "") -> None:
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model_on(bert, steps=8, trainer=kept).fit(word_pairs(), progress=kill)
+    (left,) = (tmp_path / "checkpoints").iterdir()
+    assert {path.name for path in left.iterdir()} == {"checkpoint-2", "checkpoint-4"}
+    # a save that was cut short has no state yet
+    (left / "checkpoint-6").mkdir()
+    told: list[int] = []
+    resumed = model_on(bert, steps=8, trainer=kept).fit(
+        word_pairs(), progress=lambda done, total, note="": told.append(done)
+    )
+    assert told == [5, 6, 7, 8]
+    whole = model_on(bert, steps=8).fit(word_pairs())
+    np.testing.assert_array_equal(scores(resumed), scores(whole))
+    assert resumed.loss_curve_ == whole.loss_curve_
+    assert not left.exists()  # nothing is left of a training that ended
+
+
+def test_other_data_does_not_go_on_from_a_checkpoint(bert, tmp_path):
+    kept = {"output_dir": str(tmp_path), "save_steps": 1}
+
+    def kill(done: int, total: int, note: str = "") -> None:
+        if done == 3:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        model_on(bert, steps=4, trainer=kept).fit(word_pairs(), progress=kill)
+    other = model_on(bert, steps=4, trainer=kept).fit(word_pairs(seed=2))
+    alone = model_on(bert, steps=4).fit(word_pairs(seed=2))
+    np.testing.assert_array_equal(scores(other), scores(alone))
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def train_as(rank: int, world: int, port: int, bert: str, out: str) -> None:
+    """One of `world` processes, as accelerate and torchrun start them; what it learnt goes to
+    `out`-rank.npz.
+    """
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    os.environ |= {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(port),
+        "RANK": str(rank),
+        "LOCAL_RANK": str(rank),
+        "WORLD_SIZE": str(world),
+    }
+    model = model_on(Path(bert), epochs=5).fit(word_pairs(11))
+    record = model.records_[0]
+    uneven = model_on(Path(bert), epochs=1).fit(word_pairs(10)).records_[0]
+    np.savez(
+        f"{out}-{rank}.npz",
+        weights=flat(model),
+        scores=scores(model),
+        n_steps=record.n_steps,
+        n_pairs=uneven.n_pairs_seen,
+    )
+    dist.destroy_process_group()
+
+
+UNSEEN = ("key.bias", "encoder.layer.1.output.LayerNorm.bias")
+
+
+def flat(model) -> np.ndarray:
+    """All weights in one row, but those that no margin sees: their gradient is rounding alone,
+    which AdamW blows up to full steps.
+    """
+    parts = [
+        part for name, part in model.networks_[0].named_parameters() if not name.endswith(UNSEEN)
+    ]
+    return np.concatenate([part.detach().numpy().ravel() for part in parts])
+
+
+def test_two_processes_learn_the_weights_of_one(bert, tmp_path):
+    from torch.multiprocessing import spawn
+
+    spawn(train_as, args=(2, free_port(), str(bert), str(tmp_path / "learnt")), nprocs=2)
+    first, second = (np.load(tmp_path / f"learnt-{rank}.npz") for rank in range(2))
+    two = {"gradient_accumulation_steps": 2}
+    alone = model_on(bert, epochs=5, trainer=two).fit(word_pairs(11))
+    assert first["n_steps"] == alone.records_[0].n_steps
+    np.testing.assert_array_equal(first["weights"], second["weights"])
+    np.testing.assert_allclose(first["weights"], flat(alone), atol=1e-4)
+    # all weights, those that no margin sees too
+    np.testing.assert_allclose(first["scores"], scores(alone), atol=1e-3)
+    np.testing.assert_array_equal(first["scores"], second["scores"])
+    # The tolerances tell something: another order of the data ends farther away.
+    other = model_on(bert, epochs=5, seed=1, trainer=two).fit(word_pairs(11))
+    assert np.abs(flat(alone) - flat(other)).max() > 1e-2
+    assert np.abs(scores(alone) - scores(other)).max() > 1e-2
+    # an odd number of groups: each pair is taken as often as in one process
+    uneven = model_on(bert, epochs=1).fit(word_pairs(10)).records_[0]
+    assert first["n_pairs"] + second["n_pairs"] == uneven.n_pairs_seen
