@@ -27,6 +27,7 @@ class Counters:
     n_calls: int = 0
     n_answered: int = 0
     n_refused: int = 0
+    n_early: int = 0  # calls within the waiting time of a refusal of the same request
 
 
 @dataclass
@@ -43,11 +44,13 @@ class StubServer:
 
 
 @contextmanager
-def serve_stub(*, latency_s: float = 0.2, refused: float = 0.0) -> Iterator[StubServer]:
+def serve_stub(
+    *, latency_s: float = 0.2, refused: float = 0.0, is_late: bool = False
+) -> Iterator[StubServer]:
     """It answers after `latency_s`. A share `refused` of the calls gets 429 with Retry-After 1 s,
-    and the same share 500, both at once, as providers refuse.
+    and the same share 500, at once as most providers refuse, or as late as an answer.
     """
-    given = json.dumps({"latency_s": latency_s, "refused": refused})
+    given = json.dumps({"latency_s": latency_s, "refused": refused, "is_late": is_late})
     process = subprocess.Popen(
         [sys.executable, __file__, given], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
@@ -60,7 +63,7 @@ def serve_stub(*, latency_s: float = 0.2, refused: float = 0.0) -> Iterator[Stub
         process.wait(10)
 
 
-def run_stub(latency_s: float, refused: float) -> None:
+def run_stub(latency_s: float, refused: float, is_late: bool) -> None:
     """The other process: until its input ends."""
     import uvicorn
     from starlette.applications import Starlette
@@ -69,16 +72,22 @@ def run_stub(latency_s: float, refused: float) -> None:
     from starlette.routing import Route
 
     counters, draw = Counters(), random.Random(0)
+    due: dict[str, float] = {}  # when a refused request may come again
 
     async def complete(request: Request) -> JSONResponse:
         body: dict[str, Any] = await request.json()
         counters.n_calls += 1
         lot = draw.random()
+        asked = f"{body['messages'][-1]['content']} {body['seed']}"
+        counters.n_early += time.monotonic() < due.pop(asked, 0.0)
+        if lot >= 2 * refused or is_late:
+            await asyncio.sleep(latency_s)
         if lot < 2 * refused:
             counters.n_refused += 1
             status, headers = (429, {"Retry-After": "1"}) if lot < refused else (500, None)
+            if headers:
+                due[asked] = time.monotonic() + 1
             return JSONResponse({"error": {"message": "refused"}}, status, headers)
-        await asyncio.sleep(latency_s)
         counters.n_answered += 1
         text = f"The river {body['messages'][-1]['content'][14:20]} ends in sea {body['seed']}."
         return JSONResponse({
@@ -103,6 +112,7 @@ def run_stub(latency_s: float, refused: float) -> None:
 
     async def reset(request: Request) -> JSONResponse:
         counters.__init__()  # type: ignore[misc]
+        due.clear()
         return JSONResponse({})
 
     routes = [

@@ -1,12 +1,11 @@
 """Turns replies and results into attempts, which the ledger records and which settle items."""
 
-import random
 from datetime import datetime, timedelta
 
 from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult, Reply
 from rlhf_pipeline.completions.faults import PARTIAL
 from rlhf_pipeline.completions.limits import CallParams
-from rlhf_pipeline.protocols import Attempt, Claim, WorkItem
+from rlhf_pipeline.protocols import Attempt, Claim, Lane
 from rlhf_pipeline.records import utc_now
 
 
@@ -20,14 +19,14 @@ def is_last_attempt(claim: Claim, reply: Reply, params: CallParams) -> bool:
 
 
 def build_attempt(
-    item: WorkItem,
+    lane: Lane,
+    cache_key: str,
     claim: Claim,
     request: CompletionRequest,
     reply: Reply,
     params: CallParams,
     started_at: datetime,
     latency_ms: float,
-    rng: random.Random,
 ) -> Attempt:
     """The attempt of a call to a provider."""
     is_done = reply.outcome == "succeeded"
@@ -36,15 +35,15 @@ def build_attempt(
     if not is_done and not is_over and reply.kind != "long_wait":
         # If the provider said how long to wait, retries are spread a little after that.
         n_tries = 1 if reply.wait_s is not None else claim.n_attempts + 1 - claim.n_before
-        wait_s = min(reply.wait_s or 0.0, params.max_pause_s) + params.backoff(n_tries, rng)
+        wait_s = min(reply.wait_s or 0.0, params.max_pause_s) + params.backoff(n_tries)
         not_before = utc_now() + timedelta(seconds=wait_s)
     told_cost = params.cost(reply.n_prompt_tokens, reply.n_tokens)
     cost = {"unknown": params.max_cost(request), "metered": told_cost, "none": 0}[reply.billing]
     return Attempt(
-        item_no=item.item_no,
-        provider=item.provider,
-        model=item.model,
-        cache_key=item.cache_key,
+        item_no=claim.item_no,
+        provider=lane[0],
+        model=lane[1],
+        cache_key=cache_key,
         started_at=started_at,
         latency_ms=latency_ms,
         outcome=reply.outcome,
@@ -64,15 +63,17 @@ def build_attempt(
     )
 
 
-def build_local_attempt(item: WorkItem, result: CompletionResult, started_at: datetime) -> Attempt:
+def build_local_attempt(
+    lane: Lane, cache_key: str, item_no: int, result: CompletionResult, started_at: datetime
+) -> Attempt:
     """The attempt of a result made on this machine."""
     result = _fail_if_empty(result)
     failed = result.error is not None
     return Attempt(
-        item_no=item.item_no,
-        provider=item.provider,
-        model=item.model,
-        cache_key=item.cache_key,
+        item_no=item_no,
+        provider=lane[0],
+        model=lane[1],
+        cache_key=cache_key,
         started_at=started_at,
         latency_ms=result.latency_ms,
         outcome="terminal" if failed else "succeeded",

@@ -12,7 +12,7 @@ from rlhf_pipeline.protocols import Billing, Outcome
 from rlhf_pipeline.records import Record
 
 if TYPE_CHECKING:
-    from openai import OpenAI
+    from openai import AsyncOpenAI
 
 
 class CompletionRequest(Record):
@@ -168,8 +168,8 @@ class HostedBackend(Protocol):
 class BatchBackend(HostedBackend, Protocol):
     """A hosted backend whose provider also accepts batches of requests."""
 
-    def open_client(self) -> "OpenAI":
-        """A client for files and batches, without retries; the caller closes it."""
+    def open_client(self) -> "AsyncOpenAI":
+        """The client of this event loop, without retries; `close` closes it."""
         ...
 
     def build_body(self, request: CompletionRequest) -> dict[str, Any]:
@@ -188,7 +188,7 @@ class BatchBackend(HostedBackend, Protocol):
         """Errors that a call to the provider can raise."""
         ...
 
-    def classify_error(self, cause: Exception) -> Reply:
+    def classify_error(self, cause: BaseException) -> Reply:
         """The Reply that such an error means."""
         ...
 

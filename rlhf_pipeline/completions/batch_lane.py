@@ -1,4 +1,4 @@
-"""Completes claims by OpenAI's Batch API: many requests in a file, answered within a day.
+"""Completes items by OpenAI's Batch API: many requests in a file, answered within a day.
 
 The ledger has a row for each batch before it is submitted, and the provider receives our id of it
 as metadata. So a batch whose submission was interrupted is found in the provider's list, or its
@@ -6,27 +6,25 @@ items are lost: possibly billed, and requested again only with `retry_lost`.
 """
 
 import json
-import math
-import random
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from time import monotonic, time
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rlhf_pipeline.completions.attempts import build_attempt
 from rlhf_pipeline.completions.base import BatchBackend, Reply
-from rlhf_pipeline.completions.drive import AT_ONCE, CompletionWork, WorkLane, persist_with_retry
 from rlhf_pipeline.completions.faults import fault
+from rlhf_pipeline.completions.work import AT_ONCE, CompletionWork, ProviderLane
 from rlhf_pipeline.protocols import (
     BATCH_PREFIX,
     NO_CALLS_SUFFIX,
-    Attempt,
     Claim,
     Lane,
     LedgerBatch,
+    LedgerTransaction,
 )
 from rlhf_pipeline.records import utc_now
 
@@ -43,89 +41,64 @@ GONE_AFTER = timedelta(days=2)  # of its submission: a batch that is not found i
 UNLISTED_AFTER = timedelta(minutes=10)  # longer than a call that submits one may take
 
 
-class BatchLane(WorkLane):
-    """The batches of one provider and model, in the thread of `drive`: submitted and polled when
-    attempts are taken. A closed lane leaves what its batches hold to a later run.
+class BatchLane(ProviderLane):
+    """Submits what is claimed as a batch, and polls all batches of the lane. A closed lane leaves
+    what its batches hold to a later run.
     """
 
-    waits_when_closed = False
+    _backend: BatchBackend
 
-    def __init__(
-        self, work: CompletionWork, key: Lane, backend: BatchBackend, rng: random.Random
-    ) -> None:
-        super().__init__(work, key)
-        if not work.owner.endswith(NO_CALLS_SUFFIX):
-            work.owner += NO_CALLS_SUFFIX
-        self._backend = backend
-        self._client = backend.open_client()
-        self._rng = rng
-        self._waiting: list[Claim] = []
-        self._is_ready = False  # waiting claims are submitted next
+    def __init__(self, work: CompletionWork, key: Lane, backend: BatchBackend) -> None:
+        super().__init__(work, key, backend)
+        self.owner += NO_CALLS_SUFFIX
         self._has_batches = False
-        self._attempts: list[Attempt] = []
-        self._n_failed = 0  # looks at the provider that failed in a row
-        self._began = self._due = monotonic()
+        self._n_failed = 0  # polls that failed in a row
 
-    @property
-    def n_wanted(self) -> int:
-        if self.closed is not None or self._is_ready:
-            return 0
-        return min(AT_ONCE, MOST_REQUESTS - len(self._waiting))
-
-    @property
-    def is_busy(self) -> bool:
-        """Claims that are in a batch belong to the batch."""
-        return bool(self._waiting or self._attempts)
-
-    @property
-    def paused_s(self) -> float:
-        return max(0.001, self._due - monotonic())  # 0 would mean that it is not paused
-
-    def stop(self) -> None:
-        self._due = math.inf
-        self._client.close()
-
-    def add(self, claims: Sequence[Claim], *, is_all: bool) -> None:
-        self._waiting += claims
-        self._is_ready = bool(self._waiting) and (is_all or len(self._waiting) >= MOST_REQUESTS)
-        if self._is_ready and not self._n_failed:
-            self._due = monotonic()
-
-    def withdraw(self, items: set[int] | None = None) -> list[int]:
-        gone = [c.item_no for c in self._waiting if items is None or c.item_no in items]
-        self._waiting = [c for c in self._waiting if c.item_no not in gone]
-        return gone
-
-    def take_attempts(self, most: int) -> list[Attempt]:
-        """Poll the batches and submit waiting claims if it is time, and return finished calls."""
-        if self.closed is None and not self._attempts and monotonic() >= self._due:
+    async def complete(self) -> None:
+        params, began = self.work.params, monotonic()
+        while not self.work.is_stopping and self.closed is None:
+            self.wake.clear()
+            claims, turn = await self._claim()
+            if not claims and turn.n_open == turn.n_leased == 0:
+                return
+            wait_s = params.batch_poll_s
             try:
-                self._look()
+                await self._poll()
+                if claims and self.closed is None:
+                    await self._submit(claims)
+                self._n_failed = 0
+                is_late = monotonic() + wait_s - began > params.max_pause_s
+                if self._has_batches and self.closed is None and is_late and not self.attempts:
+                    self._park(f"{self.key[0]} works on a batch, which may take a day.")
             except self._backend.error_types() as cause:
+                await self.release()
                 if self.closed is None:
-                    self._wait_or_close(self._backend.classify_error(cause))
-        taken, self._attempts = self._attempts[:most], self._attempts[most:]
-        return taken
+                    wait_s = self._wait_or_close(self._backend.classify_error(cause))
+            if not self.attempts and self.closed is None:
+                await self.wait(wait_s)
 
-    def _look(self) -> None:
-        params = self.work.params
-        known = self._persist(self.work.ledger.read_batches, self.work.run_id, self.key)
+    async def _claim(self) -> tuple[list[Claim], LedgerTransaction]:
+        """Record all attempts, and claim what is open."""
+        claims: list[Claim] = []
+        while True:
+            n_wanted = min(AT_ONCE, MOST_REQUESTS - len(claims))
+            turn = await self.turn(n_wanted)
+            more = turn.claimed[self.key]
+            claims += more
+            if not self.attempts and (len(more) < n_wanted or n_wanted == 0):
+                return claims, turn
+
+    async def _poll(self) -> None:
+        known = await self.persist(self.work.ledger.read_batches, self.work.run_id, self.key)
         self._has_batches = bool(known)
         for each in known:
-            self._read(each)
-        if self._is_ready and self.closed is None:
-            self._submit()
-        self._n_failed, self._due = 0, monotonic() + params.batch_poll_s
-        is_late = self._due - self._began > params.max_pause_s
-        if self._has_batches and self.closed is None and is_late:
-            self._park(f"{self.key[0]} works on a batch, which may take a day.")
+            await self._read(each)
 
-    def _wait_or_close(self, reply: Reply) -> None:
-        """After a failed look: try again later, or give the provider up for this run."""
+    def _wait_or_close(self, reply: Reply) -> float:
+        """After a failed poll: seconds until the next, unless the provider is given up for now."""
         params = self.work.params
         self._n_failed += 1
-        wait_s = max(reply.wait_s or 0.0, params.backoff(self._n_failed, self._rng))
-        self._due = monotonic() + wait_s
+        wait_s = max(reply.wait_s or 0.0, params.backoff(self._n_failed))
         is_last = self._n_failed >= params.max_attempts
         if reply.outcome == "terminal" or (is_last and not self._has_batches):
             self.closed = reply
@@ -135,6 +108,7 @@ class BatchLane(WorkLane):
             )
         elif wait_s > params.max_pause_s:
             self._park(f"{self.key[0]} asks for a wait of {wait_s:,.0f} s.", wait_s)
+        return wait_s
 
     def _park(self, why: str, wait_s: float = 0.0) -> None:
         params = self.work.params
@@ -142,30 +116,31 @@ class BatchLane(WorkLane):
         self.parked_until = utc_now() + timedelta(seconds=wait_s)
         self.closed = fault("long_wait", why)
 
-    def _submit(self) -> None:
-        work, ledger = self.work, self.work.ledger
+    async def _submit(self, claims: Sequence[Claim]) -> None:
+        work, ledger, client = self.work, self.work.ledger, self._backend.open_client()
         lines = [
             {
                 "custom_id": str(claim.item_no),
                 "method": "POST",
                 "url": ENDPOINT,
-                "body": self._backend.build_body(work.requests[claim.item_no]),
+                "body": self._backend.build_body(work.plan.request(claim.item_no)),
             }
-            for claim in self._waiting
+            for claim in claims
         ]
         content = "\n".join(map(json.dumps, lines)).encode()
-        file = self._client.files.create(
+        file = await client.files.create(
             file=("requests.jsonl", content, "application/jsonl"), purpose="batch"
         )
         submission_id = f"{BATCH_PREFIX}{uuid.uuid4()}"
-        held = self._persist(ledger.begin_batch, work.run_id, work.owner, self.key, submission_id)
-        is_whole = len(held) == len(lines)  # else a lease ended, and another process may call
-        self._waiting, self._is_ready, self._has_batches = [], False, is_whole
-        if not is_whole:
-            self._persist(ledger.return_batch, work.run_id, submission_id)
+        held = await self.persist(
+            ledger.begin_batch, work.run_id, self.owner, self.key, submission_id
+        )
+        self._has_batches = is_whole = len(held) == len(lines)
+        if not is_whole:  # a lease ended, and another process may call
+            await self.persist(ledger.return_batch, work.run_id, submission_id)
             return
         try:
-            batch = self._client.batches.create(
+            batch = await client.batches.create(
                 input_file_id=file.id,
                 endpoint=ENDPOINT,
                 completion_window="24h",
@@ -174,23 +149,24 @@ class BatchLane(WorkLane):
         except self._backend.error_types() as cause:
             reply = self._backend.classify_error(cause)
             if reply.outcome == "terminal" or reply.kind in REFUSED or reply.status == 503:
-                self._persist(ledger.return_batch, work.run_id, submission_id)
+                await self.persist(ledger.return_batch, work.run_id, submission_id)
             raise
-        self._persist(ledger.name_batch, submission_id, batch.id)
+        await self.persist(ledger.name_batch, submission_id, batch.id)
 
-    def _read(self, each: LedgerBatch) -> None:
+    async def _read(self, each: LedgerBatch) -> None:
         """Report a batch that is over, or lost."""
         from openai import NotFoundError
 
-        batch = self._find(each)
+        batch = await self._find(each)
         if batch is None or batch.status not in OVER:
             return
         replies: dict[str, Reply] = {}
         n_answered = 0
         for file_id in filter(None, (batch.error_file_id, batch.output_file_id)):
             with suppress(NotFoundError):  # deleted: its requests get the reply of a missing line
+                content = await self._backend.open_client().files.content(file_id)
                 # Not `splitlines`, which also splits within texts, such as at U+2028.
-                lines = self._client.files.content(file_id).text.strip().split("\n")
+                lines = content.text.strip().split("\n")
                 replies |= self._parse_lines(lines)
                 if file_id == batch.output_file_id:
                     n_answered = len(lines)
@@ -210,24 +186,24 @@ class BatchLane(WorkLane):
             missing = fault("server_error", said)
         self._report(each, replies, missing)
 
-    def _find(self, each: LedgerBatch) -> "Batch | None":
+    async def _find(self, each: LedgerBatch) -> "Batch | None":
         """The provider's batch. One whose submission was interrupted is looked for in its list. One
         that is missing for long is lost: before, another process may be submitting it, or key and
         address may be wrong.
         """
         from openai import NotFoundError
 
-        age = utc_now() - each.submitted_at
+        client, age = self._backend.open_client(), utc_now() - each.submitted_at
         if each.batch_id is None:
-            for batch in self._client.batches.list(limit=100):
+            async for batch in client.batches.list(limit=100):
                 if (batch.metadata or {}).get(SUBMISSION) == each.submission_id:
-                    self._persist(self.work.ledger.name_batch, each.submission_id, batch.id)
+                    await self.persist(self.work.ledger.name_batch, each.submission_id, batch.id)
                     return batch
             is_lost = age >= UNLISTED_AFTER
             said = f"does not list the batch {each.submission_id}, whose submission was interrupted"
         else:
             try:
-                return self._client.batches.retrieve(each.batch_id)
+                return await client.batches.retrieve(each.batch_id)
             except NotFoundError:
                 is_lost = age >= GONE_AFTER
                 said = f"does not know the batch {each.batch_id}"
@@ -252,17 +228,21 @@ class BatchLane(WorkLane):
         return replies
 
     def _report(self, each: LedgerBatch, replies: Mapping[str, Reply], missing: Reply) -> None:
+        work = self.work
         for claim in each.claims:
-            item, request = self.work.items[claim.item_no], self.work.requests[claim.item_no]
             reply = replies.get(str(claim.item_no), missing)
             if reply.closes:
                 self.closed = self.closed or reply
             attempt = build_attempt(
-                item, claim, request, reply, self.work.params, utc_now(), 0.0, self._rng
+                self.key,
+                work.plan.keys[claim.item_no],
+                claim,
+                work.plan.request(claim.item_no),
+                reply,
+                work.params,
+                utc_now(),
+                0.0,
             )
-            self._attempts.append(
+            self.attempts.append(
                 replace(attempt, not_before=None, submission_id=each.submission_id)
             )
-
-    def _persist(self, do: Callable[..., Any], *args: Any, **more: Any) -> Any:
-        return persist_with_retry(self.work.ledger, do, *args, **more)

@@ -106,7 +106,7 @@ def generate(
         pieces.append(
             check_frame(pd.DataFrame(rows, columns=list(COMPLETIONS.columns)), COMPLETIONS)
         )
-    n = len(plan.items)
+    n = len(plan)
     if n and kinds.total() == n:
         named = ", ".join(f"{backend.name} ({backend.model_version})" for backend in backends)
         raise CompletionError(f"All {n} completions by {named} failed; the first: {first_error}")
@@ -124,7 +124,7 @@ def generate(
 
 
 def _row(plan: RequestPlan, item_no: int, result: CompletionResult) -> dict[str, object]:
-    request, backend = plan.requests[item_no], plan.backend(item_no)
+    request, backend = plan.request(item_no), plan.backend(item_no)
     text = (result.text or "") if result.error is None else ""
     sampling: tuple[object, ...] = (
         request.temperature,

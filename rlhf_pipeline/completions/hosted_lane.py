@@ -1,163 +1,128 @@
-"""Turns claims into calls to a provider, many at once, within its limits."""
+"""Completes items by calls to a provider, many at once, within its limits."""
 
 import asyncio
-import random
-import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import partial
 from time import perf_counter
-from typing import Any
 
 from rlhf_pipeline.completions.attempts import build_attempt, is_last_attempt
-from rlhf_pipeline.completions.base import HostedBackend, Reply
-from rlhf_pipeline.completions.drive import CompletionWork, WorkLane
+from rlhf_pipeline.completions.base import CompletionRequest, HostedBackend, Reply
 from rlhf_pipeline.completions.faults import NO_ANSWER, fault
 from rlhf_pipeline.completions.limits import Limiter, Pause, expected_tokens
 from rlhf_pipeline.completions.local_lane import OnItem, ignore_text
-from rlhf_pipeline.protocols import Attempt, Claim, Lane
+from rlhf_pipeline.completions.work import LOOK_S, CompletionWork, ProviderLane
+from rlhf_pipeline.protocols import Claim, Lane
 from rlhf_pipeline.records import utc_now
 
-AT_HAND = 8  # claims that a lane holds at least, even at a lower concurrency
+GATHER_S = 0.05  # in which calls that end share a transaction, while other calls can begin
+LONGEST_SLEEP_S = 5.0  # without a transaction, each of which renews the claims
 
 
-class HostedLane(WorkLane):
-    """Calls one provider and model in an event loop of another thread. Methods that `drive` calls
-    run in its thread; deques and counters let both work without a lock.
+class HostedLane(ProviderLane):
+    """One worker per concurrent call takes the next claim, calls, and leaves the attempt. Another
+    task records attempts and claims items for the workers, so no call waits for a transaction.
+
+    A killed run pays at most the calls under way and those of one transaction twice.
     """
-
-    tick_s = 0.025  # so that reports share a transaction
 
     def __init__(
         self,
         work: CompletionWork,
         key: Lane,
         backend: HostedBackend,
-        loop: asyncio.AbstractEventLoop,
-        *,
         pause: Pause,
         on_text: OnItem | None = None,
-        rng: random.Random | None = None,
     ) -> None:
-        super().__init__(work, key)
-        self._backend = backend
-        self._loop = loop
+        super().__init__(work, key, backend)
         self._limiter = Limiter(work.params, pause)
         self._pause = pause
         self._on_text = on_text if on_text is not None or not work.params.stream else ignore_text
-        self._rng = rng or random.Random()
         self._waiting: deque[Claim] = deque()  # claims whose call has not begun
-        self._attempts: deque[Attempt] = deque()
-        self._n_held = 0  # claims neither reported nor withdrawn; changed by `drive` alone
-        self._n_taken = 0  # paid attempts taken and not recorded; changed by `drive` alone
-        self._changed = asyncio.Event()
-        self._calls: set[asyncio.Task[None]] = set()
+        self._n_called = 0  # calls under way
+        self._is_ending = False
+        self._n_useless = 0  # useless prompts whose items this lane has failed
+        self._next = asyncio.Lock()  # held by the worker that takes the next claim
+        self._refilled = asyncio.Event()
 
-    @property
-    def n_wanted(self) -> int:
-        """Claims to fetch now: enough for all concurrent calls, so that no call waits for a
-        transaction.
-        """
-        if self.closed is not None or self.paused_s > 0:
-            return 0
-        return max(0, max(self._limiter.most, AT_HAND) - len(self._waiting))
-
-    @property
-    def paused_s(self) -> float:
-        return self._pause.left_s
-
-    @property
-    def is_busy(self) -> bool:
-        return self._n_held > 0
-
-    def start(self, wake: threading.Event) -> None:
-        super().start(wake)
-        self._running = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
-
-    def add(self, claims: Sequence[Claim], *, is_all: bool) -> None:
-        self._n_held += len(claims)
-        self._waiting.extend(claims)
-        self._loop.call_soon_threadsafe(self._changed.set)
-
-    def take_attempts(self, most: int) -> list[Attempt]:
-        taken = _pop_all(self._attempts, most)
-        if self._attempts:
-            self.wake.set()
-        self._n_held -= len(taken)
-        self._n_taken += sum(attempt.billing != "none" for attempt in taken)
-        return taken
-
-    def settled(self) -> None:
-        n, self._n_taken = self._n_taken, 0
-        if n:
-            self._loop.call_soon_threadsafe(self._release, n)
-
-    def withdraw(self, items: set[int] | None = None) -> list[int]:
-        claims = _pop_all(self._waiting)
-        gone = [claim.item_no for claim in claims if items is None or claim.item_no in items]
-        self._waiting.extend(claim for claim in claims if claim.item_no not in set(gone))
-        self._n_held -= len(gone)
-        # Meanwhile `_run` may have found nothing that waits.
-        self._loop.call_soon_threadsafe(self._changed.set)
-        return gone
-
-    def stop(self) -> None:
-        self._running.cancel()
-        closing = asyncio.run_coroutine_threadsafe(self._end_calls(), self._loop)
-        closing.result()
-
-    async def _end_calls(self) -> None:
-        for call in self._calls:
-            call.cancel()
-        await asyncio.gather(*self._calls, return_exceptions=True)
-        await self._backend.close()
-
-    async def _run(self) -> None:
-        """Begin a call whenever the limits allow."""
+    async def complete(self) -> None:
+        n_workers = self.work.params.concurrency
+        workers = [asyncio.create_task(self._work()) for _ in range(n_workers)]
         try:
+            await self._record_and_claim(2 * n_workers)
+        finally:
+            self._is_ending = True
+            for worker in workers:
+                worker.cancel()
+            await asyncio.gather(*workers, return_exceptions=True)
+
+    def uncalled(self) -> list[int]:
+        return [claim.item_no for claim in self._waiting]
+
+    async def _record_and_claim(self, most: int) -> None:
+        """Record attempts, and hold up to `most` claims, until nothing is left."""
+        while not self.work.is_stopping:
+            self.wake.clear()
+            can_call = self.closed is None and self._pause.left_s == 0
+            n_wanted = max(0, most - len(self._waiting) - self._n_called) if can_call else 0
+            turn = await self.turn(n_wanted)
+            self._waiting.extend(turn.claimed.get(self.key, ()))
+            await self._fail_useless()
+            self._refilled.set()
+            if not (self._n_called or self.attempts) and (
+                self.closed is not None or (not self._waiting and turn.n_open == turn.n_leased == 0)
+            ):
+                return
+            await self.wait(
+                LONGEST_SLEEP_S,
+                self._pause.left_s or None,
+                LOOK_S if turn.n_leased else None,
+                None if turn.due_s is None or not n_wanted else max(turn.due_s, GATHER_S),
+            )
+            if self._n_called and self._waiting:
+                await asyncio.sleep(GATHER_S)
+
+    async def _fail_useless(self) -> None:
+        """Fail uncalled items of prompts that can no longer give a pair."""
+        work = self.work
+        gone = [n for n in self.uncalled() if work.is_useless(n)]
+        prompts = work.useless[self._n_useless :]
+        if not (gone or prompts):
+            return
+        self._n_useless += len(prompts)
+        if gone:
+            self._waiting = deque(c for c in self._waiting if not work.is_useless(c.item_no))
+            await self.release(gone)
+        why = "Not called: too many of this prompt's completions failed for it to give a pair."
+        await self.fail_open("no_pair", why, [*gone, *work.items_of(prompts)])
+
+    async def _work(self) -> None:
+        try:
+            while not self._is_ending:  # a backend may ignore that it is cancelled
+                await self._call(*await self._take())
+        except Exception as bug:  # noqa: BLE001  raised at the end of the run
+            self.work.stop(bug)
+
+    async def _take(self) -> tuple[Claim, CompletionRequest]:
+        """The next claim and its request, as soon as the limits allow the call."""
+        async with self._next:
             while True:
-                self._changed.clear()
                 wait_s: float | None = None
                 if self._waiting and self.closed is None:
-                    with suppress(IndexError):  # withdrawn meanwhile
-                        wait_s = self._begin_call()
-                        if wait_s == 0:
-                            continue
-                # Not asyncio.wait_for, which swallows a cancellation in Python 3.11 that comes
-                # with the event.
-                with suppress(TimeoutError):
+                    request = self.work.plan.request(self._waiting[0].item_no)
+                    wait_s = self._limiter.wait_s(expected_tokens(request))
+                    if wait_s == 0:
+                        self._limiter.begin(expected_tokens(request))
+                        self._n_called += 1
+                        return self._waiting.popleft(), request
+                self._refilled.clear()
+                try:
                     async with asyncio.timeout(wait_s):
-                        await self._changed.wait()
-        except Exception as bug:  # noqa: BLE001  `drive` raises it
-            self._break(bug)
+                        await self._refilled.wait()
+                except TimeoutError:
+                    continue
 
-    def _begin_call(self) -> float | None:
-        """0 if a call has begun, else when the limits may allow one (`Limiter.wait_s`)."""
-        n_tokens = expected_tokens(self.work.requests[self._waiting[0].item_no])
-        wait_s = self._limiter.wait_s(n_tokens)
-        if wait_s == 0:
-            claim = self._waiting.popleft()
-            self._limiter.begin(n_tokens)
-            call = asyncio.create_task(self._call(claim, n_tokens))
-            self._calls.add(call)
-            call.add_done_callback(self._end_call)
-            if len(self._waiting) < self._limiter.most / 2:
-                self.wake.set()
-        return wait_s
-
-    def _release(self, n: int) -> None:
-        self._limiter.release(n)
-        self._changed.set()
-
-    def _end_call(self, task: asyncio.Task[None]) -> None:
-        self._calls.discard(task)
-        if not task.cancelled() and (bug := task.exception()) is not None:
-            self._break(bug)
-
-    async def _call(self, claim: Claim, n_tokens: int) -> None:
-        item, request = self.work.items[claim.item_no], self.work.requests[claim.item_no]
+    async def _call(self, claim: Claim, request: CompletionRequest) -> None:
         started_at, began = utc_now(), perf_counter()
         reply = fault(
             "cancelled", "The run was ended during this call; whether it is billed is unknown."
@@ -167,28 +132,24 @@ class HostedLane(WorkLane):
             reply = await self._backend.call(request, on_text)
         finally:  # The call was made, so it is recorded even if the backend raised.
             latency_ms = (perf_counter() - began) * 1000
-            is_told = reply.billing == "metered"
-            n_used = reply.n_prompt_tokens + reply.n_tokens if is_told else None
-            self._limiter.end(n_tokens, n_used)
+            self._n_called -= 1
+            self._limiter.end(expected_tokens(request), reply)
             reply = self._pause_or_close(claim, reply)
-            if reply.billing == "none":
-                self._limiter.release(1)  # asked again after a kill, it is still paid once
             if on_text is not None and reply.partial:
                 on_text(None)
-            self._attempts.append(
+            self.attempts.append(
                 build_attempt(
-                    item,
+                    self.key,
+                    self.work.plan.keys[claim.item_no],
                     claim,
                     request,
                     reply,
                     self.work.params,
                     started_at,
                     latency_ms,
-                    self._rng,
                 )
             )
             self.wake.set()
-            self._changed.set()
 
     def _pause_or_close(self, claim: Claim, reply: Reply) -> Reply:
         """Pause or park a provider that asks for it; close one that refuses every call."""
@@ -202,19 +163,17 @@ class HostedLane(WorkLane):
             wait_s = params.backoff_s if reply.wait_s is None else reply.wait_s
             self._pause.record(wait_s if is_refused else None)
         if reply.closes:
-            self._close(reply)
+            self.closed = self.closed or reply
         elif (
             reply.kind in NO_ANSWER
             and not self._backend.has_answered
             and is_last_attempt(claim, reply, params)
         ):
-            self._close(
-                fault(
-                    "unavailable",
-                    f"{reply.error}; no answer in {claim.n_attempts + 1} attempts. Start the "
-                    "server or change the setting base_url (RLHF_BASE_URL), which usually ends in "
-                    "/v1.",
-                )
+            self.closed = self.closed or fault(
+                "unavailable",
+                f"{reply.error}; no answer in {claim.n_attempts + 1} attempts. Start the "
+                "server or change the setting base_url (RLHF_BASE_URL), which usually ends in "
+                "/v1.",
             )
         return reply
 
@@ -229,37 +188,5 @@ class HostedLane(WorkLane):
         if self.closed is None or self.parked_until is not None:
             self.parked_until = max(until, self.parked_until or until)
         reply = fault("long_wait", said, status=reply.status, wait_s=wait_s)
-        self._close(reply)
-        return reply
-
-    def _close(self, reply: Reply) -> None:
-        """Make no more calls to the provider; the first reason is kept."""
         self.closed = self.closed or reply
-        self.wake.set()
-
-    def _break(self, bug: BaseException) -> None:
-        self.broken = self.broken or bug
-        self.wake.set()
-
-
-@contextmanager
-def event_loop() -> Iterator[asyncio.AbstractEventLoop]:
-    """An event loop in a thread of its own."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, name="calls")
-    thread.start()
-    try:
-        yield loop
-    finally:
-        loop.call_soon_threadsafe(loop.stop)
-        thread.join()
-        loop.close()
-
-
-def _pop_all(queue: deque[Any], most: int | None = None) -> list[Any]:
-    """What the queue holds now; safe while another thread appends."""
-    taken: list[Any] = []
-    with suppress(IndexError):
-        while most is None or len(taken) < most:
-            taken.append(queue.popleft())
-    return taken
+        return reply

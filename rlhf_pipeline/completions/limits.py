@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from pydantic import Field
 
-from rlhf_pipeline.completions.base import CompletionRequest
+from rlhf_pipeline.completions.base import CompletionRequest, Reply
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.protocols import LONGEST_PAUSE_S, Budget
@@ -142,9 +142,11 @@ class CallParams(Parameters):
         """Upper bound of the cost of a call: a token has at least one byte."""
         return self.cost(prompt_bytes(request) + OVERHEAD, request.max_tokens)
 
-    def backoff(self, n_tries: int, rng: random.Random) -> float:
+    def backoff(self, n_tries: int) -> float:
         """Seconds before the next attempt, after `n_tries`: full jitter."""
-        return rng.uniform(0, min(self.max_backoff_s, self.backoff_s * 2 ** min(n_tries - 1, 30)))
+        return random.uniform(
+            0, min(self.max_backoff_s, self.backoff_s * 2 ** min(n_tries - 1, 30))
+        )
 
 
 def prompt_bytes(request: CompletionRequest) -> int:
@@ -205,49 +207,34 @@ class Pause:
 
 
 class Limiter:
-    """Limits of one provider and model: concurrency, calls and tokens a minute, and the provider's
-    pause.
+    """When the next call to one provider and model may begin: calls and tokens a minute, and the
+    provider's pause.
     """
 
     def __init__(
         self, params: CallParams, pause: Pause, clock: Callable[[], float] = time.monotonic
     ) -> None:
-        self.most = params.concurrency
-        self.n_under_way = 0
-        self.pause = pause
+        self._pause = pause
         self._clock = clock
         rates = (params.requests_per_minute, params.tokens_per_minute)
         self._requests, self._tokens = (
             None if rate is None else Bucket(rate, clock()) for rate in rates
         )
 
-    def wait_s(self, n_tokens: int) -> float | None:
-        """0 if a call may begin now, else seconds until the next check; None if another call must
-        end first.
-        """
-        if self.n_under_way >= self.most:
-            return None
-        waits = [self.pause.left_s]
+    def wait_s(self, n_tokens: int) -> float:
+        """Seconds until a call of `n_tokens` may begin; 0 if it may begin now."""
+        waits = [self._pause.left_s]
         for bucket, n in ((self._requests, 1), (self._tokens, n_tokens)):
             if bucket is not None:
                 waits.append(bucket.wait_s(n, self._clock()))
         return max(waits)
 
     def begin(self, n_tokens: int) -> None:
-        self.n_under_way += 1
         for bucket, n in ((self._requests, 1), (self._tokens, n_tokens)):
             if bucket is not None:
                 bucket.take(n)
 
-    def end(self, n_tokens: int, n_used: int | None) -> None:
-        """Record the end of a call for which `n_tokens` were taken and that used `n_used`, if
-        known.
-        """
-        if self._tokens is not None and n_used is not None:
-            self._tokens.take(n_used - n_tokens)
-
-    def release(self, n: int) -> None:
-        """Let others begin in place of `n` calls whose results are recorded: a killed run then
-        pays at most `most` calls twice.
-        """
-        self.n_under_way -= n
+    def end(self, n_tokens: int, reply: Reply) -> None:
+        """Correct the `n_tokens` that were taken for a call by those that its reply counts."""
+        if self._tokens is not None and reply.billing == "metered":
+            self._tokens.take(reply.n_prompt_tokens + reply.n_tokens - n_tokens)

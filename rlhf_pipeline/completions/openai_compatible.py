@@ -18,7 +18,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.secret_files import provider_key
 
 if TYPE_CHECKING:
-    from openai import AsyncOpenAI, OpenAI
+    from openai import AsyncOpenAI
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,32 +81,23 @@ class OpenAICompatibleBackend(HTTPBackend):
             client, self._open = self._open[1], None
             await client.close()
 
-    def _get_client(self) -> "AsyncOpenAI":
+    def open_client(self) -> "AsyncOpenAI":
         """The client of this event loop: connections belong to the loop that opened them."""
         loop = asyncio.get_running_loop()
         if self._open is None or self._open[0] is not loop:
             from httpx2 import AsyncClient
             from openai import AsyncOpenAI
 
-            transport = AsyncClient(**self._client_options())
-            self._open = (loop, AsyncOpenAI(http_client=transport, **self._openai_options()))
+            client = AsyncOpenAI(
+                base_url=self._public_address,
+                # Servers without authentication take any key; the client insists on one.
+                api_key=self._key or "none",
+                max_retries=0,
+                timeout=self.timeout_s,
+                http_client=AsyncClient(**self._client_options()),
+            )
+            self._open = (loop, client)
         return self._open[1]
-
-    def open_client(self) -> "OpenAI":
-        """A client for files and batches; the caller closes it."""
-        from httpx2 import Client
-        from openai import OpenAI
-
-        return OpenAI(http_client=Client(**self._client_options()), **self._openai_options())
-
-    def _openai_options(self) -> dict[str, Any]:
-        return {
-            "base_url": self._public_address,
-            # Servers without authentication take any key; the client insists on one.
-            "api_key": self._key or "none",
-            "max_retries": 0,
-            "timeout": self.timeout_s,
-        }
 
     def build_body(self, request: CompletionRequest) -> dict[str, Any]:
         can = capabilities_of(self.base_url)
@@ -122,7 +113,7 @@ class OpenAICompatibleBackend(HTTPBackend):
 
     async def _fetch_whole(self, request: CompletionRequest) -> Reply:
         # The raw answer: the client's models are not validated, and cost a third of the call.
-        completions = self._get_client().chat.completions.with_raw_response
+        completions = self.open_client().chat.completions.with_raw_response
         answer = await completions.create(**self.build_body(request))
         return self.parse_response(answer.status_code, json.loads(answer.content))
 
@@ -143,7 +134,7 @@ class OpenAICompatibleBackend(HTTPBackend):
     ) -> Reply:
         body = self.build_body(request) | {"stream_options": {"include_usage": True}}
         reason, refusal, usage = None, "", None
-        completions = self._get_client().chat.completions
+        completions = self.open_client().chat.completions
         events = await completions.create(**body, stream=True)
         async for event in events:
             usage = event.usage.model_dump() if event.usage else usage

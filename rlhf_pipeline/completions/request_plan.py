@@ -1,10 +1,10 @@
 """Plans the requests to backends: parameters, and each request and item, built when needed."""
 
 import json
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import product
-from typing import TypeVar, overload
 
 import pandas as pd
 from pydantic import Field, field_validator
@@ -17,10 +17,7 @@ from rlhf_pipeline.protocols import Lane, WorkItem
 from rlhf_pipeline.records import content_hash
 
 SEEDS = 2**31  # upper bound of seeds for both providers and torch
-KEY_BYTES = 32
 KEY_VERSION = 2  # of what a cache key is made of
-
-T = TypeVar("T")
 
 
 class CompletionParams(Parameters):
@@ -97,48 +94,56 @@ def cache_key(backend: CompletionBackend, request: CompletionRequest) -> str:
     return content_hash("completion", KEY_VERSION, whose, request.system, request.prompt, sampling)
 
 
-def build_item(
-    backend: CompletionBackend,
-    request: CompletionRequest,
-    calls: CallParams,
-    *,
-    item_no: int,
-    position: int,
-    key: str,
-) -> WorkItem:
-    """The ledger's item of a request."""
-    provider, model = lane_of(backend)
-    is_hosted = isinstance(backend, HostedBackend)
-    return WorkItem(
-        item_no=item_no,
-        position=position,
-        prompt_id=request.prompt_id,
-        provider=provider,
-        model=model,
-        sample_index=request.sample_index,
-        params=encode_sampling(request),
-        cache_key=key,
-        reserve=calls.max_cost(request) if is_hosted else 0,
-        is_metered=is_hosted,
-    )
-
-
-def encode_sampling(request: CompletionRequest) -> str:
-    """The sampling parameters as the ledger stores them."""
-    return json.dumps(
-        {
-            "temperature": request.temperature,
-            "top_p": request.top_p,
-            "seed": request.seed,
-            "max_tokens": request.max_tokens,
-        }
-    )
-
-
-class RequestPlan:
-    """All requests by item number. Items are made from the prompts when needed: those of a
-    hundred thousand prompts would fill a gigabyte.
+class Plan(Sequence[WorkItem], ABC):
+    """The ledger items of requests by number. They are made when needed: those of a hundred
+    thousand prompts would fill a gigabyte.
     """
+
+    backends: Sequence[CompletionBackend]
+    keys: Sequence[str]  # of the cache
+    n_of_prompt = 1  # items of one prompt, side by side
+    least = 1  # items of a prompt that must succeed
+    batch_size = 64  # requests per batch of a backend on this machine
+
+    def __init__(self, calls: CallParams) -> None:
+        self._calls = calls
+
+    @abstractmethod
+    def backend(self, item_no: int) -> CompletionBackend: ...
+
+    @abstractmethod
+    def request(self, item_no: int) -> CompletionRequest: ...
+
+    def position(self, item_no: int, request: CompletionRequest) -> int:
+        """The place of an item in the order of calls."""
+        return item_no
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def __getitem__(self, item_no: int) -> WorkItem:  # type: ignore[override]  # without slices
+        backend, key, request = self.backend(item_no), self.keys[item_no], self.request(item_no)
+        provider, model = lane_of(backend)
+        is_hosted = isinstance(backend, HostedBackend)
+        # Rows of similar length share a batch, which saves padding.
+        is_sorted = getattr(backend, "likes_equal_lengths", False)
+        sampling = ("temperature", "top_p", "seed", "max_tokens")
+        return WorkItem(
+            item_no=item_no,
+            position=len(request.prompt) if is_sorted else self.position(item_no, request),
+            prompt_id=request.prompt_id,
+            provider=provider,
+            model=model,
+            sample_index=request.sample_index,
+            params=json.dumps({name: getattr(request, name) for name in sampling}),
+            cache_key=key,
+            reserve=self._calls.max_cost(request) if is_hosted else 0,
+            is_metered=is_hosted,
+        )
+
+
+class RequestPlan(Plan):
+    """The requests of prompts: k samples of each, by each backend."""
 
     def __init__(
         self,
@@ -149,32 +154,26 @@ class RequestPlan:
     ) -> None:
         if not backends:
             raise ConfigurationError("No completion backend was given: name one at least.")
+        super().__init__(calls)
         self._days, self._ids, self._texts = (
             prompts[name].array for name in ("day", "prompt_id", "text")
         )
         self._grid = parameter_grid(params)
+        self._params = params
         self.backends = backends
-        self.params = params
         self.batch_size = params.batch_size
-        self._calls = calls
         serving = Counter((backend.name, backend.model_version) for backend in backends)
         # The same text from two providers of one model still makes two completions.
         self._makers = [
             f"{b.name} at {lane_of(b)[0]}" if serving[b.name, b.model_version] > 1 else b.name
             for b in backends
         ]
-        self.n_of_prompt = len(self._grid) * len(backends)  # items, side by side
+        self.n_of_prompt = len(self._grid) * len(backends)
         self.least = min(params.least_per_prompt, self.n_of_prompt)
-        self.requests = _LazySequence(len(self._ids) * self.n_of_prompt, self._request)
-        made = (
-            cache_key(self.backend(item_no), request)
-            for item_no, request in enumerate(self.requests)
-        )
-        self._keys = b"".join(map(bytes.fromhex, made))  # a third of the texts' size
-        self.keys = _LazySequence(
-            len(self.requests), lambda n: self._keys[n * KEY_BYTES : (n + 1) * KEY_BYTES].hex()
-        )
-        self.items = _LazySequence(len(self.requests), self._item)
+        self.keys = [
+            cache_key(self.backend(item_no), self.request(item_no))
+            for item_no in range(len(self._ids) * self.n_of_prompt)
+        ]
 
     def day(self, item_no: int) -> str:
         return str(self._days[self._place(item_no)[0]])
@@ -186,17 +185,12 @@ class RequestPlan:
         """The backend's name in a completion's id."""
         return self._makers[self._place(item_no)[2]]
 
-    def _place(self, item_no: int) -> tuple[int, int, int]:
-        """Prompt, sample and backend of an item."""
-        of_sample, which = divmod(item_no, len(self.backends))
-        return *divmod(of_sample, len(self._grid)), which
-
-    def _request(self, item_no: int) -> CompletionRequest:
+    def request(self, item_no: int) -> CompletionRequest:
         row, index, _ = self._place(item_no)
         # The day too: a prompt that returns on another day gets other completions, with ids of
         # their own.
         first_seed = int(
-            content_hash("seed", self.params.seed, self._days[row], self._ids[row])[:12], 16
+            content_hash("seed", self._params.seed, self._days[row], self._ids[row])[:12], 16
         )
         temperature, top_p = self._grid[index]
         return CompletionRequest(
@@ -206,84 +200,38 @@ class RequestPlan:
             top_p=top_p,
             sample_index=index,
             seed=(first_seed + index) % SEEDS,
-            max_tokens=self.params.max_new_tokens,
-            system=self.params.system,
+            max_tokens=self._params.max_new_tokens,
+            system=self._params.system,
         )
 
-    def _item(self, item_no: int) -> WorkItem:
-        backend, request = self.backend(item_no), self._request(item_no)
-        position = self._position(item_no, backend, request)
-        return build_item(
-            backend,
-            request,
-            self._calls,
-            item_no=item_no,
-            position=position,
-            key=self.keys[item_no],
-        )
-
-    def _position(
-        self, item_no: int, backend: CompletionBackend, request: CompletionRequest
-    ) -> int:
-        if getattr(backend, "likes_equal_lengths", False):
-            return len(request.prompt)  # rows of similar length share a batch, which saves padding
+    def position(self, item_no: int, request: CompletionRequest) -> int:
         # first samples first: their outcome decides which others are requested
-        if self.least > 1:
-            return request.sample_index * len(self._ids) + self._place(item_no)[0]
-        return item_no
+        is_first = self.least > 1
+        row = self._place(item_no)[0]
+        return request.sample_index * len(self._ids) + row if is_first else item_no
+
+    def _place(self, item_no: int) -> tuple[int, int, int]:
+        """Prompt, sample and backend of an item."""
+        of_sample, which = divmod(item_no, len(self.backends))
+        return *divmod(of_sample, len(self._grid)), which
 
 
-class RequestList:
-    """Requests to one backend by item number, as `RequestPlan` offers them; no prompt is known."""
-
-    n_of_prompt = least = 1
-    batch_size = 64  # requests per batch of a backend on this machine
+class RequestList(Plan):
+    """Requests to one backend; no prompt is known."""
 
     def __init__(
         self, backend: CompletionBackend, requests: Sequence[CompletionRequest], calls: CallParams
     ) -> None:
+        super().__init__(calls)
         self.backends = [backend]
-        self.requests = requests
+        self._requests = requests
         self.keys = [cache_key(backend, request) for request in requests]
-        by_length = getattr(backend, "likes_equal_lengths", False)
-        self.items = [
-            build_item(
-                backend,
-                request,
-                calls,
-                item_no=i,
-                position=len(request.prompt) if by_length else i,
-                key=self.keys[i],
-            )
-            for i, request in enumerate(requests)
-        ]
 
     def backend(self, item_no: int) -> CompletionBackend:
         return self.backends[0]
 
-
-class _LazySequence(Sequence[T]):
-    """A sequence whose elements are made on access."""
-
-    def __init__(self, n: int, make: Callable[[int], T]) -> None:
-        self._n = n
-        self._make = make
-
-    def __len__(self) -> int:
-        return self._n
-
-    @overload
-    def __getitem__(self, at: int) -> T: ...
-
-    @overload
-    def __getitem__(self, at: slice) -> list[T]: ...
-
-    def __getitem__(self, at: int | slice) -> T | list[T]:
-        if isinstance(at, slice):
-            return [self._make(i) for i in range(*at.indices(self._n))]
-        if not -self._n <= at < self._n:
-            raise IndexError(at)
-        return self._make(at % self._n)
+    def request(self, item_no: int) -> CompletionRequest:
+        return self._requests[item_no]
 
 
 def lane_of(backend: CompletionBackend) -> Lane:

@@ -17,11 +17,11 @@ from rlhf_pipeline.completions.base import (
     DirectBackend,
     HostedBackend,
 )
-from rlhf_pipeline.completions.drive import CompletionWork
-from rlhf_pipeline.completions.lanes import complete_hosted, complete_local
+from rlhf_pipeline.completions.lanes import complete_hosted
 from rlhf_pipeline.completions.limits import CallParams
-from rlhf_pipeline.completions.local_lane import OnItem
-from rlhf_pipeline.completions.request_plan import RequestList, RequestPlan, lane_of
+from rlhf_pipeline.completions.local_lane import OnItem, complete_local
+from rlhf_pipeline.completions.request_plan import Plan, RequestList, lane_of
+from rlhf_pipeline.completions.work import CompletionWork
 from rlhf_pipeline.errors import (
     BackendUnavailable,
     CompletionError,
@@ -42,7 +42,7 @@ class LedgerRun:
     """The requests of a plan as a run of the ledger. `note` leads the notes of its progress."""
 
     asset: str
-    plan: RequestPlan | RequestList
+    plan: Plan
     calls: CallParams
     ledger: WorkLedger
     progress: Progress = ignore_progress
@@ -51,7 +51,7 @@ class LedgerRun:
 
     @cached_property
     def run_id(self) -> str:
-        return content_id("run", self.asset, list(self.plan.keys))
+        return content_id("run", self.asset, self.plan.keys)
 
     def complete(self, params: Mapping[str, Any], origin: str | None = None) -> None:
         """Complete every item that has neither succeeded nor failed. `params` are recorded, as is
@@ -61,13 +61,13 @@ class LedgerRun:
         longer wait than a run makes, CompletionError if some items stay unsettled or texts are
         lost.
         """
-        ledger, run_id, total = self.ledger, self.run_id, len(self.plan.items)
+        ledger, run_id, total = self.ledger, self.run_id, len(self.plan)
         calls = self.calls.model_dump(exclude_none=True, exclude={"retry_lost"})
         models = [[backend.name, backend.model_version] for backend in self.plan.backends]
         record = json.dumps({"params": params, "calls": calls, "models": models})
         ledger.start(
             run_id,
-            self.plan.items,
+            self.plan,
             asset=self.asset,
             record=record,
             origin=origin,
@@ -109,30 +109,28 @@ class LedgerRun:
                 yield one, kept.get(keys[one.item_no]) if one.state == "succeeded" else None
 
     def _complete_open(self, origin: str | None) -> None:
-        left, lost = set[int](), Counter[int]()
+        left, lost = Counter[Lane](), Counter[int]()
         for one in self.ledger.item_states(self.run_id):
             if one.state in UNSETTLED:
-                left.add(one.item_no)
+                left[lane_of(self.plan.backend(one.item_no))] += 1
             elif one.state == "failed":
                 lost[one.item_no // self.plan.n_of_prompt] += 1
-        total = len(self.plan.items)
+        total = len(self.plan)
         if not left:
             self.progress(total, total, self.note or "made before")
             return
         hosted, local = self._lanes()
-        n_before, began = len(left), perf_counter()
-        parts = {lane: self._work({lane}, left) for lane in local}
-        network = self._work(set(hosted), left)
-        if network.left:
+        n_before, began = left.total(), perf_counter()
+        network = self._work(sum(left[lane] for lane in hosted))
+        if network.n_left:
             network.budget = self.calls.budget
         if not self.calls.batch:  # all samples of a prompt are in one batch
-            network.least, network.n_of_prompt = self.plan.least, self.plan.n_of_prompt
-            network.lost = lost
-        left.clear()  # the parts hold the same; saves memory with a hundred thousand prompts
+            network.require_per_prompt(self.plan.least, self.plan.n_of_prompt, lost)
+        parts = {lane: self._work(left[lane]) for lane in local}
         works = [network, *parts.values()]
 
         def report_progress() -> None:
-            n_left = sum(len(work.left) + len(work.parked) for work in works)
+            n_left = sum(work.n_left for work in works)
             notes = [self.note] if self.note else []
             if n_failed := sum(work.n_failed for work in works):
                 notes.append(f"{n_failed} failed")
@@ -143,17 +141,21 @@ class LedgerRun:
 
         for work in works:
             work.on_settled = report_progress
-        closed = complete_hosted(network, hosted, on_text=self.on_text)
+        closed = complete_hosted(network, hosted, self.on_text)
         for lane, backend in local.items():
-            complete_local(parts[lane], lane, backend, self.plan.batch_size, self.on_text)
+            if left[lane]:
+                complete_local(parts[lane], lane, backend, self.plan.batch_size, self.on_text)
         # Each reason once, because a reason that closes a provider closes all its models.
-        why = " ".join(dict.fromkeys(str(reply.error) for reply in closed.values()))
-        if network.parked_until is not None:
-            self._park(network.parked, network.parked_until, why, origin)
+        why = " ".join(dict.fromkeys(str(lane.closed.error) for lane in closed if lane.closed))
+        if until := max((lane.parked_until for lane in closed if lane.parked_until), default=None):
+            self._park(until, why, origin)
         if closed and len(closed) == len(self.plan.backends):
-            if all(one.state not in UNSETTLED for one in self.ledger.item_states(self.run_id)):
+            if not self._n_unsettled():
                 self.ledger.end(self.run_id)  # the same requests retry all failed items
             raise BackendUnavailable(why)
+
+    def _n_unsettled(self) -> int:
+        return sum(one.state in UNSETTLED for one in self.ledger.item_states(self.run_id))
 
     def _note_spending(self) -> list[str]:
         if self.calls.prompt_price is None and self.calls.completion_price is None:
@@ -177,19 +179,16 @@ class LedgerRun:
             )
         return hosted, local
 
-    def _work(self, lanes: set[Lane], left: set[int]) -> CompletionWork:
-        """The work left in some lanes."""
-        plan = self.plan
-        mine = {i for i in left if lane_of(plan.backend(i)) in lanes}
-        return CompletionWork(self.run_id, self.ledger, plan.items, plan.requests, self.calls, mine)
+    def _work(self, n_left: int) -> CompletionWork:
+        return CompletionWork(self.run_id, self.ledger, self.plan, self.calls, n_left)
 
-    def _park(self, parked: set[int], until: datetime, why: str, origin: str | None) -> NoReturn:
+    def _park(self, until: datetime, why: str, origin: str | None) -> NoReturn:
         cure = "Start it again then."
         if origin is not None:  # the sensor asks again for the days of that Dagster run
             self.ledger.pause(self.run_id, until, why)
             cure = "The sensor `paused_runs` then runs the asset again."
         raise ProviderParked(
-            f"{why} {len(parked):,} of {len(self.plan.items):,} completions wait until "
+            f"{why} {self._n_unsettled():,} of {len(self.plan):,} completions wait until "
             f"{until:%Y-%m-%d %H:%M:%S} UTC, the others are kept. {cure}"
         )
 

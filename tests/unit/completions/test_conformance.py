@@ -20,7 +20,6 @@ NO_BACKEND = {
     "attempts",
     "base",
     "batch_lane",
-    "drive",
     "engine",
     "faults",
     "hosted_lane",
@@ -32,6 +31,7 @@ NO_BACKEND = {
     "request_plan",
     "results",
     "text_generator",
+    "work",
 }
 KEY = SecretStr("sk-canary-5f1d")
 
