@@ -94,6 +94,11 @@ class TrainerParams(BaseModel):
         "gradient_accumulation_steps, max_grad_norm; with output_dir and save_steps a killed "
         "training goes on from its last checkpoint",
     )
+    launch: str = Field(
+        default="",
+        description="Options of `accelerate launch` to train in several processes, such as "
+        "--multi_gpu --num_processes 4; empty = in this process",
+    )
     seed: int = Field(
         default=0, ge=0, description="Of the head's start and of the order of the data"
     )
@@ -116,8 +121,8 @@ class TrainingData:
 
 
 class TrainingRecord(Record):
-    """Outcome and cost of a training in this process; of one that went on from a checkpoint, the
-    cost since then.
+    """Outcome and cost of a training, of one that went on from a checkpoint the cost since then;
+    seconds are those of this process.
     """
 
     n_steps: int
@@ -137,6 +142,7 @@ def train(
     Raises ConfigurationError for a field that TrainingArguments lacks, NotEnoughData if no pair has
     two different texts, TrainingFailed at the first loss that is NaN or infinite.
     """
+    import torch
     from transformers import PrinterCallback
 
     started = time.perf_counter(), time.process_time()
@@ -147,7 +153,7 @@ def train(
         arguments = _build_arguments(params, folder)
         widths = _round_widths(data)
         trainer = _trainer_class()(
-            model=network.to(params.device),
+            model=network,
             args=arguments,
             train_dataset=_build_rows(data, params, arguments),
             data_collator=_Collator(data, widths, TOKENS_PER_PASS[arguments.device.type]),
@@ -158,13 +164,16 @@ def train(
         trainer.train(resume_from_checkpoint=_find_last_checkpoint(folder))
         if arguments.should_save:
             shutil.rmtree(folder, ignore_errors=True)
+        counts = trainer.accelerator.reduce(
+            torch.tensor([trainer.n_pairs, trainer.n_texts], device=arguments.device)
+        )
     # The trainer leaves `forward` in bfloat16.
     trainer.accelerator.unwrap_model(trainer.model, keep_fp32_wrapper=False)
     network.eval()
     return TrainingRecord(
         n_steps=trainer.state.global_step,
-        n_pairs_seen=trainer.n_pairs,
-        n_texts_encoded=trainer.n_texts,
+        n_pairs_seen=int(counts[0]),
+        n_texts_encoded=int(counts[1]),
         loss_curve=tuple(float(row["loss"]) for row in trainer.state.log_history if "loss" in row),
         wall_s=time.perf_counter() - started[0],
         cpu_s=time.process_time() - started[1],
@@ -299,7 +308,7 @@ def _build_arguments(params: TrainerParams, folder: Path) -> Any:
     if arguments.n_gpu > 1:
         raise ConfigurationError(
             f"torch sees {arguments.n_gpu} GPUs, among which the trainer would split each batch. "
-            "Set CUDA_VISIBLE_DEVICES to one for this process."
+            "Set CUDA_VISIBLE_DEVICES to one for this process, or `launch` to use all."
         )
     return arguments
 
@@ -365,6 +374,7 @@ def _make_callback(progress: Progress) -> Any:
                     f"The loss of step {state.global_step} is {loss}. Lower learning_rate, or "
                     "check weights and labels for NaN."
                 )
-            progress(state.global_step, state.max_steps, f"loss {loss:.3f}")
+            if state.is_world_process_zero:
+                progress(state.global_step, state.max_steps, f"loss {loss:.3f}")
 
     return LossCallback()

@@ -1,6 +1,7 @@
 """Fits the fine-tuned reward model: an encoder, or a causal language model with adapters."""
 
 import json
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -30,6 +31,7 @@ from rlhf_pipeline.reward_model.base import (
     sort_weighted_pairs,
 )
 from rlhf_pipeline.reward_model.encoder import Encoder
+from rlhf_pipeline.reward_model.launched_fit import launch_fit
 from rlhf_pipeline.reward_model.losses import LabelParams, targets_of, vote_weights
 from rlhf_pipeline.reward_model.model_files import (
     BACKBONE_FOLDER,
@@ -138,6 +140,8 @@ class TransformerRewardModel(RewardModel):
             raise ConfigurationError(
                 f"device is {self.params.device}, but torch sees no CUDA here. Set device to cpu."
             )
+        if self.params.launch:
+            return self._fit_launched(pairs, weights, start, progress)
         data = self._training_data(used)
         self.networks_, self.records_ = [], []
         self._files = read_backbone_files(self.encoder.folder)
@@ -148,6 +152,26 @@ class TransformerRewardModel(RewardModel):
             self.networks_.append(network)
         self.loss_curve_ = list(self.records_[0].loss_curve)
         self._learn_score_scale(data)
+        return self
+
+    def _fit_launched(
+        self,
+        pairs: pd.DataFrame,
+        weights: Floats | None,
+        start: "TransformerRewardModel | None",
+        progress: Progress,
+    ) -> Self:
+        """Fit in processes of their own, and take over what they learnt."""
+        params = self.params.model_copy(update={"launch": ""})
+        unfitted = TransformerRewardModel(params, self.encoder)
+        with tempfile.TemporaryDirectory() as folder:
+            fitted = self.load(
+                launch_fit(
+                    self.params.launch, Path(folder), unfitted, pairs, weights, start, progress
+                ),
+                encoder=self.encoder,
+            )
+        self.__dict__ |= fitted.__dict__ | {"params": self.params, "encoder": self.encoder}
         return self
 
     @property

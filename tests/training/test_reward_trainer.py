@@ -199,4 +199,26 @@ def test_two_processes_learn_the_weights_of_one(bert, tmp_path):
     assert np.abs(scores(alone) - scores(other)).max() > 1e-2
     # an odd number of groups: each pair is taken as often as in one process
     uneven = model_on(bert, epochs=1).fit(word_pairs(10)).records_[0]
-    assert first["n_pairs"] + second["n_pairs"] == uneven.n_pairs_seen
+    assert first["n_pairs"] == second["n_pairs"] == uneven.n_pairs_seen
+
+
+def test_accelerate_launch_trains_in_two_processes(bert):
+    told: list[tuple[int, int]] = []
+    start = model_on(bert, steps=1).fit(word_pairs())
+    launched = model_on(bert, steps=3, launch="--multi_gpu --num_processes 2 --main_process_port 0")
+    launched.fit(
+        word_pairs(11),
+        warm_start=start,
+        progress=lambda done, total, note="": told.append((done, total)),
+    )
+    assert (1, 3) in told
+    two = {"gradient_accumulation_steps": 2}
+    alone = model_on(bert, steps=3, trainer=two).fit(word_pairs(11), warm_start=start)
+    np.testing.assert_allclose(scores(launched), scores(alone), atol=1e-4)
+    assert launched.records_[0].n_pairs_seen == alone.records_[0].n_pairs_seen
+
+
+def test_the_last_lines_of_a_launch_that_failed_are_reported(bert):
+    broken = model_on(bert, launch="--no_such_option")
+    with pytest.raises(TrainingFailed, match="unrecognized arguments: --no_such_option"):
+        broken.fit(word_pairs())
