@@ -1,6 +1,5 @@
 """Completes by Anthropic's messages API."""
 
-import asyncio
 import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
@@ -16,10 +15,9 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.secret_files import provider_key
 
 if TYPE_CHECKING:
-    import httpx2
+    from anthropic import AsyncAnthropic
 
 ADDRESS = "https://api.anthropic.com/v1"
-VERSION = "2023-06-01"  # of the API: https://docs.anthropic.com/en/api/versioning
 REASONS = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -27,7 +25,7 @@ REASONS = {
 }
 
 
-class AnthropicBackend(HTTPBackend):
+class AnthropicBackend(HTTPBackend["AsyncAnthropic"]):
     """Completes by `POST {base_url}/messages`. The API has no seeds: samples differ by chance, and
     each is kept under its own index.
 
@@ -36,8 +34,8 @@ class AnthropicBackend(HTTPBackend):
     """
 
     name = "anthropic"
+    sdk = "anthropic"
     counts = ("input_tokens", "output_tokens")
-    _open: "tuple[asyncio.AbstractEventLoop, httpx2.AsyncClient] | None" = None
 
     @classmethod
     def from_settings(cls, settings: Settings, policy: ChampionPolicy, *, timeout_s: float) -> Self:
@@ -46,54 +44,36 @@ class AnthropicBackend(HTTPBackend):
         address = settings.base_url if is_named else ADDRESS
         return cls(settings.api_model, address, provider_key(settings), timeout_s=timeout_s)
 
-    async def close(self) -> None:
-        if self._open is not None:
-            client, self._open = self._open[1], None
-            await client.aclose()
+    def _make_client(self) -> "AsyncAnthropic":
+        from anthropic import AsyncAnthropic
 
-    def _get_client(self) -> "httpx2.AsyncClient":
-        """The client of this event loop: connections belong to the loop that opened them."""
-        loop = asyncio.get_running_loop()
-        if self._open is None or self._open[0] is not loop:
-            from httpx2 import AsyncClient
-
-            headers = {"x-api-key": self._key, "anthropic-version": VERSION}
-            self._open = (loop, AsyncClient(headers=headers, **self._client_options()))
-        return self._open[1]
+        options = self._client_options()
+        # The SDK itself adds the version to the address.
+        address = options.pop("base_url").rstrip("/").removesuffix("/v1")
+        return AsyncAnthropic(base_url=address, **options)
 
     def _build_body(self, request: CompletionRequest) -> dict[str, Any]:
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": request.max_tokens,
             "messages": [{"role": "user", "content": request.prompt}],
-            "temperature": request.temperature,
+            "extra_body": {"temperature": request.temperature},
         }
         if request.top_p < 1:
-            body["top_p"] = request.top_p
+            body["extra_body"]["top_p"] = request.top_p
         if request.system is not None:
             body["system"] = request.system
         return body
 
-    @property
-    def _messages_url(self) -> str:
-        return f"{self._public_address.rstrip('/')}/messages"
-
     async def _fetch_whole(self, request: CompletionRequest) -> Reply:
-        answer = await self._get_client().post(self._messages_url, json=self._build_body(request))
-        if answer.status_code >= 300:
-            return self._read_refusal(answer)
-        found = json.loads(answer.content)
+        # The raw answer: the client's models are not validated, and cost a third of the call.
+        messages = self.open_client().messages.with_raw_response
+        answer = await messages.create(**self._build_body(request))
+        found = json.loads(await answer.read())
         if find_error(found):  # behind a status of 200
             return self._build_refusal(found)
         text = "".join(block["text"] for block in found["content"] if block["type"] == "text")
         return self._build_message(text, found.get("stop_reason"), found.get("usage"))
-
-    def _read_refusal(self, answer: "httpx2.Response") -> Reply:
-        try:
-            found = answer.json()
-        except ValueError:  # such as the page of a proxy
-            found = answer.text
-        return self._build_refusal(found, answer.status_code, answer.headers)
 
     def _build_message(self, text: str, stop_reason: str | None, usage: object) -> Reply:
         is_refusal = stop_reason == "refusal"
@@ -105,19 +85,13 @@ class AnthropicBackend(HTTPBackend):
         self, request: CompletionRequest, collect: OnText, pieces: Sequence[str]
     ) -> Reply:
         reason, usage = None, dict[str, Any]()
-        body = self._build_body(request) | {"stream": True}
-        async with self._get_client().stream("POST", self._messages_url, json=body) as answer:
-            if answer.status_code >= 300:
-                await answer.aread()
-                return self._read_refusal(answer)
-            async for line in answer.aiter_lines():
-                if not line.startswith("data:"):
-                    continue
-                event = json.loads(line.removeprefix("data:"))
-                if find_error(event):  # within a stream whose status was 200
-                    return self._build_refusal(event, pieces=pieces)
-                usage |= event.get("message", {}).get("usage") or event.get("usage") or {}
-                delta = event.get("delta", {})
-                reason = delta.get("stop_reason") or reason
-                collect(delta["text"] if delta.get("type") == "text_delta" else "")
+        messages = self.open_client().messages
+        async for event in await messages.create(**self._build_body(request), stream=True):
+            if event.type == "message_start":
+                usage |= event.message.usage.model_dump()
+            elif event.type == "message_delta":
+                usage |= event.usage.model_dump(exclude_none=True)
+                reason = event.delta.stop_reason or reason
+            elif event.type == "content_block_delta" and event.delta.type == "text_delta":
+                collect(event.delta.text)
         return self._build_message("".join(pieces), reason, usage)

@@ -1,10 +1,12 @@
-"""What backends of HTTP providers share: address and key, and answers turned into replies."""
+"""What backends of providers share: the SDK's client, and answers turned into replies."""
 
+import asyncio
 import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from importlib import import_module
+from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, SecretStr
 
@@ -20,14 +22,24 @@ from rlhf_pipeline.completions.redaction import (
 from rlhf_pipeline.plugins import NoParams
 from rlhf_pipeline.secret_files import clean_key
 
+C = TypeVar("C", bound="SDKClient")
 
-class HTTPBackend(ABC):
-    """One call is one request: nothing is retried here. The key appears in no error and no `repr`.
+
+class SDKClient(Protocol):
+    """A client of OpenAI's or Anthropic's SDK."""
+
+    async def close(self) -> None: ...
+
+
+class HTTPBackend(ABC, Generic[C]):
+    """One call is one request by the provider's SDK, which retries nothing. The key appears in no
+    error and no `repr`.
 
     A subclass makes the client, encodes requests and parses messages; it satisfies HostedBackend.
     """
 
     Params: ClassVar[type[BaseModel]] = NoParams
+    sdk: ClassVar[str]  # name of the module, whose errors both SDKs name alike
     # names of the tokens of the prompt and of the completion in the provider's `usage`
     counts: ClassVar[tuple[str, str]]
 
@@ -46,6 +58,7 @@ class HTTPBackend(ABC):
         self.model_version = model_version or model
         self.timeout_s = timeout_s
         self.has_answered = False
+        self._open: tuple[asyncio.AbstractEventLoop, C] | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.model!r}, {self.provider!r})"
@@ -68,12 +81,21 @@ class HTTPBackend(ABC):
         import httpx2
 
         malformed = (ValueError, LookupError, TypeError, AttributeError)
-        return (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError, *malformed)
+        errors = (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError, OSError, *malformed)
+        return (import_module(self.sdk).APIError, *errors)
 
     def classify_error(self, cause: BaseException, pieces: Sequence[str] = ()) -> Reply:
         """The Reply that such an error means. `pieces`: the texts that were received before."""
         import httpx2
 
+        sdk = import_module(self.sdk)
+        if isinstance(cause, sdk.APIError) and not isinstance(cause, sdk.APIConnectionError):
+            found = cause.body if find_error(cause.body) else {"error": cause.body or str(cause)}
+            answer = getattr(cause, "response", None)
+            if answer is None or answer.status_code < 300:  # within a stream
+                return self._build_refusal(found, pieces=pieces)
+            return self._build_refusal(found, answer.status_code, answer.headers)
+        cause = cause.__cause__ or cause
         where = self._public_address
         said = self.redact(f"{type(cause).__name__}: {cause}")
         if isinstance(
@@ -92,6 +114,21 @@ class HTTPBackend(ABC):
         if isinstance(cause, httpx2.TransportError | OSError):
             return fault("dropped", f"{where} ended the connection before it answered ({said})")
         return fault("garbled", f"{where} sent what is no completion ({said})")
+
+    def open_client(self) -> C:
+        """The client of this event loop: connections belong to the loop that opened them."""
+        loop = asyncio.get_running_loop()
+        if self._open is None or self._open[0] is not loop:
+            self._open = (loop, self._make_client())
+        return self._open[1]
+
+    async def close(self) -> None:
+        if self._open is not None:
+            client, self._open = self._open[1], None
+            await client.close()
+
+    @abstractmethod
+    def _make_client(self) -> C: ...
 
     def redact(self, said: object) -> str:
         """A message of the provider, shortened and without secrets."""
@@ -167,20 +204,28 @@ class HTTPBackend(ABC):
         )
 
     def _client_options(self) -> dict[str, Any]:
-        """Of a client of httpx2. User, password and query of the URL are sent with every request
-        and never logged.
+        """Of the SDK's client. User, password and query of the URL are sent with every request and
+        never logged.
         """
         import httpx2
 
         url = httpx2.URL(self.base_url)
-        # added only once, however often this runs
-        logging.getLogger("httpx2").addFilter(_strip_query)
+        for logger in ("httpx2", f"{self.sdk}._base_client"):
+            # added only once, however often this runs
+            logging.getLogger(logger).addFilter(_strip_query)
         return {
-            "auth": (url.username, url.password) if url.userinfo else None,
-            "params": url.params,
+            "base_url": self._public_address,
+            # Servers without authentication take any key; the client insists on one.
+            "api_key": self._key or "none",
+            "max_retries": 0,
             "timeout": self.timeout_s,
-            "limits": httpx2.Limits(max_connections=None, max_keepalive_connections=None),
-            "follow_redirects": False,
+            "http_client": httpx2.AsyncClient(
+                auth=(url.username, url.password) if url.userinfo else None,
+                params=url.params,
+                timeout=self.timeout_s,
+                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+                follow_redirects=False,
+            ),
         }
 
     @property
@@ -223,8 +268,8 @@ def _parse_count(value: object) -> int:
 
 
 def _strip_query(record: logging.LogRecord) -> bool:
-    """Remove the query from logged addresses: httpx2 logs each address, and some providers take
-    their key in the query.
+    """Remove the query from logged addresses: httpx2 and SDKs log each address, and some providers
+    take their key in the query.
     """
     import httpx2
 

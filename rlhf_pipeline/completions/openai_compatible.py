@@ -1,6 +1,5 @@
 """Completes by any server with OpenAI's chat completions API, through OpenAI's client."""
 
-import asyncio
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -44,14 +43,14 @@ def capabilities_of(base_url: str) -> Capabilities:
     return CAPABILITIES.get(provider_of(base_url), OWN_SERVER)
 
 
-class OpenAICompatibleBackend(HTTPBackend):
+class OpenAICompatibleBackend(HTTPBackend["AsyncOpenAI"]):
     """Completes by `POST {base_url}/chat/completions`: OpenAI, DeepSeek, Together, vLLM, Ollama,
     llama.cpp.
     """
 
     name = "openai_compatible"
+    sdk = "openai"
     counts = ("prompt_tokens", "completion_tokens")
-    _open: "tuple[asyncio.AbstractEventLoop, AsyncOpenAI] | None" = None
 
     @classmethod
     def from_settings(cls, settings: Settings, policy: ChampionPolicy, *, timeout_s: float) -> Self:
@@ -59,45 +58,10 @@ class OpenAICompatibleBackend(HTTPBackend):
             settings.api_model, settings.base_url, provider_key(settings), timeout_s=timeout_s
         )
 
-    def error_types(self) -> tuple[type[Exception], ...]:
-        from openai import APIError
+    def _make_client(self) -> "AsyncOpenAI":
+        from openai import AsyncOpenAI
 
-        return (APIError, *super().error_types())
-
-    def classify_error(self, cause: BaseException, pieces: Sequence[str] = ()) -> Reply:
-        from openai import APIConnectionError, APIError, APIStatusError
-
-        if isinstance(cause, APIStatusError):
-            headers = cause.response.headers
-            return self._build_refusal(
-                {"error": cause.body or cause.message}, cause.status_code, headers
-            )
-        if isinstance(cause, APIError) and not isinstance(cause, APIConnectionError):
-            return self._build_refusal({"error": cause.body or str(cause)}, pieces=pieces)
-        return super().classify_error(cause.__cause__ or cause, pieces)
-
-    async def close(self) -> None:
-        if self._open is not None:
-            client, self._open = self._open[1], None
-            await client.close()
-
-    def open_client(self) -> "AsyncOpenAI":
-        """The client of this event loop: connections belong to the loop that opened them."""
-        loop = asyncio.get_running_loop()
-        if self._open is None or self._open[0] is not loop:
-            from httpx2 import AsyncClient
-            from openai import AsyncOpenAI
-
-            client = AsyncOpenAI(
-                base_url=self._public_address,
-                # Servers without authentication take any key; the client insists on one.
-                api_key=self._key or "none",
-                max_retries=0,
-                timeout=self.timeout_s,
-                http_client=AsyncClient(**self._client_options()),
-            )
-            self._open = (loop, client)
-        return self._open[1]
+        return AsyncOpenAI(**self._client_options())
 
     def build_body(self, request: CompletionRequest) -> dict[str, Any]:
         can = capabilities_of(self.base_url)

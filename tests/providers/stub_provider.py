@@ -379,7 +379,8 @@ class _StubConnection:
                 path, fault.status, fault.message, fault.code, headers, wait_s=wait, body=body
             )
         elif body.get("stream") and fault.kind == "broken_json":
-            event = b"data: " + ODD_ANSWERS["broken_json"] + b"\n\n"
+            name = "message_start" if path.endswith("messages") else None
+            event = _encode_event(ODD_ANSWERS["broken_json"].decode(), name)
             self._send_bytes(200, "text/event-stream", event)
         else:
             kind = "text/html" if fault.kind == "html" else "application/json"
@@ -419,7 +420,8 @@ class _StubConnection:
         if kind in ("cut", "no_finish", "error_event"):
             told = told[: len(told) // 2]
         if fault is not None and kind == "error_event":
-            told.append(_encode_event(_error_body(path, fault.message, fault.code)))
+            error = _error_body(path, fault.message, fault.code)
+            told.append(_encode_event(error, None if is_openai else "error"))
         for event in told:
             self.transport.write(b"%x\r\n%s\r\n" % (len(event), event))
             await asyncio.sleep(self.stub.chunk_s)
