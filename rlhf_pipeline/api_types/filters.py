@@ -26,6 +26,7 @@ Value = Annotated[Text, Field(max_length=200)] | None
 Number = Annotated[int, Field(ge=1, le=LARGEST)] | None
 SHOWN_DAYS = 90  # without `since`
 OF_SCRIPTS = frozenset({"zoom"})  # charts keep it in the address of their page
+CHART_FORMAT = frozenset({"format"})  # a route of a chart takes it beside its filter
 OTHER_PLACE = {"cursor", "limit", "format"}
 _DAY: TypeAdapter[date | None] = TypeAdapter(date | None)
 
@@ -37,7 +38,8 @@ class QueryFilter(Record):
     @classmethod
     def _drop_empty(cls, values: dict[str, Any]) -> dict[str, Any]:
         """Forms send every field, with the blanks that somebody pasted."""
-        stripped = {n: _strip(value) for n, value in values.items() if n not in OF_SCRIPTS}
+        others = (OF_SCRIPTS | CHART_FORMAT) - set(cls.model_fields)
+        stripped = {n: _strip(value) for n, value in values.items() if n not in others}
         return {name: value for name, value in stripped.items() if value not in ("", [""])}
 
     @property

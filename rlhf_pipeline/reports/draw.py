@@ -51,6 +51,7 @@ PAINTS: dict[str, dict[str, Any]] = {
     "whisker changed": {"stroke": "bad", "stroke-width": 2},
     "dot ref": {"fill": "paper", "stroke": "ref", "stroke-width": 2},
     "dot now": {"fill": "now", "stroke": "now", "stroke-width": 2},
+    "dot small": {"fill": "muted", "stroke": "muted", "stroke-width": 2},
     "dot changed": {"fill": "bad", "stroke": "bad", "stroke-width": 2},
     "bar ref": {"fill": "ref"},
     "bar now": {"fill": "now"},

@@ -90,7 +90,7 @@ def render(
         tab=tab,
         address=request.url.path + (f"?{request.url.query}" if request.url.query else ""),
         theme=theme if theme in THEMES else None,
-        glossary=glossary.LABELS if has_glossary else None,
+        has_glossary=has_glossary,
         notice=done or notice,
         **values,
     )

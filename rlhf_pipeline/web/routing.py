@@ -1,6 +1,6 @@
 """Routers of the API, what their routes depend on, and the headers that they share."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -16,6 +16,7 @@ from rlhf_pipeline.api_types.filters import OF_SCRIPTS, AuditFilter, DayFilter
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.chart import Chart
+from rlhf_pipeline.web.chart_answers import ChartAnswer, read_chart_format
 from rlhf_pipeline.web.problems import LOG_IN, QUERY, Problem, problem_response
 from rlhf_pipeline.web.site import Site
 
@@ -40,8 +41,17 @@ OptionalKey = Annotated[str | None, _HEADER]
 Days = Annotated[DayFilter, Query()]
 
 
+class ApiRoute(APIRoute):
+    """A route of the API; one of charts has the parameter `format`."""
+
+    def __init__(self, path: str, endpoint: Callable[..., Any], **more: Any):
+        if more.get("response_model") is Chart:
+            more["dependencies"] = [*(more.get("dependencies") or ()), Depends(read_chart_format)]
+        super().__init__(path, endpoint, **more)
+
+
 def api_router(*nouns: str) -> APIRouter:
-    return APIRouter(prefix=PREFIX, tags=list(nouns))
+    return APIRouter(prefix=PREFIX, tags=list(nouns), route_class=ApiRoute)
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:
@@ -267,5 +277,4 @@ def require_version(if_match: str | None) -> int:
 
 
 def answer_chart(chart: Chart) -> Response:
-    """The chart as JSON, which is not validated once more."""
-    return Response(chart.model_dump_json(), media_type="application/json")
+    return ChartAnswer(chart)

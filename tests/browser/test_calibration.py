@@ -171,7 +171,7 @@ def test_a_bin_in_drawing_and_table_leads_to_exactly_its_votes(site: People, bro
         page.locator("h1 ~ a", has_text="Calibration").click()
         page.wait_for_url("**/calibration*")
     settled(page)
-    drawing = page.locator(f"{LATER_VOTES} canvas")
+    drawing = page.locator(f"{LATER_VOTES} canvas").first
     width = drawing.bounding_box()["width"]
     drawing.click(position={"x": width * 0.94, "y": 250})  # a bin, far from its point
     page.wait_for_url("**/calibration/pairs?bin=0.9*")

@@ -1,10 +1,12 @@
 """Chart records: the same figures as the metric points, once per change, for those who may."""
 
-import json
+import csv
+import io
 from datetime import date, timedelta
 
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.reports.chart import Chart, day_value
+from rlhf_pipeline.reports.chart import Axis, Chart, Panel, Series, Tick, day_value
+from rlhf_pipeline.web.chart_answers import write_csv
 from rlhf_pipeline.web.rendering import STATIC
 from tests.web.conftest import NOON, Web
 from tests.web.databases import on_sqlite
@@ -63,7 +65,9 @@ def test_charts_refuse_days_in_the_wrong_order(web: Web):
 @on_sqlite
 def test_charts_of_a_page_take_over_every_filter_of_its_address(web: Web):
     script = (STATIC / "charts" / "chart.js").read_text(encoding="utf-8")
-    passed_on = set(json.loads(script.partition("const FILTERS = ")[2].partition(";")[0]))
+    passed_on = set(
+        script.partition("const FILTERS =")[2].partition('"')[2].partition('"')[0].split()
+    )
     paths = web.client("auditor").get("/openapi.json").json()["paths"]
     filters = {
         parameter["name"]
@@ -72,4 +76,31 @@ def test_charts_of_a_page_take_over_every_filter_of_its_address(web: Web):
         for parameter in methods["get"].get("parameters", ())
         if parameter["in"] == "query" and not parameter.get("required")
     }
-    assert filters <= passed_on
+    assert filters - {"format"} <= passed_on
+
+
+@on_sqlite
+def test_the_numbers_of_a_chart_are_answered_as_csv_table_and_picture(web: Web):
+    put(web)
+    reader = web.client("auditor")
+    answers = {each: reader.get(PATH, params={"format": each}) for each in ("csv", "html", "png")}
+    assert [one.headers["content-type"].partition(";")[0] for one in answers.values()] == [
+        *("text/csv", "text/html", "image/png")
+    ]
+    assert ",accuracy,2026-01-02,0.7,0.6" in answers["csv"].text
+    assert '">70.0%</a>' in answers["html"].text
+    assert answers["png"].headers["content-disposition"].endswith('.png"')
+    assert reader.get(PATH, params={"format": "pdf"}).status_code == 422
+    assert reader.get("/metrics/points", params={"format": "csv"}).status_code == 422
+
+
+def test_csv_has_exact_numbers_names_of_places_and_no_formula():
+    names = Axis(low=1, high=0, label="space", ticks=(Tick(value=0, label="errors"),))
+    slope = Axis(low=-1, high=1, label="slope")
+    series = Series(style="dots", role="now", name="=1+1", along="x", x=(-1 / 3,), y=(0,), n=(7,))
+    chart = Chart(
+        kind="t", title="one", alt="", panels=(Panel(x=slope, y=names, series=(series,)),)
+    )
+    (row,) = csv.DictReader(io.StringIO(write_csv(chart)))
+    assert (row["series"], row["y"], row["n"], row["low"]) == ("'=1+1", "errors", "7", "")
+    assert float(row["x"]) == -1 / 3
