@@ -43,10 +43,10 @@ class RewardModel(Protocol):
     """Scores completions in logits: P(one annotator prefers a) = preference_probability(score(a) -
     score(b)).
 
-    Scores are centred on the training completions, so 0 is the average completion of the training
-    data. A model is deterministic: the same pairs, weights and parameters give the same model, in
-    any order of the pairs; scoring the same set of texts gives the same scores to the last bit, in
-    any order of the texts.
+    Scores are centred on the training completions or a sample of them, so 0 is the average
+    completion of the training data. A model is deterministic: the same pairs, weights and
+    parameters give the same model, in any order of the pairs; scoring the same set of texts gives
+    the same scores to the last bit, in any order of the texts.
 
     A kind that inherits from this class writes `__init__`, `fit`, `member_scores`, `features`,
     `weights_hash`, `save` and `load`; the other members have defaults.

@@ -24,7 +24,6 @@ from rlhf_pipeline.reward_model.base import (
     RewardModel,
     both_sides,
     check_texts,
-    distinct_texts,
     drop_unweighted_pairs,
     require_finite,
     require_warm_start,
@@ -69,6 +68,9 @@ from rlhf_pipeline.reward_model.trainer import (
 MEMBER_FILE = "member-{}.safetensors"
 # Votes imagined for each side, so that few votes are no certainty.
 IMAGINED_VOTES = 1.0
+# A calibration reads the same scores four times; more texts than these would fill the memory.
+KNOWN_TEXTS = 20_000
+SCALE_TEXTS = 256  # the centre is known to a sixteenth of the scale
 
 
 # The order of the bases is the order of the fields in config.json, which hashes cover.
@@ -121,6 +123,7 @@ class TransformerRewardModel(RewardModel):
         self.records_: list[TrainingRecord] = []
         self.score_mean_, self.score_std_ = 0.0, 1.0
         self.networks_: list[Any] = []
+        self._known: dict[tuple[str, str], Floats] = {}  # the members' scores of a text
         self._reader: TokenReader | None = None
         self._files: dict[str, bytes] = {}
 
@@ -196,14 +199,20 @@ class TransformerRewardModel(RewardModel):
         progress: Progress = ignore_progress,
     ) -> Floats:
         self._require_fitted()
-        prompts, completions, row = distinct_texts(prompts, completions)
-        token_ids, place = self._encode(prompts, completions)
-        pooled = (
-            pool_texts(network, token_ids, self.reader.pad_id, progress=progress) @ head_of(network)
-            for network in self.networks_
-        )
-        scores = require_finite(np.stack(list(pooled), axis=1) - self.score_mean_, "scores")
-        return scores[place][row].T
+        texts = self._cut_prompts(prompts, completions)
+        # In one order, so that a text is in the same batch on either side of a pair.
+        if new := sorted(set(texts) - self._known.keys()):
+            token_ids = self.reader.encode([front for front, _ in new], [back for _, back in new])
+            pooled = (
+                pool_texts(network, token_ids, self.reader.pad_id, progress=progress)
+                @ head_of(network)
+                for network in self.networks_
+            )
+            scores = require_finite(np.stack(list(pooled), axis=1) - self.score_mean_, "scores")
+            if len(self._known) + len(new) > KNOWN_TEXTS:
+                self._known = {text: self._known[text] for text in self._known.keys() & set(texts)}
+            self._known |= zip(new, scores, strict=True)
+        return np.array([self._known[text] for text in texts]).reshape(-1, len(self.networks_)).T
 
     def features(
         self,
@@ -349,25 +358,38 @@ class TransformerRewardModel(RewardModel):
         self, prompts: Sequence[str], completions: Sequence[str]
     ) -> tuple[list[list[int]], npt.NDArray[np.int64]]:
         """Ids of the distinct texts, and the index among them of each completion in its prompt."""
-        check_texts(prompts, completions)
-        n_chars = self.params.prompt_chars
-        texts = [
-            (prompt[-n_chars:] if n_chars else "", completion)
-            for prompt, completion in zip(prompts, completions, strict=True)
-        ]
+        texts = self._cut_prompts(prompts, completions)
         number = {text: i for i, text in enumerate(dict.fromkeys(texts))}
         token_ids = self.reader.encode([front for front, _ in number], [back for _, back in number])
         return token_ids, np.array([number[text] for text in texts], dtype=np.int64)
 
+    def _cut_prompts(
+        self, prompts: Sequence[str], completions: Sequence[str]
+    ) -> list[tuple[str, str]]:
+        """The end of each prompt that is read, and its completion."""
+        check_texts(prompts, completions)
+        n_chars = self.params.prompt_chars
+        return [
+            (prompt[-n_chars:] if n_chars else "", completion)
+            for prompt, completion in zip(prompts, completions, strict=True)
+        ]
+
     def _learn_score_scale(self, data: TrainingData) -> None:
-        """Learn the centre and the scale of the members' mean over the training completions."""
+        """Learn the centre and the scale of the members' mean over the training completions, by a
+        sample of them: to score them all takes as long as a training.
+        """
+        sides = np.concatenate([data.first, data.second])
+        drawn = np.random.default_rng(self.params.seed).permutation(sides)[:SCALE_TEXTS]
+        texts, place = np.unique(drawn, return_inverse=True)
+        token_ids = [data.token_ids[text] for text in texts]
         raw = [
-            pool_texts(network, data.token_ids, data.pad_id) @ head_of(network)
+            pool_texts(network, token_ids, data.pad_id) @ head_of(network)
             for network in self.networks_
         ]
-        shown: Floats = np.asarray(np.mean(raw, axis=0))[np.concatenate([data.first, data.second])]
+        shown: Floats = np.asarray(np.mean(raw, axis=0))[place]
         self.score_mean_ = float(shown.mean())
         self.score_std_ = float(max(shown.std(), 1e-12))
+        self._known = {}
 
     def _open_reader(self, folder: Path) -> TokenReader:
         from transformers import AutoConfig

@@ -116,6 +116,25 @@ def test_the_same_pairs_in_another_order_give_the_same_weights(bert, fitted):
     assert model_on(bert, seed=1).fit(word_pairs()).weights_hash != fitted.weights_hash
 
 
+def test_a_text_is_scored_once_whoever_asks(bert):
+    model = model_on(bert, steps=2, n_members=2).fit(word_pairs())
+    told: list[int] = []
+
+    def score(texts: list[str]) -> np.ndarray:
+        return model.member_scores(
+            ["ask 1"] * len(texts), texts, progress=lambda done, total, note="": told.append(total)
+        )
+
+    first = score(["kind warm", "curt cold"])
+    assert told == [2, 2]  # once for each member
+    again = score(["curt cold", "long", "kind warm"])
+    assert told == [2, 2, 1, 1]
+    np.testing.assert_array_equal(again[:, [2, 0]], first)
+    model.fit(word_pairs(seed=2))
+    assert np.abs(score(["kind warm"]) - first[:, :1]).max() > 0
+    assert score([]).shape == (2, 0)
+
+
 def test_save_and_load_give_the_same_scores(fitted, saved):
     loaded = load_reward_model(saved)
     np.testing.assert_array_equal(
