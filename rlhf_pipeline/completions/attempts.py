@@ -2,9 +2,10 @@
 
 from datetime import datetime, timedelta
 
-from rlhf_pipeline.completions.base import CompletionRequest, CompletionResult, Reply
+from rlhf_pipeline.completions.base import CompletionResult, Reply
 from rlhf_pipeline.completions.faults import PARTIAL
 from rlhf_pipeline.completions.limits import CallParams
+from rlhf_pipeline.completions.request_plan import Plan
 from rlhf_pipeline.protocols import Attempt, Claim, Lane
 from rlhf_pipeline.records import utc_now
 
@@ -20,19 +21,20 @@ def is_last_attempt(claim: Claim, reply: Reply, params: CallParams) -> bool:
 
 def build_attempt(
     lane: Lane,
-    cache_key: str,
+    plan: Plan,
     claim: Claim,
-    request: CompletionRequest,
     reply: Reply,
     params: CallParams,
     started_at: datetime,
-    latency_ms: float,
+    latency_ms: float = 0.0,
+    submission_id: str | None = None,
 ) -> Attempt:
-    """The attempt of a call to a provider."""
+    """The attempt of a call to a provider, or of a request in a batch (`submission_id`)."""
+    request = plan.request(claim.item_no)
     is_done = reply.outcome == "succeeded"
     is_over = not is_done and reply.kind != "cancelled" and is_last_attempt(claim, reply, params)
     not_before = None
-    if not is_done and not is_over and reply.kind != "long_wait":
+    if not (is_done or is_over or submission_id) and reply.kind != "long_wait":
         # If the provider said how long to wait, retries are spread a little after that.
         n_tries = 1 if reply.wait_s is not None else claim.n_attempts + 1 - claim.n_before
         wait_s = min(reply.wait_s or 0.0, params.max_pause_s) + params.backoff(n_tries)
@@ -43,7 +45,7 @@ def build_attempt(
         item_no=claim.item_no,
         provider=lane[0],
         model=lane[1],
-        cache_key=cache_key,
+        cache_key=plan.keys[claim.item_no],
         started_at=started_at,
         latency_ms=latency_ms,
         outcome=reply.outcome,
@@ -59,6 +61,7 @@ def build_attempt(
         error=_make_storable(reply.error),
         partial=_make_storable(reply.partial),
         not_before=not_before,
+        submission_id=submission_id,
         result=_encode_result(reply, latency_ms) if is_done else None,
     )
 

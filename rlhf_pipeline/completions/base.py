@@ -3,16 +3,13 @@
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol, runtime_checkable
+from typing import ClassVar, Protocol, runtime_checkable
 
 from pydantic import BaseModel, Field
 
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.protocols import Billing, Outcome
 from rlhf_pipeline.records import Record
-
-if TYPE_CHECKING:
-    from openai import AsyncOpenAI
 
 
 class CompletionRequest(Record):
@@ -161,35 +158,6 @@ class HostedBackend(Protocol):
 
     async def close(self) -> None:
         """Close the connections of this event loop."""
-        ...
-
-
-@runtime_checkable
-class BatchBackend(HostedBackend, Protocol):
-    """A hosted backend whose provider also accepts batches of requests."""
-
-    def open_client(self) -> "AsyncOpenAI":
-        """The client of this event loop, without retries; `close` closes it."""
-        ...
-
-    def build_body(self, request: CompletionRequest) -> dict[str, Any]:
-        """The body of a request."""
-        ...
-
-    def redact(self, said: object) -> str:
-        """A message of the provider, shortened and without secrets."""
-        ...
-
-    def parse_response(self, status: int, found: dict[str, Any]) -> Reply:
-        """The Reply to a whole answer. Raises an error of `error_types` for a malformed one."""
-        ...
-
-    def error_types(self) -> tuple[type[Exception], ...]:
-        """Errors that a call to the provider can raise."""
-        ...
-
-    def classify_error(self, cause: BaseException) -> Reply:
-        """The Reply that such an error means."""
         ...
 
 

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections import deque
-from datetime import timedelta
 from functools import partial
 from time import perf_counter
 
@@ -62,7 +61,6 @@ class HostedLane(ProviderLane):
     async def _record_and_claim(self, most: int) -> None:
         """Record attempts, and hold up to `most` claims, until nothing is left."""
         while not self.work.is_stopping:
-            self.wake.clear()
             can_call = self.closed is None and self._pause.left_s == 0
             n_wanted = max(0, most - len(self._waiting) - self._n_called) if can_call else 0
             turn = await self.turn(n_wanted)
@@ -139,14 +137,7 @@ class HostedLane(ProviderLane):
                 on_text(None)
             self.attempts.append(
                 build_attempt(
-                    self.key,
-                    self.work.plan.keys[claim.item_no],
-                    claim,
-                    request,
-                    reply,
-                    self.work.params,
-                    started_at,
-                    latency_ms,
+                    self.key, self.work.plan, claim, reply, self.work.params, started_at, latency_ms
                 )
             )
             self.wake.set()
@@ -158,7 +149,7 @@ class HostedLane(ProviderLane):
             reply.wait_s is not None or reply.kind in ("rate_limited", "overloaded")
         )
         if is_refused and (reply.wait_s or 0.0) > params.max_pause_s:
-            return self._park(reply)
+            return self.park(str(reply.error), reply.wait_s or 0.0)
         if is_refused or reply.outcome == "succeeded":
             wait_s = params.backoff_s if reply.wait_s is None else reply.wait_s
             self._pause.record(wait_s if is_refused else None)
@@ -175,18 +166,4 @@ class HostedLane(ProviderLane):
                 "server or change the setting base_url (RLHF_BASE_URL), which usually ends in "
                 "/v1.",
             )
-        return reply
-
-    def _park(self, reply: Reply) -> Reply:
-        """Close the lane for the time that the provider asks for, unless it is closed for good."""
-        wait_s, most_s = reply.wait_s or 0.0, self.work.params.max_pause_s
-        said = (
-            f"{self.key[0]} asks for a wait of {wait_s:,.0f} s; a run waits {most_s:,.0f} s at "
-            "most (max_pause_s)."
-        )
-        until = utc_now() + timedelta(seconds=wait_s)
-        if self.closed is None or self.parked_until is not None:
-            self.parked_until = max(until, self.parked_until or until)
-        reply = fault("long_wait", said, status=reply.status, wait_s=wait_s)
-        self.closed = self.closed or reply
         return reply

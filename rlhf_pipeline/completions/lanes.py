@@ -5,11 +5,12 @@ from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
-from rlhf_pipeline.completions.base import BatchBackend, HostedBackend
+from rlhf_pipeline.completions.base import HostedBackend
 from rlhf_pipeline.completions.batch_lane import BatchLane
 from rlhf_pipeline.completions.hosted_lane import HostedLane
 from rlhf_pipeline.completions.limits import Pause
 from rlhf_pipeline.completions.local_lane import OnItem
+from rlhf_pipeline.completions.openai_compatible import OpenAICompatibleBackend
 from rlhf_pipeline.completions.work import CompletionWork, ProviderLane
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.protocols import Lane
@@ -61,7 +62,7 @@ def complete_hosted(
 
 
 def _open_batches(work: CompletionWork, key: Lane, backend: HostedBackend) -> BatchLane:
-    if not isinstance(backend, BatchBackend):
+    if not isinstance(backend, OpenAICompatibleBackend):
         raise ConfigurationError(
             f"The backend {backend.name} has no Batch API here. Set batch to false, or use "
             "openai_compatible."

@@ -1,9 +1,10 @@
 """Completes by any server with OpenAI's chat completions API, through OpenAI's client."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Final, Self
 
 from rlhf_pipeline.completions.base import (
     ChampionPolicy,
@@ -29,6 +30,8 @@ class Capabilities:
     max_tokens: str = "max_tokens"
     seed: bool = True
 
+
+BATCH_ENDPOINT: Final = "/v1/chat/completions"
 
 # By host; other servers (vLLM, Ollama, llama.cpp) follow OpenAI's API.
 OWN_SERVER = Capabilities()
@@ -63,7 +66,7 @@ class OpenAICompatibleBackend(HTTPBackend["AsyncOpenAI"]):
 
         return AsyncOpenAI(**self._client_options())
 
-    def build_body(self, request: CompletionRequest) -> dict[str, Any]:
+    def _build_body(self, request: CompletionRequest) -> dict[str, Any]:
         can = capabilities_of(self.base_url)
         system = [] if request.system is None else [{"role": "system", "content": request.system}]
         body = {
@@ -78,10 +81,10 @@ class OpenAICompatibleBackend(HTTPBackend["AsyncOpenAI"]):
     async def _fetch_whole(self, request: CompletionRequest) -> Reply:
         # The raw answer: the client's models are not validated, and cost a third of the call.
         completions = self.open_client().chat.completions.with_raw_response
-        answer = await completions.create(**self.build_body(request))
-        return self.parse_response(answer.status_code, json.loads(answer.content))
+        answer = await completions.create(**self._build_body(request))
+        return self._parse_response(answer.status_code, json.loads(answer.content))
 
-    def parse_response(self, status: int, found: dict[str, Any]) -> Reply:
+    def _parse_response(self, status: int, found: dict[str, Any]) -> Reply:
         """The Reply to a whole answer. Raises an error of `error_types` for a malformed one."""
         if status >= 400:
             return self._build_refusal(found, status)
@@ -93,10 +96,29 @@ class OpenAICompatibleBackend(HTTPBackend["AsyncOpenAI"]):
             message.get("content"), message.get("refusal"), reason, found.get("usage"), status
         )
 
+    def encode_batch(self, requests: Mapping[str, CompletionRequest]) -> bytes:
+        """The file of a batch: a line for each request, with the name that its answer gets."""
+        common = {"method": "POST", "url": BATCH_ENDPOINT}
+        lines = [
+            json.dumps({"custom_id": name, "body": self._build_body(request)} | common)
+            for name, request in requests.items()
+        ]
+        return "\n".join(lines).encode()
+
+    def parse_batch(self, lines: Sequence[str]) -> dict[str, Reply]:
+        """The replies of a batch by name; a malformed line gives none."""
+        replies: dict[str, Reply] = {}
+        for line in lines:
+            with suppress(ValueError, LookupError, TypeError, AttributeError):
+                told = json.loads(line)
+                name, answer = told["custom_id"], told["response"]
+                replies[name] = self._parse_response(answer["status_code"], answer["body"])
+        return replies
+
     async def _stream(
         self, request: CompletionRequest, collect: OnText, pieces: Sequence[str]
     ) -> Reply:
-        body = self.build_body(request) | {"stream_options": {"include_usage": True}}
+        body = self._build_body(request) | {"stream_options": {"include_usage": True}}
         reason, refusal, usage = None, "", None
         completions = self.open_client().chat.completions
         events = await completions.create(**body, stream=True)

@@ -124,7 +124,7 @@ class LedgerRun:
         network = self._work(sum(left[lane] for lane in hosted))
         if network.n_left:
             network.budget = self.calls.budget
-        if not self.calls.batch:  # all samples of a prompt are in one batch
+        if not self.calls.batch:  # the samples of a prompt are submitted together
             network.require_per_prompt(self.plan.least, self.plan.n_of_prompt, lost)
         parts = {lane: self._work(left[lane]) for lane in local}
         works = [network, *parts.values()]

@@ -6,17 +6,19 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, TypeVar
 
 from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_fixed
 
 from rlhf_pipeline.completions.base import HostedBackend, Reply
+from rlhf_pipeline.completions.faults import fault
 from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.completions.request_plan import Plan
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.processes import is_dead, make_owner
 from rlhf_pipeline.protocols import Attempt, Budget, Lane, LedgerTransaction, WorkLedger
+from rlhf_pipeline.records import utc_now
 
 LOOK_S = 0.5  # between two checks of items that another process has claimed
 AT_ONCE = 500  # attempts settled in one transaction: votes wait for the same lock
@@ -175,6 +177,17 @@ class ProviderLane(ABC):
             work.report()
             self.wake.set()
 
+    def park(self, why: str, wait_s: float) -> Reply:
+        """Close the lane for this time, unless it is closed for good; return the reason."""
+        wait_s = max(wait_s, self.work.params.max_pause_s)
+        until = utc_now() + timedelta(seconds=wait_s)
+        if self.closed is None or self.parked_until is not None:
+            self.parked_until = max(until, self.parked_until or until)
+        said = f"{self.key[0]} is asked again after {wait_s:,.0f} s, in another run: {why}"
+        reply = fault("long_wait", said, wait_s=wait_s)
+        self.closed = self.closed or reply
+        return reply
+
     async def release(self, items: Sequence[int] | None = None) -> None:
         """Reopen items that were claimed and not called; by default all that are claimed."""
         await self.persist(self.work.ledger.release, self.work.run_id, self.owner, items)
@@ -191,6 +204,7 @@ class ProviderLane(ABC):
         with suppress(TimeoutError):
             async with asyncio.timeout(min(wait_s for wait_s in waits_s if wait_s is not None)):
                 await self.wake.wait()
+        self.wake.clear()
 
     async def _end(self) -> None:
         """Record the last calls, release claims without a call, and fail what a closed lane leaves.

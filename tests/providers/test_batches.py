@@ -68,6 +68,13 @@ def test_a_batch_makes_and_bills_what_single_calls_would_have_made(
     assert made.cost == pytest.approx((counted.n_prompt_tokens + counted.n_tokens) / 1e6)
 
 
+def test_many_requests_are_several_batches(store: Store) -> None:
+    with StubProvider() as stub:
+        made = ask(store.generation, stub, n=260)
+        assert (stub.batches.n_submitted, stub.n_calls) == (2, 520)
+    assert made.frame["error"].isna().all()
+
+
 def test_passing_faults_are_in_the_next_batch_and_others_fail_their_row(store: Store) -> None:
     faults = [
         None,
@@ -171,16 +178,15 @@ def test_a_backend_without_a_batch_api_is_refused(store: Store) -> None:
         asking.ask(store.generation, backend, n=1, batch=True)
 
 
-def test_a_batch_that_is_refused_as_a_whole_fails_its_rows_alone(store: Store) -> None:
-    with StubProvider() as stub, StubProvider() as other:
+def test_a_batch_that_is_refused_as_a_whole_is_submitted_again(store: Store) -> None:
+    with StubProvider() as stub:
         stub.batches.refuses_next = f"too many lines of {asking.KEY}"
-        made = ask(store.generation, stub, other)
-        assert (stub.n_calls, other.n_calls) == (0, 10)
-        assert made.kinds == {"bad_request": 10}
-        assert made.frame["error"].dropna().str.contains(r"too many lines of \*\*\*").all()
-        made = ask(store.generation, stub, other)
-        assert (stub.n_calls, other.n_calls) == (10, 10)
+        made = ask(store.generation, stub)
+        assert (stub.batches.n_submitted, stub.n_calls) == (2, 10)
     assert made.frame["error"].isna().all()
+    assert kinds(store, made) == {"server_error": 10, "succeeded": 10}
+    [why] = {call["error"] for call in calls_of(store, made) if call["error"]}
+    assert "too many lines of ***" in why
 
 
 @pytest.mark.parametrize(
@@ -260,7 +266,7 @@ def test_a_batch_that_is_not_listed_is_lost_and_asked_for_again_only_on_demand(
 def test_a_provider_that_asks_for_a_long_wait_parks_the_run(store: Store) -> None:
     with StubProvider() as stub:
         stub.batches.wait_s = 3_600
-        with pytest.raises(ProviderParked, match="asks for a wait of 3,600 s"):
+        with pytest.raises(ProviderParked, match="asked again after 3,600 s"):
             ask(store.generation, stub, max_pause_s=1.0)
         [run] = store.generation.paused_runs()
         assert run.states == {"open": 10}
@@ -385,7 +391,7 @@ def test_results_that_are_missing_are_booked_at_their_worst_and_made_again(
 def test_batches_that_all_expire_are_not_submitted_for_ever(store: Store) -> None:
     with StubProvider() as stub:
         stub.batches.ends_as = "expired"
-        with pytest.raises(CompletionError, match="batch_2 is expired, and did not process it"):
+        with pytest.raises(CompletionError, match="batch_2 is expired, and has no readable line"):
             ask(store.generation, stub, max_attempts=2)
         assert stub.batches.n_submitted == 2
     [run] = store.generation.list_runs()

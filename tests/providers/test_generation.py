@@ -473,7 +473,7 @@ def test_a_provider_that_wants_to_be_left_alone_for_too_long_parks_the_run(store
         assert run.states == {"succeeded": 11, "open": 9}
         assert run.ended_at is None
         assert timedelta(seconds=7_190) < run.parked_until - began < timedelta(seconds=7_260)
-        assert "asks for a wait of 7,200 s" in run.parked_why
+        assert "asked again after 7,200 s" in run.parked_why
         made = ask(store.generation, openai(stub), openai(good), n=5)
         assert (stub.n_calls, good.n_calls) == (2 + 9, 10), "exactly what was missing"
     assert made.frame["error"].isna().all()
