@@ -9,6 +9,7 @@ const EVERY = 8_000; // milliseconds between two requests for a chart: changes s
 const FILTERS =
   "by since until day space category source group model version dimension".split(" ");
 const UNREACHABLE = "The server does not respond; the chart is loaded again soon.";
+const dark = matchMedia("(prefers-color-scheme: dark)");
 let charts = [];
 let zoom = readZoom(); // first and last day shown by all charts of the page; null: all
 
@@ -65,9 +66,11 @@ class LiveChart {
     this.part("title").textContent = chart.title;
     this.part("actions").hidden = this.part("body").hidden = isEmpty;
     if (isEmpty) return;
-    const style = getComputedStyle(this.figure);
-    this.theme = style.colorScheme;
-    this.colour = (role) => style.getPropertyValue(`--chart-${role}`).trim();
+    const probe = this.part("legend"); // its entries have colours of their own
+    this.colour = (role) => {
+      probe.style.color = `var(--chart-${role})`;
+      return getComputedStyle(probe).color;
+    };
     this.drawPanels(panels);
     const isLinked = series.some(({ links }) => links.length);
     const notes = isLinked ? [...chart.notes, "click a point for its rows"] : chart.notes;
@@ -78,20 +81,21 @@ class LiveChart {
   }
 
   drawPanels(panels) {
-    const { columns, alt } = this.chart;
     const box = this.part("drawing");
-    box.setAttribute("aria-label", alt);
-    box.style.setProperty("--columns", columns);
+    box.setAttribute("aria-label", this.chart.alt);
+    box.style.setProperty("--columns", this.chart.columns);
     const items = panels.flatMap((panel) => [...panel.series, ...panel.marks]);
     const named = new Map(items.map((one) => [one.name, one]));
     named.delete("");
     // all is made anew for other panels or series, and in another theme
     const heads = panels.map(({ title, notes }) => [title, notes]);
-    const shape = JSON.stringify([this.theme, heads, ...named.keys()]);
+    const theme = document.documentElement.dataset.theme ?? (dark.matches ? "dark" : "light");
+    const shape = JSON.stringify([theme, heads, ...named.keys()]);
     if (box.dataset.shape !== shape) {
       for (const one of this.instances) one.dispose();
       box.replaceChildren(...this.chart.panels.map(frameOf));
-      this.instances = [...box.querySelectorAll(".panel-drawing")].map((one) => this.start(one));
+      const frames = [...box.querySelectorAll(".panel-drawing")];
+      this.instances = frames.map((frame) => this.start(frame, theme));
       this.part("legend").replaceChildren(...[...named.values()].map(this.makeLegendEntry, this));
       box.dataset.shape = shape;
     }
@@ -111,8 +115,8 @@ class LiveChart {
     }
   }
 
-  start(part) {
-    const instance = init(part, this.theme);
+  start(frame, theme) {
+    const instance = init(frame, theme);
     instance.on("click", ({ data }) => follow(data?.link));
     // a curve of many points has no symbols to hit: a click leads where the tooltip points
     instance.getZr().on("click", ({ target, offsetX, offsetY }) => {
@@ -185,9 +189,8 @@ function readZoom() {
 
 function start() {
   charts = charts.filter(({ figure }) => figure.isConnected);
-  const isKnown = (figure) => charts.some((one) => one.figure === figure);
   for (const figure of document.querySelectorAll("[data-chart]"))
-    if (!isKnown(figure)) charts.push(new LiveChart(figure));
+    if (!charts.some((one) => one.figure === figure)) charts.push(new LiveChart(figure));
 }
 
 function refreshOld() {
@@ -197,7 +200,7 @@ function refreshOld() {
 
 const redraw = () => charts.forEach((one) => one.chart && one.draw());
 new MutationObserver(redraw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
-matchMedia("(prefers-color-scheme: dark)").addEventListener("change", redraw);
+dark.addEventListener("change", redraw);
 document.addEventListener("htmx:after:swap", start);
 document.addEventListener("visibilitychange", refreshOld);
 setInterval(refreshOld, 1_000);

@@ -14,7 +14,6 @@ export const isLong = ({ x: { scale, low, high } }) => scale === "day" && high -
 export function optionOf(panel, { colour, left, zoom, hasSlider, onPoint }) {
   const height = Math.max(panel.height, 60);
   const below = panel.x.ticks.length ? 46 : 12;
-  const hasCurves = panel.series.some(({ style }) => style === "curve");
   const option = {
     animation: false, useUTC: true, backgroundColor: "transparent",
     legend: { show: false }, textStyle: { fontFamily: "system-ui, sans-serif" },
@@ -22,7 +21,8 @@ export function optionOf(panel, { colour, left, zoom, hasSlider, onPoint }) {
     xAxis: axisOf(panel.x), yAxis: { ...axisOf(panel.y, left - 10), name: "" },
     series: seriesOf(panel, colour),
     tooltip: {
-      trigger: hasCurves ? "axis" : "item", renderMode: "richText", confine: true,
+      trigger: panel.series.some(({ style }) => style === "curve") ? "axis" : "item",
+      renderMode: "richText", confine: true,
       formatter: (found) => describe(panel, [found].flat(), onPoint),
     },
   };
@@ -69,9 +69,8 @@ function describe(panel, found, onPoint) {
   if (!points.length) return "";
   const [{ series, i }] = points;
   const across = series.along === "x" ? "y" : "x";
-  const x = series.x[i];
   const changes = panel.marks
-    .filter((mark) => mark.label && mark.x && mark.x[0] <= x && x <= mark.x[1])
+    .filter(({ label, x }) => label && x?.[0] <= series.x[i] && series.x[i] <= x[1])
     .map((mark) => [mark.name, mark.label].filter(Boolean).join(": "));
   const lines = points.map((point) => describePoint(panel, point));
   return [inWords(series[across][i], panel[across]), ...changes, ...lines].join("\n");
@@ -83,9 +82,8 @@ export const rangeOf = (days) =>
 
 /** The days that a zoomed panel shows; null where it shows all. */
 export function shownDays(instance) {
-  const [zoom] = instance.getOption().dataZoom;
-  if (zoom.start <= 0 && zoom.end >= 100) return null;
-  return [zoom.startValue / DAY, zoom.endValue / DAY];
+  const [{ start, end, startValue, endValue }] = instance.getOption().dataZoom;
+  return start > 0 || end < 100 ? [startValue / DAY, endValue / DAY] : null;
 }
 
 const hasNames = (axis) =>

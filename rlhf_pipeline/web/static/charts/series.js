@@ -112,13 +112,12 @@ function drawMark({ style, role, label }, corners, colour, { x, width }) {
     return { ...drawBox(corners, { opacity: 0 }), ...drawLabel(label, "inside", colour) };
   if (style === "band")
     return drawBox(corners, { fill: colour(role), opacity: role === "today" ? 0.75 : 0.14 });
-  if (style === "area") {
-    const box = drawBox(corners, { fill: colour("muted"), opacity: 0 });
-    return { ...box, emphasis: { style: { opacity: 0.2 } } };
-  }
+  const pointed = { emphasis: { style: { opacity: 0.2 } } };
+  if (style === "area")
+    return { ...drawBox(corners, { fill: colour("muted"), opacity: 0 }), ...pointed };
   const look = { stroke: colour(role), lineWidth: 1.5, lineDash: DASHES[role] };
   const longest = Math.max(...label.split(", ").map((words) => words.length));
   const hasRoom = corners[0][0] + CHARACTER * longest < x + width;
-  const words = drawLabel(label, [hasRoom ? 4 : -4, 2], colour, hasRoom ? "left" : "right");
-  return { ...drawLine(corners, look), ...words };
+  const [shift, align] = hasRoom ? [4, "left"] : [-4, "right"];
+  return { ...drawLine(corners, look), ...drawLabel(label, [shift, 2], colour, align) };
 }
