@@ -146,9 +146,12 @@ def train_trl(
 
 
 def _pairwise(network_class: Any) -> Any:
+    from transformers.modeling_outputs import SequenceClassifierOutput
+
     class PairwiseNetwork(network_class):  # type: ignore[misc]
         def forward(self, input_ids: Any, attention_mask: Any, **ignored: Any) -> Any:
-            return super().forward([(input_ids, attention_mask)])
+            scores = super().forward([(input_ids, attention_mask)])
+            return SequenceClassifierOutput(logits=scores[:, None])
 
     return PairwiseNetwork
 

@@ -34,7 +34,7 @@ def accuracy_on(
     """
     groups, agreement = test["prompt_id"].to_numpy(), test["agreement"].to_numpy(dtype=np.float64)
     n_votes = test["n_votes"].to_numpy(dtype=np.float64)
-    right = wins(margins)
+    right, longer = wins(margins), wins(length_gaps(test))
     losses = np.logaddexp(0.0, -margins) + (1 - agreement) * margins
 
     def mean(values: Floats, weights: Floats | None = None, *, of_shares: bool = True) -> Interval:
@@ -48,7 +48,8 @@ def accuracy_on(
         vote_accuracy=mean(right * agreement + (1 - right) * (1 - agreement), n_votes),
         ceiling=ceiling,
         log_loss=mean(losses, n_votes, of_shares=False),
-        longer_wins=mean(wins(length_gaps(test))),
+        longer_wins=mean(longer),
+        over_longer=mean(right - longer, of_shares=False),
         majority_side=mean((test["chosen_side"] == side).to_numpy(dtype=np.float64)),
     )
 

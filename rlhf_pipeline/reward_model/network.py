@@ -2,7 +2,7 @@
 
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal
@@ -12,11 +12,9 @@ import numpy.typing as npt
 from pydantic import BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.errors import ConfigurationError, InvalidScores, ModelError
-from rlhf_pipeline.policy.devices import has_bfloat16
 from rlhf_pipeline.protocols import Progress, ignore_progress
 
 Floats = npt.NDArray[np.float64]
-Precision = Literal["auto", "float32", "bfloat16"]
 
 # Includes padding. Larger batches overflow the processor's cache, see `encoder`; a GPU needs large
 # ones.
@@ -139,7 +137,6 @@ def network_class() -> Any:
 
     import torch
     from transformers import PreTrainedModel
-    from transformers.modeling_outputs import SequenceClassifierOutput
 
     class RewardNetwork(PreTrainedModel):  # type: ignore[misc]
         """Scores texts; a PreTrainedModel, as transformers' Trainer and accelerate expect."""
@@ -172,15 +169,12 @@ def network_class() -> Any:
             return (hidden * mask).sum(1) / mask.sum(1)
 
         def forward(self, passes: Sequence[tuple[Any, Any]], **ignored: Any) -> Any:
-            """Score the texts of all passes, each input_ids and attention_mask, (n, 1). One call
+            """Score the texts of all passes, each input_ids and attention_mask, (n,). One call
             takes them all: processes that share a batch may have different numbers of passes.
             """
             pooled = torch.cat([self.pool(ids, mask) for ids, mask in passes])
-            return SequenceClassifierOutput(logits=self.score_pooled(pooled))
-
-        def score_pooled(self, pooled: Any) -> Any:
             with torch.autocast(pooled.device.type, enabled=False):
-                return self.head(pooled)
+                return self.head(pooled).squeeze(-1)
 
     return RewardNetwork
 
@@ -306,17 +300,6 @@ def load_tensors(network: Any, parts: Mapping[str, Any], *, adapters_only: bool)
     network.load_state_dict(dict(parts), strict=False)
 
 
-def autocast(device: str, precision: Precision) -> Any:
-    """A context that computes in bfloat16 if requested, or if the precision is automatic and the
-    processor multiplies in it.
-    """
-    import torch
-
-    if precision == "float32" or (precision == "auto" and not has_bfloat16(device)):
-        return nullcontext()
-    return torch.autocast(device, dtype=torch.bfloat16)
-
-
 def pad(
     token_ids: Sequence[Sequence[int]], pad_id: int, device: str = "cpu", *, width: int = 0
 ) -> tuple[Any, Any]:
@@ -335,8 +318,6 @@ def pool_texts(
     token_ids: Sequence[Sequence[int]],
     pad_id: int,
     *,
-    precision: Precision = "float32",
-    batch_tokens: int | None = None,
     progress: Progress = ignore_progress,
 ) -> Floats:
     """The head's input for each text, (n, d), computed in order of length to save padding. Raises
@@ -345,7 +326,7 @@ def pool_texts(
     import torch
 
     device = str(network.head.weight.device)
-    budget = batch_tokens or TOKENS_PER_BATCH[device.split(":", maxsplit=1)[0]]
+    budget = TOKENS_PER_BATCH[device.split(":", maxsplit=1)[0]]
     order = sorted(range(len(token_ids)), key=lambda row: len(token_ids[row]))
     batches: list[list[int]] = [[]]
     for row in order:
@@ -354,7 +335,7 @@ def pool_texts(
         batches[-1].append(row)
     made = np.zeros((len(token_ids), network.head.weight.shape[1]))
     n_done = 0
-    with torch.inference_mode(), autocast(device, precision):
+    with torch.inference_mode():
         for batch in batches if order else []:
             ids, mask = pad([token_ids[row] for row in batch], pad_id, device)
             made[batch] = network.pool(ids, mask).cpu().numpy()

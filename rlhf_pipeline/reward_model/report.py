@@ -27,6 +27,9 @@ class TestAccuracy(Record):
     )
     log_loss: Interval = Field(description="nats per vote, before calibration; 0.693 is a coin")
     longer_wins: Interval = Field(description="accuracy of preferring the longer completion")
+    over_longer: Interval = Field(
+        description="accuracy minus that of preferring the longer completion, on the same pairs"
+    )
     majority_side: Interval = Field(
         description="accuracy of always choosing the side chosen most in training"
     )
@@ -36,10 +39,11 @@ class TestAccuracy(Record):
         ceiling because a majority is more reliable than one vote.
         """
         ceiling = self.ceiling or "unknown, nothing overlaps or was judged again"
+        doubt = "" if self.over_longer.low > 0 else ": it is not surely better than length"
         return (
             f"{self.vote_accuracy} of votes predicted, noise ceiling {ceiling}; accuracy "
             f"{self.accuracy} on the majorities of {self.n} {where}, longer wins "
-            f"{self.longer_wins}"
+            f"{self.longer_wins}, difference {self.over_longer}{doubt}"
         )
 
 

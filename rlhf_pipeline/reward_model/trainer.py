@@ -202,7 +202,7 @@ def _trainer_class() -> Any:
             """The batch's share of the step's loss: the sum over its pairs, divided by the pairs of
             all batches and processes of the step, whose gradients the trainer sums or averages.
             """
-            scores = model(inputs["passes"]).logits.squeeze(-1)
+            scores = model(inputs["passes"])
             margins = scores[inputs["first"]] - scores[inputs["second"]]
             losses = pair_losses(margins, inputs["labels"]) * inputs["weights"]
             self.n_pairs += len(losses)

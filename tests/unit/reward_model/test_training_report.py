@@ -129,7 +129,18 @@ def test_a_model_of_any_kind_may_be_handed_in():
         fitted.report.l2,
         fitted.report.encoder_hash,
     ) == ("likes_length", None, None)
-    assert fitted.report.test.accuracy == fitted.report.test.longer_wins
+    test = fitted.report.test
+    assert test.accuracy == test.longer_wins
+    assert test.over_longer.value == test.over_longer.low == 0
+    assert "not surely better than length" in test.describe()
+
+
+def test_a_model_that_is_surely_better_than_length_is_not_doubted():
+    report = fit_reward_model(
+        LearningData(make_pairs()), reward_model_params(**FEW), encoder=WordEncoder()
+    ).report
+    assert report.test.over_longer.low > 0
+    assert "not surely" not in report.test.describe()
 
 
 def test_a_transformer_has_its_own_parameters_beside_those_of_every_kind():
