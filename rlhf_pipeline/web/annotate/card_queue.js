@@ -73,26 +73,22 @@ export class CardQueue extends EventTarget {
     if (this.isLeasing || (this.shown && enough)) return;
     this.isLeasing = true;
     clearTimeout(this.timer);
-    let isMore = false;
-    try {
-      const n = Math.min(MOST_AT_ONCE, this.ahead + 1 + this.unsentCards());
-      const asked = Date.now();
-      const response = await this.post("/api/v1/cards:lease", { n });
-      if (!response.ok)
-        throw new Refused(response.status, (await response.json().catch(() => null))?.type);
-      const told = Date.parse(response.headers.get("Date") ?? "");
-      // The header has whole seconds, so small differences of the clocks are ignored.
-      const skew = told + 500 - (asked + Date.now()) / 2;
-      this.skew = Math.abs(skew) > 3000 ? skew : 0;
-      const lease = await response.json();
-      isMore = this.take(lease) > 0 && lease.cards.length === n;
-    } catch (error) {
-      const { status, kind } = error instanceof Refused ? error : { status: 0 };
-      this.dispatchEvent(new CustomEvent("trouble", { detail: { status, kind } }));
+    const n = Math.min(MOST_AT_ONCE, this.ahead + 1 + this.unsentCards());
+    const asked = Date.now();
+    const response = await this.post("/api/v1/cards:lease", { n }).catch(() => null);
+    const answer = await response?.json().catch(() => null);
+    this.isLeasing = false;
+    if (!response?.ok || !answer) {
+      const detail = { status: response?.ok ? 0 : response?.status ?? 0, kind: answer?.type };
+      this.dispatchEvent(new CustomEvent("trouble", { detail }));
       this.timer = setTimeout(() => this.refill(), TRY_AGAIN);
-    } finally {
-      this.isLeasing = false;
+      return;
     }
+    const told = Date.parse(response.headers.get("Date") ?? "");
+    // The header has whole seconds, so small differences of the clocks are ignored.
+    const skew = told + 500 - (asked + Date.now()) / 2;
+    this.skew = Math.abs(skew) > 3000 ? skew : 0;
+    const isMore = this.take(answer) > 0 && answer.cards.length === n;
     if (isMore) await this.refill(); // the rules may want more ahead than was known
   }
 
@@ -116,11 +112,8 @@ export class CardQueue extends EventTarget {
     const isEmpty = !this.shown && this.cards.length === 0;
     this.dispatchEvent(new CustomEvent("dealt"));
     if (isEmpty) {
-      this.dispatchEvent(
-        new CustomEvent("empty", {
-          detail: { reason: lease.cards.length ? "sending" : lease.reason_empty },
-        }),
-      );
+      const detail = { reason: lease.cards.length ? "sending" : lease.reason_empty };
+      this.dispatchEvent(new CustomEvent("empty", { detail }));
       this.timer = setTimeout(() => this.refill(), lease.cards.length ? TRY_AGAIN : LOOK_AGAIN);
     }
     return fresh.length;
@@ -128,29 +121,20 @@ export class CardQueue extends EventTarget {
 
   /** Extend all leases while a card is shown. */
   async extend() {
-    try {
-      const response = await this.post("/api/v1/cards:extend");
-      if (response.ok && this.rules) {
-        const until = new Date(
-          Date.now() + this.skew + this.rules.lease_minutes * 60_000,
-        ).toISOString();
-        for (const card of [this.shown, ...this.cards]) if (card) card.leased_until = until;
-      }
-    } catch {
-      // A vote after the end of its lease is kept as well.
-    }
+    // A vote after the end of its lease is kept as well.
+    const response = await this.post("/api/v1/cards:extend").catch(() => null);
+    if (!response?.ok || !this.rules) return;
+    const end = Date.now() + this.skew + this.rules.lease_minutes * 60_000;
+    for (const card of [this.shown, ...this.cards])
+      if (card) card.leased_until = new Date(end).toISOString();
   }
 
   /** Release all cards when the page is left. */
   release() {
     for (const card of [this.shown, ...this.cards]) {
-      if (!card || this.judged.has(card.card_id) || this.elsewhere.has(card.card_id))
-        continue;
-      this.post(
-        `/api/v1/cards/${encodeURIComponent(card.card_id)}:release`,
-        undefined,
-        { keepalive: true },
-      ).catch(() => {});
+      if (!card || this.judged.has(card.card_id) || this.elsewhere.has(card.card_id)) continue;
+      const path = `/api/v1/cards/${encodeURIComponent(card.card_id)}:release`;
+      this.post(path, undefined, { keepalive: true }).catch(() => {});
     }
     if (this.shown) this.say({ what: "left", id: this.shown.card_id });
     this.cards = [];
@@ -158,16 +142,8 @@ export class CardQueue extends EventTarget {
 
   /** Request for this user, even if another user logged in by another tab. */
   post(path, body, more = {}) {
-    const headers = {
-      "X-Annotator": this.user,
-      ...(body === undefined ? {} : { "Content-Type": "application/json" }),
-    };
-    return fetch(path, {
-      method: "POST",
-      headers,
-      body: body === undefined ? undefined : JSON.stringify(body),
-      ...more,
-    });
+    const headers = { "X-Annotator": this.user, "Content-Type": "application/json" };
+    return fetch(path, { method: "POST", headers, body: JSON.stringify(body), ...more });
   }
 
   say(message) {
@@ -189,13 +165,5 @@ export class CardQueue extends EventTarget {
       this.cards = this.cards.filter((card) => card.card_id !== id);
       if (this.shown?.card_id === id) this.dispatchEvent(new CustomEvent("gone"));
     }
-  }
-}
-
-class Refused extends Error {
-  constructor(status, kind) {
-    super(`status ${status}`);
-    this.status = status;
-    this.kind = kind;
   }
 }

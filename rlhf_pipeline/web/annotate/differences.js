@@ -4,7 +4,7 @@
 const TOKEN =
   /[\p{Script=Han}\p{Script=Hiragana}\p{Script=Katakana}\p{Script=Thai}]|[\p{L}\p{M}\p{N}_]+|\S/gu;
 const LARGEST_SHARE = 0.5; // of all words: more differences are no help to a reader
-const MOST_EDITS = 600; // 180,000 steps
+const MOST_CELLS = 4_000_000; // 2,000 words each, 8 MB
 
 /** Spans {start, end} of each text that the other lacks; null if too much differs. */
 export function findDifferences(left, right) {
@@ -27,47 +27,36 @@ export function combineMarks(highlights, differences) {
   });
 }
 
-/** Indices of the words to remove from `a` and of those to insert from `b`: the fewest (Myers 1986,
- * "An O(ND) difference algorithm"). */
+/** Indices of the words to remove from `a` and of those to insert from `b`: all but the longest
+ * common subsequence. */
 function findEdits(a, b) {
-  const most = Math.min(MOST_EDITS, Math.floor((a.length + b.length) * LARGEST_SHARE));
-  const middle = most + 1;
-  const farthest = new Int32Array(2 * most + 3); // in `a`, by diagonal
-  const history = [];
-  for (let n = 0; n <= most; n += 1) {
-    history.push(farthest.slice());
-    for (let diagonal = -n; diagonal <= n; diagonal += 2) {
-      let i = comesFromInsertion(farthest, middle, diagonal, n)
-        ? farthest[middle + diagonal + 1]
-        : farthest[middle + diagonal - 1] + 1;
-      while (i < a.length && i - diagonal < b.length && a[i] === b[i - diagonal]) i += 1;
-      farthest[middle + diagonal] = i;
-      if (i >= a.length && i - diagonal >= b.length) return walkBack(history, middle, a, b);
+  let first = 0; // of the words after those with which both begin
+  while (first < a.length && a[first] === b[first]) first += 1;
+  const [n, m] = [a.length - first, b.length - first];
+  if (n * m > MOST_CELLS) return null;
+  // words in common from places i and j on
+  const common = Array.from({ length: n + 1 }, () => new Uint16Array(m + 1));
+  const isSame = (i, j) => a[first + i] === b[first + j];
+  for (let i = n - 1; i >= 0; i -= 1) {
+    for (let j = m - 1; j >= 0; j -= 1) {
+      common[i][j] = isSame(i, j)
+        ? common[i + 1][j + 1] + 1
+        : Math.max(common[i + 1][j], common[i][j + 1]);
     }
   }
-  return null;
-}
-
-function comesFromInsertion(farthest, middle, diagonal, n) {
-  return (
-    diagonal === -n ||
-    (diagonal !== n && farthest[middle + diagonal - 1] < farthest[middle + diagonal + 1])
-  );
-}
-
-function walkBack(history, middle, { length: i }, { length: j }) {
+  if (n + m - 2 * common[0][0] > (a.length + b.length) * LARGEST_SHARE) return null;
   const edits = { a: [], b: [] };
-  for (let n = history.length - 1; n > 0; n -= 1) {
-    const before = history[n];
-    const diagonal = i - j;
-    const isInsertion = comesFromInsertion(before, middle, diagonal, n);
-    const from = isInsertion ? diagonal + 1 : diagonal - 1;
-    i = before[middle + from];
-    j = i - from;
-    if (isInsertion) edits.b.push(j);
-    else edits.a.push(i);
+  for (let i = 0, j = 0; i < n || j < m; ) {
+    if (i < n && j < m && isSame(i, j)) [i, j] = [i + 1, j + 1];
+    else if (j === m || (i < n && common[i + 1][j] >= common[i][j + 1])) {
+      edits.a.push(first + i);
+      i += 1;
+    } else {
+      edits.b.push(first + j);
+      j += 1;
+    }
   }
-  return { a: edits.a.reverse(), b: edits.b.reverse() };
+  return edits;
 }
 
 /** Neighbouring words as one span. */

@@ -22,17 +22,14 @@ export class Draft {
   /** Restore the judgement of this card from before a reload. */
   static of(card) {
     try {
-      return new Draft(
-        card,
-        JSON.parse(sessionStorage.getItem(PREFIX + card.card_id) ?? "{}"),
-      );
+      return new Draft(card, JSON.parse(sessionStorage.getItem(PREFIX + card.card_id) ?? "{}"));
     } catch {
       return new Draft(card);
     }
   }
 
   see() {
-    if (this.since === null) this.since = performance.now();
+    this.since ??= performance.now();
   }
 
   lookAway() {
@@ -41,19 +38,8 @@ export class Draft {
   }
 
   keep() {
-    const now = this.since === null ? 0 : performance.now() - this.since;
-    const { reason, confidence, dimensions, marks, flags, after } = this;
-    const kept = JSON.stringify({
-      reason,
-      confidence,
-      dimensions,
-      marks,
-      flags,
-      after,
-      visible: this.visible + now,
-    });
     try {
-      sessionStorage.setItem(PREFIX + this.card.card_id, kept);
+      sessionStorage.setItem(PREFIX + this.card.card_id, JSON.stringify(this.copy()));
     } catch {
       // Without storage a draft lives as long as the page.
     }
@@ -67,21 +53,20 @@ export class Draft {
     }
   }
 
-  /** A copy to edit again when the vote is undone. */
+  /** A copy to edit again, after a reload or when the vote is undone. */
   copy() {
-    return structuredClone({
-      reason: this.reason,
-      confidence: this.confidence,
-      dimensions: this.dimensions,
-      marks: this.marks,
-      flags: this.flags,
-      visible: this.visible, after: this.after,
-    });
+    const { reason, confidence, dimensions, marks, flags, after } = this;
+    const visible = this.visible + (this.since === null ? 0 : performance.now() - this.since);
+    return structuredClone({ reason, confidence, dimensions, marks, flags, after, visible });
   }
 
   /** The vote in the form of the API. */
-  body(choice, strength, votedAt) {
-    const { card } = this;
+  body(votedAt) {
+    const { card, choice, strength } = this;
+    const highlights = [
+      ...asSent(card.left, this.marks.a, "a"),
+      ...asSent(card.right, this.marks.b, "b"),
+    ];
     return {
       card_id: card.card_id,
       choice,
@@ -91,10 +76,7 @@ export class Draft {
       duration_s: Math.min(86_400, Math.round(this.visible) / 1000),
       voted_at: votedAt,
       dimensions: this.dimensions,
-      highlights: [
-        ...asSent(card.left, this.marks.a, "a"),
-        ...asSent(card.right, this.marks.b, "b"),
-      ].slice(0, 200),
+      highlights: highlights.slice(0, 200),
       flags: this.flags,
     };
   }

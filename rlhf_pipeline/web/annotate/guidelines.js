@@ -31,11 +31,8 @@ export class Guidelines {
     const body = this.view.at("guidelines-text");
     const version = this.queue.guidelineVersion;
     this.dialog.showModal();
-    if (!version) {
-      body.textContent = NONE;
-      return;
-    }
-    if (this.shown === version) return;
+    if (!version) body.textContent = NONE;
+    if (!version || this.shown === version) return;
     try {
       const response = await fetch(`/api/v1/guidelines/${version}`);
       if (!response.ok) throw new Error(String(response.status));

@@ -14,34 +14,20 @@ export class Keys {
   }
 
   press(event) {
-    if (
-      event.ctrlKey ||
-      event.metaKey ||
-      event.altKey ||
-      event.isComposing ||
-      document.querySelector("dialog[open]")
-    )
-      return;
+    const { ctrlKey, metaKey, altKey, isComposing } = event;
+    if (ctrlKey || metaKey || altKey || isComposing) return;
+    if (document.querySelector("dialog[open]")) return;
     this.page.noteInput();
     const target = event.target instanceof Element ? event.target : document.body;
-    if (target.matches("input, textarea, select")) {
-      this.pressInField(event);
-      return;
-    }
+    if (target.matches("input, textarea, select")) return this.pressInField(event);
     const isInControl = target.closest("button, a, summary") !== null;
     if (isInControl && IN_A_CONTROL.has(event.key)) return;
-    if (this.page.isPaused && !WHILE_PAUSED.has(event.key)) return;
+    if (this.page.isPaused() && !WHILE_PAUSED.has(event.key)) return;
     const digit = this.digitOf(event);
-    if (this.page.useTool(event, digit)) {
-      event.preventDefault();
-      return;
-    }
-    if (event.repeat && !event.key.startsWith("Arrow") && !event.key.startsWith("Page"))
-      return; // a key held down is one vote
-    if ((digit !== null || VOTES.has(event.key)) && this.page.isTooEarly(event)) {
-      event.preventDefault();
-      return;
-    }
+    if (this.page.useTool(event, digit)) return event.preventDefault();
+    if (event.repeat && !/^(Arrow|Page)/.test(event.key)) return; // a key held down is one vote
+    const isVote = digit !== null || VOTES.has(event.key);
+    if (isVote && this.page.isTooEarly(event)) return event.preventDefault();
     if (digit !== null) this.page.chooseByDigit(digit);
     else if (Object.hasOwn(this.commands, event.key)) this.commands[event.key](event);
     else return;

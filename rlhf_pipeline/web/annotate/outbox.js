@@ -39,7 +39,7 @@ export class Outbox extends EventTarget {
     this.others = 0; // of other logins on this device
     this.isOffline = false;
     this.needsLogin = false;
-    this.isOtherLogin = false; // somebody else is logged in, by another tab
+    this.isOtherLogin = false; // somebody else is, by another tab
     this.reason = null; // why entries wait, where it is neither the network nor the login
     this.isDurable = true;
     this.aside = new Map(); // key -> reason: not taken now, tried again when the time comes
@@ -114,18 +114,11 @@ export class Outbox extends EventTarget {
       if (!entry) return;
       const known = [...all, ...this.unsent]; // before any is struck
       const dependants = entry.isUndo ? after(entry, all) : [];
-      for (const one of [...dependants].reverse()) {
-        await this.strike(one, "discarded", {
-          isDependant: true,
-          dependants: [],
-          isTakenBack: isTakenBack(one, known),
-        });
+      for (const one of [...dependants].reverse().concat(entry)) {
+        const isDependant = one !== entry;
+        const more = { isDependant, dependants: isDependant ? [] : dependants };
+        await this.strike(one, "discarded", { ...more, isTakenBack: isTakenBack(one, known) });
       }
-      await this.strike(entry, "discarded", {
-        isDependant: false,
-        dependants,
-        isTakenBack: isTakenBack(entry, known),
-      });
     });
     this.hurry();
   }
@@ -141,13 +134,8 @@ export class Outbox extends EventTarget {
       const last = after(first, this.unsent).at(-1) ?? first;
       const sent = supersedes ? [first] : [];
       if (!last.isUndo) sent.push(last);
-      votes.push(
-        ...sent.map((entry) => ({
-          idempotency_key: entry.key,
-          ...entry.body,
-          supersedes: entry.isUndo ? supersedes : null,
-        })),
-      );
+      for (const { key, body, isUndo } of sent)
+        votes.push({ idempotency_key: key, ...body, supersedes: isUndo ? supersedes : null });
     }
     return votes;
   }
@@ -155,7 +143,7 @@ export class Outbox extends EventTarget {
   /** The server accepts this login (again). */
   welcome() {
     if (!this.needsLogin) return;
-    this.needsLogin = this.isOtherLogin = false;
+    this.needsLogin = false;
     this.tell();
     this.hurry();
   }
@@ -186,8 +174,7 @@ export class Outbox extends EventTarget {
   }
 
   async alone(work) {
-    if (navigator.locks) return navigator.locks.request(`rlhf-outbox:${this.user}`, work);
-    return work();
+    return navigator.locks?.request(`rlhf-outbox:${this.user}`, work) ?? work();
   }
 
   async sendAll() {
@@ -234,62 +221,55 @@ export class Outbox extends EventTarget {
       await this.strike(entry, "recorded", { vote: null });
       return true;
     }
-    let response;
-    try {
-      response = await fetch(VOTES, {
-        method: "POST",
-        headers: {
-          "Content-Type": "application/json",
-          "Idempotency-Key": entry.key,
-          "X-Annotator": entry.user,
-        },
-        body: JSON.stringify({ ...entry.body, supersedes }),
-        signal: AbortSignal.timeout(TIMEOUT),
-      });
-    } catch {
+    const response = await fetch(VOTES, {
+      method: "POST",
+      headers: {
+        "Content-Type": "application/json",
+        "Idempotency-Key": entry.key,
+        "X-Annotator": entry.user,
+      },
+      body: JSON.stringify({ ...entry.body, supersedes }),
+      signal: AbortSignal.timeout(TIMEOUT),
+    }).catch(() => null);
+    if (!response) {
       this.later(0, true);
       return false;
     }
+    const { status } = response;
     const answer = await response.json().catch(() => null);
-    if (response.status === 201 && answer) {
-      this.isOffline = this.needsLogin = this.isOtherLogin = false;
+    const detail = answer?.detail ?? `The server answers with status ${status}.`;
+    if (status === 201 && answer) {
+      this.isOffline = this.needsLogin = false;
       if (!this.aside.size) this.wait = 0;
       await this.store.keepAnswer(entry.key, answer.vote_id, Date.now() - ANSWERS_KEPT);
       await this.strike(entry, "recorded", { vote: answer });
       return true;
     }
-    if (isLogin(response.status, answer?.type)) {
+    if (isLogin(status, answer?.type)) {
       this.refuseLogin(answer?.type);
       this.later(0, false);
       return false;
     }
     const retryAfter = Number(response.headers.get("Retry-After"));
-    if (
-      response.status >= 500 ||
-      response.status === 429 ||
-      response.status === 408 ||
-      retryAfter ||
-      !answer
-    ) {
-      if (response.status < 500)
-        this.reason = answer?.detail ?? `The server answers with status ${response.status}.`;
-      this.later(retryAfter * 1000 || 0, response.status >= 500);
+    if (status >= 500 || status === 429 || status === 408 || retryAfter || !answer) {
+      if (status < 500) this.reason = detail;
+      this.later(retryAfter * 1000 || 0, status >= 500);
       return false;
     }
-    if (response.status === 422 || (response.status === 409 && !entry.after)) {
+    if (status === 422 || (status === 409 && !entry.after)) {
       // For what the vote is: sending it again would change nothing. Of all else nobody knows that,
       // and the vote is kept; so is one that comes too late to change another, as after an hour
       // without a network, until the person has seen that.
-      const more = {
+      await this.strike(entry, "refused", {
+        status,
+        problem: answer,
         dependants: after(entry, this.unsent),
         isTakenBack: isTakenBack(entry, this.unsent),
-      };
-      await this.strike(entry, "refused", { status: response.status, problem: answer, ...more });
+      });
     } else {
-      this.isOffline = this.needsLogin = this.isOtherLogin = false;
-      const detail = answer.detail ?? `The server answers with status ${response.status}.`;
+      this.isOffline = this.needsLogin = false;
       this.aside.set(entry.key, detail);
-      this.refusals.set(entry.key, { status: response.status, detail });
+      this.refusals.set(entry.key, { status, detail });
     }
     return true;
   }
@@ -320,11 +300,11 @@ export class Outbox extends EventTarget {
     this.unsent = this.unsent.filter((one) => one.key !== entry.key);
     this.refusals.delete(entry.key);
     // All tabs share one cookie, so a login in one tab applies to all.
-    if (entry.user === this.user && what === "recorded")
-      this.needsLogin = this.isOtherLogin = false;
+    const isMine = entry.user === this.user;
+    if (isMine && what === "recorded") this.needsLogin = false;
     this.tell();
-    if (entry.user === this.user)
-      this.dispatchEvent(new CustomEvent(what, { detail: { entry, ...more, isOwn: false } }));
+    const detail = { entry, ...more, isOwn: false };
+    if (isMine) this.dispatchEvent(new CustomEvent(what, { detail }));
   }
 
   tell() {
@@ -355,9 +335,7 @@ class OutboxStore {
     const { isDone, isNew, ...kept } = entry;
     const transaction = this.database.transaction("entries", "readwrite");
     transaction.objectStore("entries").add(kept);
-    return finished(transaction).then(() => {
-      entry.isNew = false;
-    });
+    return finished(transaction).then(() => (entry.isNew = false));
   }
 
   async remove(key) {

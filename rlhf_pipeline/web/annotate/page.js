@@ -30,7 +30,7 @@ let draft = null;
 let history = []; // of votes that may be taken back, oldest first
 let isPaused = false;
 let isRaw = setting("raw") === "yes";
-let isCareful = setting("mode") === "careful";
+let isCareful = setting("mode") === "yes";
 let lastInput = performance.now();
 let figures = { today: null, median: null, streak: 0 };
 let durations = [];
@@ -38,21 +38,7 @@ let nEvents = 0; // votes cast, taken back, recorded, refused
 let settledAt = Infinity; // since when the painted card may be voted on, on the clock of events
 let settling = 0;
 
-const tools = new Tools(view, {
-  get card() {
-    return card;
-  },
-  get draft() {
-    return draft;
-  },
-  get isRaw() {
-    return isRaw;
-  },
-  get dimensions() {
-    return queue.rules?.dimensions ?? [];
-  },
-});
-
+const tools = new Tools(view, () => ({ card, draft, isRaw }));
 const practice = new Practice(view, root.dataset.user);
 const guidelines = new Guidelines(view, queue);
 const waiting = new Waiting(view, outbox, describeVote);
@@ -67,21 +53,24 @@ function showNext() {
 
 function paint() {
   tools.leave();
-  if (isPaused) {
-    view.show("paused");
-    return;
-  }
-  if (!card) {
-    view.paintEmpty(outbox.unsent.length ? "sending" : null);
-    return;
-  }
-  view.paintCard(card, draft, {
-    isRaw,
-    showsLength: queue.rules.shows_length,
-    dimensions: queue.rules.dimensions,
-  });
+  if (isPaused) return view.show("paused");
+  if (!card) return view.paintEmpty(outbox.unsent.length ? "sending" : null);
+  view.paintCard(card, draft, { isRaw, showsLength: queue.rules.shows_length });
   settle();
   if (document.visibilityState === "visible") draft.see();
+}
+
+/** Show a card once more, with a judgement of it; the card that is shown returns to the queue. */
+function showAgain(again, judgement) {
+  if (card) {
+    draft.lookAway();
+    draft.keep();
+    queue.putBack(card);
+  }
+  card = again;
+  draft = new Draft(card, judgement);
+  queue.takeBack(card);
+  paint();
 }
 
 /** Accept votes on the painted card after a short delay; `data-accepts-votes` shows when. */
@@ -96,9 +85,7 @@ function settle() {
 }
 
 /** Whether a key or click came too early, also if the page was busy. */
-function isTooEarly(event) {
-  return event.timeStamp < settledAt;
-}
+const isTooEarly = (event) => event.timeStamp < settledAt;
 
 function prepareNext() {
   const soon = globalThis.requestIdleCallback ?? ((work) => setTimeout(work, 0));
@@ -113,10 +100,7 @@ function paintFigures() {
 
 function choose(choice, strength) {
   if (!card || isPaused) return;
-  if (practice.isOn && (practice.known !== null || choice === "skip")) {
-    leavePracticeCard();
-    return;
-  }
+  if (practice.isOn && (practice.known !== null || choice === "skip")) return leavePracticeCard();
   const unseen = choice === "skip" ? undefined : view.unseenSide;
   if (unseen) {
     showSide(unseen);
@@ -144,10 +128,7 @@ function choose(choice, strength) {
 /** Cast the chosen judgement as a vote; the next card is painted before anything is sent. */
 function cast() {
   if (!card || isPaused || !draft.choice) return;
-  if (practice.isOn) {
-    judgePracticeCard();
-    return;
-  }
+  if (practice.isOn) return judgePracticeCard();
   draft.lookAway();
   const { choice, strength } = draft;
   const entry = {
@@ -157,7 +138,7 @@ function cast() {
     isUndo: false,
     card,
     draft: draft.copy(),
-    body: { ...draft.body(choice, strength, now()), guideline_version: queue.guidelineVersion },
+    body: { ...draft.body(now()), guideline_version: queue.guidelineVersion },
   };
   draft.forget();
   nEvents += 1;
@@ -165,12 +146,11 @@ function cast() {
   queue.judge(card);
   showNext();
   if (choice !== "skip") {
-    figures.today = (figures.today ?? 0) + 1;
     durations.push(entry.body.duration_s);
     if (durations.length >= 3) figures.median = median(durations.slice(-200));
     if (durations.length % LOOK_AT_FIGURES_EVERY === 0) readFigures();
   }
-  paintFigures();
+  count(choice, 1);
   paintUndo();
   view.notice(null);
   view.say(`${describeVote(choice, strength)}.${card ? " Next comparison." : ""}`);
@@ -179,11 +159,14 @@ function cast() {
   prepareNext();
 }
 
+/** Count a vote as one of today's, or with -1 no longer. */
+function count(choice, n) {
+  if (choice !== "skip") figures.today = Math.max(0, (figures.today ?? 0) + n);
+  paintFigures();
+}
+
 async function judgePracticeCard() {
-  if (practice.known !== null) {
-    leavePracticeCard();
-    return;
-  }
+  if (practice.known !== null) return leavePracticeCard();
   view.paintDraft(draft);
   view.notice(null);
   await practice.judge(card, draft.choice);
@@ -203,18 +186,11 @@ function leavePracticeCard() {
  * counts no longer. */
 function undo() {
   const last = history.at(-1);
-  if (!last || isPaused || secondsLeft(last) <= 0) {
-    view.say("Nothing to undo.");
-    return;
-  }
+  if (!last || isPaused || secondsLeft(last) <= 0) return view.say("Nothing to undo.");
   history.pop();
   nEvents += 1;
-  if (card) {
-    draft.lookAway();
-    draft.keep();
-    queue.putBack(card);
-  }
   const { entry } = last;
+  const { choice, strength } = entry.body;
   const key = newKey();
   const body = {
     card_id: entry.card.card_id,
@@ -224,16 +200,11 @@ function undo() {
     voted_at: now(),
     guideline_version: queue.guidelineVersion,
   };
-  card = entry.card;
-  draft = new Draft(card, { ...entry.draft, after: key });
+  showAgain(entry.card, { ...entry.draft, after: key });
   draft.keep();
-  queue.takeBack(card);
-  paint();
-  if (entry.body.choice !== "skip" && figures.today) figures.today -= 1;
-  paintFigures();
+  count(choice, -1);
   paintUndo();
-  view.say(`Undone: ${describeVote(entry.body.choice, entry.body.strength)}. Judge it again.`);
-  const { choice, strength } = entry.body;
+  view.say(`Undone: ${describeVote(choice, strength)}. Judge it again.`);
   outbox.add({
     key,
     user: root.dataset.user,
@@ -252,10 +223,8 @@ function secondsLeft({ at }) {
 
 function paintUndo() {
   const last = history.at(-1);
-  view.paintUndo(
-    last ? secondsLeft(last) : 0,
-    last ? describeVote(last.entry.body.choice, last.entry.body.strength) : "",
-  );
+  const { choice, strength } = last?.entry.body ?? {};
+  view.paintUndo(last ? secondsLeft(last) : 0, choice ? describeVote(choice, strength) : "");
 }
 
 function describeVote(choice, strength) {
@@ -274,95 +243,61 @@ function median(numbers) {
 
 // --- what the server says ------------------------------------------------------------------------
 
-outbox.addEventListener("state", () => {
-  const { others, isOffline, needsLogin, isOtherLogin, reason, isDurable } = outbox;
-  const isRefused = outbox.unsent.some(({ key }) => outbox.refusals.has(key));
-  view.paintOutbox({
-    unsent: outbox.unsent.length,
-    others,
-    isOffline,
-    needsLogin,
-    isOtherLogin,
-    reason,
-    isDurable,
-    isRefused,
-  });
-});
+outbox.addEventListener("state", () => view.paintOutbox(outbox));
 
-outbox.addEventListener("recorded", ({ detail }) => {
+outbox.addEventListener("recorded", () => {
   nEvents += 1;
   if (!card && !isPaused) queue.refill();
 });
 
-outbox.addEventListener("refused", ({
-  detail: { entry, status, problem, isOwn, dependants, isTakenBack },
-}) => {
-  nEvents += 1;
-  if (!isOwn) return;
-  const why = problem.errors?.length ? `${problem.detail}` : problem.detail ?? `status ${status}`;
-  history = history.filter((one) => one.entry.key !== entry.key);
+outbox.addEventListener("refused", ({ detail }) => {
+  const { entry, status, problem, dependants } = detail;
+  if (!strike(detail)) return;
+  const why = problem.detail ?? `status ${status}`;
   if (entry.isUndo) {
     // If the annotator has begun to judge the card again, that vote would be refused as well.
     view.notice(`Not undone: the vote stands. ${why}`);
     standAgain(entry, dependants);
-    return;
-  }
-  if (!isTakenBack && entry.body.choice !== "skip" && figures.today)
-    figures.today -= 1; // else it is counted no more since
-  paintFigures();
-  if (status === 422) {
-    if (card) {
-      draft.lookAway();
-      draft.keep();
-      queue.putBack(card);
-    }
-    card = entry.card;
-    draft = new Draft(card, entry.draft);
-    queue.takeBack(card);
-    paint();
+  } else if (status === 422) {
+    showAgain(entry.card, entry.draft);
     view.notice(`This vote was refused: ${why}`);
   } else {
     view.notice(`A vote was refused: ${why}`);
   }
 });
 
-outbox.addEventListener("discarded", ({
-  detail: { entry, isOwn, isDependant, dependants, isTakenBack },
-}) => {
-  nEvents += 1;
-  if (!isOwn) return;
-  history = history.filter((one) => one.entry.key !== entry.key);
-  const waiting = outbox.unsent.filter(
-    (one) => one.card.card_id === entry.card.card_id,
-  );
-  if (!entry.isUndo && !isTakenBack && entry.body.choice !== "skip" && figures.today)
-    figures.today -= 1;
+outbox.addEventListener("discarded", ({ detail }) => {
+  const { entry, isDependant, dependants } = detail;
+  if (!strike(detail)) return;
   if (entry.isUndo && !isDependant) {
-    const anew = dependants
-      .filter((one) => !one.isUndo)
-      .map((one) => describeVote(one.body.choice, one.body.strength));
-    const what = `Not taken back: the vote stands${
-      entry.undone ? ` (${describeVote(entry.undone.choice, entry.undone.strength)})` : ""
-    }.`;
-    view.notice(
-      anew.length
-        ? `${what} Discarded with it, as it was to stand in its place: ${anew.join(", ")}.`
-        : what,
-    );
+    const describe = ({ choice, strength }) => describeVote(choice, strength);
+    const anew = dependants.filter((one) => !one.isUndo).map(({ body }) => describe(body));
+    const more = ` Discarded with it, as it was to stand in its place: ${anew.join(", ")}.`;
+    const what = `Not taken back: the vote stands (${describe(entry.undone)}).`;
+    view.notice(anew.length ? what + more : what);
     standAgain(entry, dependants);
-  } else if (!isDependant && !waiting.length) {
+  } else if (!isDependant && !outbox.unsent.some((one) => isSameCard(one, entry))) {
     queue.unjudge(entry.card); // nothing is known of it any more: it may be judged
   }
-  paintFigures();
   paintUndo();
   if (!entry.isUndo) view.say("The vote is discarded.");
 });
 
+const isSameCard = (one, other) => one.card.card_id === other.card.card_id;
+
+/** Forget an entry that will never be a vote; whether this page sent it. */
+function strike({ entry, isOwn, isTakenBack }) {
+  nEvents += 1;
+  if (!isOwn) return false;
+  history = history.filter((one) => one.entry.key !== entry.key);
+  if (!entry.isUndo && !isTakenBack) count(entry.body.choice, -1); // else counted no more since
+  return true;
+}
+
 /** A vote that was to be taken back counts as before, and its card is judged: also where what was
  * cast in its place was taken back too. */
 function standAgain({ key, card: judged, undone }, dependants) {
-  if (undone && undone.choice !== "skip" && figures.today !== null) figures.today += 1;
-  paintFigures();
+  count(undone.choice, 1);
   queue.stand(judged);
   if ([key, ...dependants.map((one) => one.key)].includes(draft?.after)) {
     draft.forget();
@@ -457,11 +392,15 @@ function pause(isOn) {
   view.say(isOn ? "Paused. The clock is stopped." : "Resumed.");
 }
 
+/** Of a button that stays pressed, also in later visits. */
+function keepPressed(id, isOn) {
+  setting(id, isOn ? "yes" : "no");
+  view.at(id).setAttribute("aria-pressed", String(isOn));
+}
+
 function setCareful(careful) {
   isCareful = careful;
-  setting("mode", careful ? "careful" : "fast");
-  const button = view.at("mode");
-  button.setAttribute("aria-pressed", String(careful));
+  keepPressed("mode", careful);
   view.at("cast").hidden = !careful;
   view.say(
     careful ? "Careful mode: a key chooses, Enter casts." : "Fast mode: a key casts the vote.",
@@ -470,8 +409,7 @@ function setCareful(careful) {
 
 function setRaw(raw) {
   isRaw = raw;
-  setting("raw", raw ? "yes" : "no");
-  view.at("raw").setAttribute("aria-pressed", String(raw));
+  keepPressed("raw", raw);
   if (!card) return;
   view.repaintAll(card, draft, isRaw);
   prepareNext();
@@ -479,8 +417,7 @@ function setRaw(raw) {
 
 function setDifferences(isOn) {
   view.showsDifferences = isOn;
-  setting("differences", isOn ? "yes" : "no");
-  view.at("differences").setAttribute("aria-pressed", String(isOn));
+  keepPressed("differences", isOn);
   if (!card || !view.differences) return;
   for (const side of ["a", "b"]) view.repaint(side, card, draft, isRaw);
   view.say(isOn ? "Words in which the completions differ are marked." : "Differences hidden.");
@@ -543,9 +480,7 @@ const COMMANDS = {
 };
 
 new Keys(COMMANDS, {
-  get isPaused() {
-    return isPaused;
-  },
+  isPaused: () => isPaused,
   noteInput: () => (lastInput = performance.now()),
   useTool: (event, digit) => tools.onKey(event, digit),
   isTooEarly,
@@ -589,11 +524,7 @@ const CLICKS = {
   },
   "mark-plus": () => tools.highlight("+"),
   "mark-minus": () => tools.highlight("-"),
-  unfold: () => {
-    const isOpen = view.at("prompt-box").classList.toggle("unfolded");
-    view.at("unfold").setAttribute("aria-expanded", String(isOpen));
-    view.at("unfold").textContent = isOpen ? "Show less" : "Show all";
-  },
+  unfold: () => view.unfold(view.at("unfold").textContent === "Show all"),
 };
 
 root.addEventListener("click", (event) => {

@@ -16,12 +16,9 @@ export class Practice {
 
   /** What the server says of this visit; null if it does not answer: then there is no round. */
   async load() {
-    try {
-      const response = await fetch("/api/v1/practice", { headers: { "X-Annotator": this.user } });
-      return response.ok ? await response.json() : null;
-    } catch {
-      return null;
-    }
+    const headers = { "X-Annotator": this.user };
+    const response = await fetch("/api/v1/practice", { headers }).catch(() => null);
+    return response?.ok ? response.json().catch(() => null) : null;
   }
 
   begin(cards) {
@@ -34,14 +31,10 @@ export class Practice {
   next() {
     this.known = null;
     const card = this.cards[this.n];
-    if (!card) {
-      this.end();
-      return null;
-    }
+    if (!card) return this.end();
     this.n += 1;
-    this.paint(
-      `Practice ${this.n} of ${this.cards.length}. Judge as you will later: this is not a vote.`,
-    );
+    const place = `Practice ${this.n} of ${this.cards.length}`;
+    this.paint(`${place}. Judge as you will later: this is not a vote.`);
     return card;
   }
 
@@ -49,6 +42,7 @@ export class Practice {
     this.isOn = false;
     this.known = null;
     this.view.at("practice").hidden = true;
+    return null;
   }
 
   /** Show the known answer beside the choice. */

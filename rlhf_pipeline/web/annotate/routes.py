@@ -125,4 +125,5 @@ def show_page(site: AnySite, request: Request, principal: Annotator) -> Response
         strengths=STRENGTHS,
         key_map=KEY_MAP,
         has_welcome=has_welcome(site, principal),
+        dimensions=site.terms().rules.dimensions,
     )

@@ -3,29 +3,21 @@
 import { marked, moveSelection, selectFirstWord, selectedSpan } from "./highlights.js";
 
 const DIMENSION_KEYS = {
-  a: "a",
-  ArrowLeft: "a",
-  b: "b",
-  ArrowRight: "b",
-  "=": "tie",
-  t: "tie",
-  Backspace: "",
+  a: "a", ArrowLeft: "a", b: "b", ArrowRight: "b", "=": "tie", t: "tie", Backspace: "",
 };
 const DIRECTIONS = {
-  ArrowRight: "forward",
-  ArrowDown: "forward",
-  ArrowLeft: "backward",
-  ArrowUp: "backward",
+  ArrowRight: ["forward", "word"], ArrowDown: ["forward", "line"],
+  ArrowLeft: ["backward", "word"], ArrowUp: ["backward", "line"],
 };
 
 export class Tools {
-  /** `desk` tells the card that is shown, its draft, whether it is shown raw, and the rubric's
-   * dimensions. */
+  /** `desk` returns the card that is shown, its draft, and whether it is shown raw. */
   constructor(view, desk) {
     this.view = view;
     this.desk = desk;
     this.mode = null; // confidence, rubric or highlighting: which takes the next keys
     this.at = 0; // the dimension that is asked about
+    this.dimensions = view.dimensions.map(({ dataset }) => dataset.name);
   }
 
   leave() {
@@ -37,11 +29,11 @@ export class Tools {
   take(mode) {
     const isOver =
       this.mode === mode ||
-      !this.desk.card ||
-      (mode === "rubric" && this.desk.dimensions.length === 0);
+      !this.desk().card ||
+      (mode === "rubric" && this.dimensions.length === 0);
     this.mode = isOver ? null : mode;
     this.at = 0;
-    this.view.paintMode(this.mode, this.desk.dimensions[0]);
+    this.view.paintMode(this.mode, this.dimensions[0]);
     if (this.mode === "highlighting") {
       selectFirstWord(this.view.panes.a);
       this.view.say(
@@ -51,12 +43,12 @@ export class Tools {
     }
     if (this.mode === "confidence") this.view.say("How sure? 5 is 50%, 9 is 90%, 0 is 100%.");
     if (this.mode === "rubric")
-      this.view.say(`Which is better in ${this.desk.dimensions[0]}? a, b or =.`);
+      this.view.say(`Which is better in ${this.dimensions[0]}? a, b or =.`);
   }
 
   setConfidence(value) {
     this.change((draft) => (draft.confidence = draft.confidence === value ? null : value));
-    const stated = this.desk.draft?.confidence;
+    const stated = this.desk().draft?.confidence;
     this.view.say(stated ? `${Math.round(stated * 100)}% sure.` : "No confidence stated.");
   }
 
@@ -69,18 +61,16 @@ export class Tools {
 
   toggleFlag(flag) {
     this.change((draft) => {
-      draft.flags = draft.flags.includes(flag)
-        ? draft.flags.filter((one) => one !== flag)
-        : [...draft.flags, flag];
+      const others = draft.flags.filter((one) => one !== flag);
+      draft.flags = others.length < draft.flags.length ? others : [...others, flag];
     });
-    this.view.say(
-      this.desk.draft?.flags.includes(flag) ? `Flagged: ${flag}.` : `Flag removed: ${flag}.`,
-    );
+    const isFlagged = this.desk().draft?.flags.includes(flag);
+    this.view.say(isFlagged ? `Flagged: ${flag}.` : `Flag removed: ${flag}.`);
   }
 
   /** Mark the selection; return whether there was one. */
   highlight(sign) {
-    const { card, draft, isRaw } = this.desk;
+    const { card, draft, isRaw } = this.desk();
     if (!card) return false;
     for (const side of ["a", "b"]) {
       const raw = side === "a" ? card.left : card.right;
@@ -90,21 +80,16 @@ export class Tools {
       this.view.repaint(side, card, draft, isRaw);
       draft.keep();
       document.getSelection().removeAllRanges();
-      this.view.say(
-        `${raw.slice(span.start, span.end)}: ${
-          sign === "+" ? "marked as a strength" : "marked as a weakness"
-        }.`,
-      );
+      const kind = sign === "+" ? "strength" : "weakness";
+      this.view.say(`${raw.slice(span.start, span.end)}: marked as a ${kind}.`);
       return true;
     }
-    this.view.say(
-      "Select text of a completion first: with the mouse, or with h and the arrow keys.",
-    );
+    this.view.say("Select text of a completion first: with the mouse, or with h and arrow keys.");
     return false;
   }
 
   change(how) {
-    const { card, draft } = this.desk;
+    const { card, draft } = this.desk();
     if (!card) return;
     how(draft);
     this.view.paintDraft(draft);
@@ -128,7 +113,7 @@ export class Tools {
   }
 
   onKeyOfRubric({ key }) {
-    const names = this.desk.dimensions;
+    const names = this.dimensions;
     const side = DIMENSION_KEYS[key];
     if (side !== undefined) this.setDimension(names[this.at], side);
     else if (key !== "ArrowDown" && key !== "ArrowUp" && key !== "Enter") return false;
@@ -146,14 +131,8 @@ export class Tools {
     const { panes } = this.view;
     const anchor = document.getSelection().anchorNode;
     const side = anchor && panes.b.contains(anchor) ? "b" : "a";
-    const direction = DIRECTIONS[key];
-    if (direction) {
-      moveSelection(
-        panes[side],
-        direction,
-        key === "ArrowUp" || key === "ArrowDown" ? "line" : "word",
-        shiftKey,
-      );
+    if (DIRECTIONS[key]) {
+      moveSelection(panes[side], ...DIRECTIONS[key], shiftKey);
       document.getSelection().focusNode?.parentElement?.scrollIntoView({ block: "nearest" });
     } else if (key === "Tab") {
       const other = side === "a" ? "b" : "a";

@@ -3,11 +3,7 @@
 import { render } from "../markdown.js";
 
 const ROLES = {
-  human: "user",
-  user: "user",
-  assistant: "assistant",
-  ai: "assistant",
-  system: "system",
+  human: "user", user: "user", assistant: "assistant", ai: "assistant", system: "system",
 };
 const LABEL = /^(Human|User|Assistant|AI|System):[ \t]*/gm;
 

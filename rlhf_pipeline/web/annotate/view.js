@@ -38,6 +38,7 @@ export class View {
     this.at = (id) => root.querySelector(`#${id}`);
     this.panes = { prompt: this.at("prompt"), a: this.at("left"), b: this.at("right") };
     this.choices = [...root.querySelectorAll("[data-choice]")];
+    this.dimensions = [...root.querySelectorAll(".dimension")];
     this.prepared = new WeakMap();
     this.showsDifferences = false;
     this.differences = null; // between the completions of the card that is shown
@@ -60,27 +61,23 @@ export class View {
     return made;
   }
 
-  paintCard(card, draft, { isRaw, showsLength, dimensions }) {
+  paintCard(card, draft, { isRaw, showsLength }) {
     const { prompt, a, b, differences } = this.prepare(card, isRaw);
     this.prepared.delete(card); // its nodes move into the page
-    this.panes.prompt.replaceChildren(prompt);
-    this.panes.a.replaceChildren(a);
-    this.panes.b.replaceChildren(b);
-    for (const pane of Object.values(this.panes)) pane.scrollTop = 0;
+    for (const [name, nodes] of Object.entries({ prompt, a, b })) {
+      this.panes[name].replaceChildren(nodes);
+      this.panes[name].scrollTop = 0;
+    }
     this.seen.clear();
     this.showSide("a");
     this.offerDifferences(differences);
     for (const side of ["a", "b"])
       if (this.marksOf(side, draft).length) this.repaint(side, card, draft, isRaw);
-    this.at("prompt-box").classList.remove("unfolded");
-    this.at("unfold").setAttribute("aria-expanded", "false");
-    this.at("unfold").textContent = "Show all";
+    this.unfold(false);
     for (const [id, text] of [["left-length", card.left], ["right-length", card.right]]) {
-      this.at(id).textContent = showsLength
-        ? `${[...text].length.toLocaleString("en")} characters`
-        : "";
+      const words = `${[...text].length.toLocaleString("en")} characters`;
+      this.at(id).textContent = showsLength ? words : "";
     }
-    this.paintDimensions(dimensions);
     this.paintDraft(draft);
     this.show("desk");
     // Only a prompt that is cut off needs a button to unfold it; asked after the paint, because it
@@ -92,12 +89,17 @@ export class View {
     });
   }
 
+  unfold(isOpen) {
+    this.at("prompt-box").classList.toggle("unfolded", isOpen);
+    this.at("unfold").setAttribute("aria-expanded", String(isOpen));
+    this.at("unfold").textContent = isOpen ? "Show less" : "Show all";
+  }
+
   repaint(side, card, draft, isRaw) {
     const pane = this.panes[side];
     const top = pane.scrollTop;
-    pane.replaceChildren(
-      render(side === "a" ? card.left : card.right, { isRaw, marks: this.marksOf(side, draft) }),
-    );
+    const raw = side === "a" ? card.left : card.right;
+    pane.replaceChildren(render(raw, { isRaw, marks: this.marksOf(side, draft) }));
     pane.scrollTop = top;
   }
 
@@ -140,41 +142,6 @@ export class View {
     return isNarrow ? ["a", "b"].find((side) => !this.seen.has(side)) : undefined;
   }
 
-  paintDimensions(names) {
-    const box = this.at("dimensions");
-    const wanted = names.join("\n");
-    if (box.dataset.names === wanted) return;
-    box.dataset.names = wanted;
-    box.replaceChildren(
-      ...names.map((name) => {
-        const row = document.createElement("div");
-        row.className = "dimension";
-        row.dataset.name = name;
-        row.setAttribute("role", "group");
-        row.setAttribute("aria-label", `Better in: ${name}`);
-        const label = document.createElement("span");
-        label.textContent = name;
-        row.append(
-          label,
-          ...[["a", "A"], ["tie", "="], ["b", "B"]].map(([side, text]) =>
-            this.dimensionButton(name, side, text),
-          ),
-        );
-        return row;
-      }),
-    );
-    this.at("rubric").hidden = names.length === 0;
-  }
-
-  dimensionButton(name, side, text) {
-    const button = document.createElement("button");
-    button.type = "button";
-    Object.assign(button.dataset, { dimension: name, side });
-    button.textContent = text;
-    button.setAttribute("aria-label", `${name}: ${side === "tie" ? "equal" : `${text} is better`}`);
-    return button;
-  }
-
   paintDraft(draft) {
     for (const button of this.choices) {
       press(
@@ -198,7 +165,7 @@ export class View {
   paintMode(mode, dimension) {
     for (const id of ["confidence", "rubric", "highlighting"])
       this.at(id).classList.toggle("active", id === mode);
-    for (const row of this.root.querySelectorAll(".dimension")) {
+    for (const row of this.dimensions) {
       row.classList.toggle("active", mode === "rubric" && row.dataset.name === dimension);
     }
     this.root.classList.toggle("selecting", mode === "highlighting");
@@ -226,41 +193,29 @@ export class View {
     this.at("streak").textContent = streak > 1 ? `${streak} days in a row` : "";
   }
 
-  paintOutbox({
-    unsent,
-    others,
-    isOffline,
-    needsLogin,
-    isOtherLogin,
-    reason,
-    isDurable,
-    isRefused,
-  }) {
+  paintOutbox(outbox) {
+    const { unsent, others, isOffline, needsLogin, isOtherLogin, reason, isDurable } = outbox;
+    const n = unsent.length;
     const badge = this.at("outbox");
-    badge.hidden = unsent === 0;
-    badge.textContent = `${unsent} unsent`;
+    badge.hidden = n === 0;
+    badge.textContent = `${n} unsent`;
     badge.classList.toggle("waiting", isOffline || needsLogin || reason !== null);
     const lines = [];
-    const waiting = `${unsent} ${unsent === 1 ? "vote waits" : "votes wait"} on this device`;
-    if (isOtherLogin)
-      lines.push(
-        `Another user is logged in in this browser: ${waiting}. Log in again to send them.`,
-      );
-    else if (needsLogin)
-      lines.push(`You are logged out: ${waiting}. Log in again to send them.`);
-    else if (isOffline)
+    const waiting = `${n} ${n === 1 ? "vote waits" : "votes wait"} on this device`;
+    if (needsLogin) {
+      const who = isOtherLogin ? "Another user is logged in in this browser" : "You are logged out";
+      lines.push(`${who}: ${waiting}. Log in again to send them.`);
+    } else if (isOffline)
       lines.push(`No connection. Keep judging: ${waiting} and will be sent automatically.`);
-    else if (reason && unsent) lines.push(`${waiting} and will be retried. ${reason}`);
-    if (!isDurable && unsent)
+    else if (reason && n) lines.push(`${waiting} and will be retried. ${reason}`);
+    if (!isDurable && n)
+      lines.push("This browser cannot store votes: do not close the tab before they are sent.");
+    if (others) {
+      const votes = others === 1 ? "vote" : "votes";
       lines.push(
-        "This browser cannot store votes: do not close the tab before they are sent.",
+        `${others} unsent ${votes} of another user wait on this device until that user logs in.`,
       );
-    if (others)
-      lines.push(
-        `${others} unsent ${
-          others === 1 ? "vote" : "votes"
-        } of another user wait on this device until that user logs in.`,
-      );
+    }
     const banner = this.at("banner");
     const text = lines.join(" ");
     if (banner.dataset.text !== text) {
@@ -268,7 +223,7 @@ export class View {
       this.at("banner-text").replaceChildren(...withCode(text));
       this.at("banner-login").hidden = !needsLogin;
     }
-    this.at("waiting-open").hidden = !isRefused;
+    this.at("waiting-open").hidden = !unsent.some(({ key }) => outbox.refusals.has(key));
     banner.hidden = text === "";
   }
 

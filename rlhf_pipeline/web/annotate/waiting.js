@@ -3,7 +3,6 @@
 
 import { withCode } from "./view.js";
 
-const WORDS_SHOWN = 90; // characters of a prompt
 const IN_A_BATCH = 50; // votes, the most that the server takes at once
 
 export class Waiting {
@@ -41,30 +40,16 @@ export class Waiting {
   }
 
   row(entry, refusal) {
-    const row = document.createElement("li");
-    const { prompt } = entry.card;
-    const what = document.createElement("b");
-    what.textContent = entry.isUndo
-      ? "Undone"
-      : this.describeVote(entry.body.choice, entry.body.strength);
-    const of = document.createElement("span");
-    of.textContent = `${prompt.slice(0, WORDS_SHOWN)}${prompt.length > WORDS_SHOWN ? "…" : ""}`;
-    const why = document.createElement("p");
-    why.append(
-      ...withCode(
-        refusal
-          ? `Refused by the server (${refusal.status}): ${refusal.detail}`
-          : "Waiting to be sent.",
-      ),
-    );
-    row.append(what, " ", of, why);
-    if (refusal) {
-      const button = document.createElement("button");
-      button.type = "button";
-      button.dataset.key = entry.key;
-      button.textContent = this.asked === entry.key ? "Discard permanently" : "Discard";
-      row.append(button);
-    }
+    const row = this.view.at("waiting-row").content.cloneNode(true);
+    const [what, prompt, why, button] = row.firstElementChild.children;
+    const { choice, strength } = entry.body;
+    what.textContent = entry.isUndo ? "Undone" : this.describeVote(choice, strength);
+    prompt.textContent = entry.card.prompt;
+    const said = refusal && `Refused by the server (${refusal.status}): ${refusal.detail}`;
+    why.append(...withCode(said || "Waiting to be sent."));
+    button.hidden = !refusal;
+    button.dataset.key = entry.key;
+    button.textContent = this.asked === entry.key ? "Discard permanently" : "Discard";
     return row;
   }
 
@@ -72,13 +57,9 @@ export class Waiting {
   async pressed(button) {
     if (!button) return;
     const { key } = button.dataset;
-    if (this.asked !== key) {
-      this.asked = key;
-      this.paint();
-      return;
-    }
-    this.asked = null;
-    await this.outbox.discard(key);
+    const isSecond = this.asked === key;
+    this.asked = isSecond ? null : key;
+    if (isSecond) await this.outbox.discard(key);
     this.paint();
   }
 
@@ -88,11 +69,10 @@ export class Waiting {
     const votes = await this.outbox.votes();
     for (let n = 0; n * IN_A_BATCH < Math.max(1, votes.length); n += 1) {
       const some = votes.slice(n * IN_A_BATCH, (n + 1) * IN_A_BATCH);
-      const link = document.createElement("a");
-      link.href = URL.createObjectURL(
-        new Blob([JSON.stringify({ votes: some }, null, 2)], { type: "application/json" }),
-      );
-      link.download = `unsent-votes-of-${this.outbox.user}${n ? `-${n + 1}` : ""}.json`;
+      const file = new Blob([JSON.stringify({ votes: some }, null, 2)]);
+      const href = URL.createObjectURL(file);
+      const download = `unsent-votes-of-${this.outbox.user}${n ? `-${n + 1}` : ""}.json`;
+      const link = Object.assign(document.createElement("a"), { href, download });
       link.click();
       setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
     }
