@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from contextlib import suppress
 from functools import partial
 from time import perf_counter
 
@@ -37,7 +38,6 @@ class HostedLane(ProviderLane):
         self._limiter = Limiter(work.params, pause)
         self._pause = pause
         self._on_text = on_text if on_text is not None or not work.params.stream else ignore_text
-        self._waiting: deque[Claim] = deque()  # claims whose call has not begun
         self._n_called = 0  # calls under way
         self._is_ending = False
         self._n_useless = 0  # useless prompts whose items this lane has failed
@@ -55,20 +55,17 @@ class HostedLane(ProviderLane):
                 worker.cancel()
             await asyncio.gather(*workers, return_exceptions=True)
 
-    def uncalled(self) -> list[int]:
-        return [claim.item_no for claim in self._waiting]
-
     async def _record_and_claim(self, most: int) -> None:
         """Record attempts, and hold up to `most` claims, until nothing is left."""
         while not self.work.is_stopping:
             can_call = self.closed is None and self._pause.left_s == 0
-            n_wanted = max(0, most - len(self._waiting) - self._n_called) if can_call else 0
+            n_wanted = max(0, most - len(self.waiting) - self._n_called) if can_call else 0
             turn = await self.turn(n_wanted)
-            self._waiting.extend(turn.claimed.get(self.key, ()))
+            self.waiting.extend(turn.claimed.get(self.key, ()))
             await self._fail_useless()
             self._refilled.set()
             if not (self._n_called or self.attempts) and (
-                self.closed is not None or (not self._waiting and turn.n_open == turn.n_leased == 0)
+                self.closed is not None or (not self.waiting and turn.n_open == turn.n_leased == 0)
             ):
                 return
             await self.wait(
@@ -77,19 +74,19 @@ class HostedLane(ProviderLane):
                 LOOK_S if turn.n_leased else None,
                 None if turn.due_s is None or not n_wanted else max(turn.due_s, GATHER_S),
             )
-            if self._n_called and self._waiting:
+            if self._n_called and self.waiting:
                 await asyncio.sleep(GATHER_S)
 
     async def _fail_useless(self) -> None:
         """Fail uncalled items of prompts that can no longer give a pair."""
         work = self.work
-        gone = [n for n in self.uncalled() if work.is_useless(n)]
+        gone = [c.item_no for c in self.waiting if work.is_useless(c.item_no)]
         prompts = work.useless[self._n_useless :]
         if not (gone or prompts):
             return
         self._n_useless += len(prompts)
         if gone:
-            self._waiting = deque(c for c in self._waiting if not work.is_useless(c.item_no))
+            self.waiting = deque(c for c in self.waiting if not work.is_useless(c.item_no))
             await self.release(gone)
         why = "Not called: too many of this prompt's completions failed for it to give a pair."
         await self.fail_open("no_pair", why, [*gone, *work.items_of(prompts)])
@@ -106,19 +103,17 @@ class HostedLane(ProviderLane):
         async with self._next:
             while True:
                 wait_s: float | None = None
-                if self._waiting and self.closed is None:
-                    request = self.work.plan.request(self._waiting[0].item_no)
+                if self.waiting and self.closed is None:
+                    request = self.work.plan.request(self.waiting[0].item_no)
                     wait_s = self._limiter.wait_s(expected_tokens(request))
                     if wait_s == 0:
                         self._limiter.begin(expected_tokens(request))
                         self._n_called += 1
-                        return self._waiting.popleft(), request
+                        return self.waiting.popleft(), request
                 self._refilled.clear()
-                try:
+                with suppress(TimeoutError):
                     async with asyncio.timeout(wait_s):
                         await self._refilled.wait()
-                except TimeoutError:
-                    continue
 
     async def _call(self, claim: Claim, request: CompletionRequest) -> None:
         started_at, began = utc_now(), perf_counter()

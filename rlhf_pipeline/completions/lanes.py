@@ -25,8 +25,6 @@ def complete_hosted(
     Runs in another thread: an interrupt of this one ends the calls, and is raised once they are
     recorded. Raises StoreError if the ledger refuses for several seconds, and bugs of backends.
     """
-    if not work.n_left:
-        return []
     loop: asyncio.AbstractEventLoop | None = None
 
     async def run() -> None:

@@ -161,24 +161,25 @@ def expected_tokens(request: CompletionRequest) -> int:
 
 
 class Bucket:
-    """A token bucket: a rate per minute, of which `BURST_S` seconds may be used at once. The level
-    may go below zero.
+    """A token bucket: a rate per minute, of which `BURST_S` seconds may be used at once; None is no
+    limit. The level may go below zero.
     """
 
-    def __init__(self, per_minute: float, now: float) -> None:
-        self.per_s = per_minute / 60
-        self.capacity = max(1.0, self.per_s * BURST_S)
-        self.level = self.capacity
+    def __init__(self, per_minute: float | None, now: float) -> None:
+        self._per_s = None if per_minute is None else per_minute / 60
+        self._capacity = self._level = max(1.0, (self._per_s or 0) * BURST_S)
         self._at = now
 
     def wait_s(self, n: float, now: float) -> float:
         """Seconds until n may be taken; a full bucket may be overdrawn."""
-        self.level = min(self.capacity, self.level + (now - self._at) * self.per_s)
+        if self._per_s is None:
+            return 0.0
+        self._level = min(self._capacity, self._level + (now - self._at) * self._per_s)
         self._at = now
-        return max(0.0, (min(n, self.capacity) - self.level) / self.per_s)
+        return max(0.0, (min(n, self._capacity) - self._level) / self._per_s)
 
     def take(self, n: float) -> None:
-        self.level -= n
+        self._level -= n
 
 
 class Pause:
@@ -216,25 +217,20 @@ class Limiter:
     ) -> None:
         self._pause = pause
         self._clock = clock
-        rates = (params.requests_per_minute, params.tokens_per_minute)
-        self._requests, self._tokens = (
-            None if rate is None else Bucket(rate, clock()) for rate in rates
-        )
+        self._requests = Bucket(params.requests_per_minute, clock())
+        self._tokens = Bucket(params.tokens_per_minute, clock())
 
     def wait_s(self, n_tokens: int) -> float:
         """Seconds until a call of `n_tokens` may begin; 0 if it may begin now."""
-        waits = [self._pause.left_s]
-        for bucket, n in ((self._requests, 1), (self._tokens, n_tokens)):
-            if bucket is not None:
-                waits.append(bucket.wait_s(n, self._clock()))
-        return max(waits)
+        now = self._clock()
+        waits_s = (self._requests.wait_s(1, now), self._tokens.wait_s(n_tokens, now))
+        return max(self._pause.left_s, *waits_s)
 
     def begin(self, n_tokens: int) -> None:
-        for bucket, n in ((self._requests, 1), (self._tokens, n_tokens)):
-            if bucket is not None:
-                bucket.take(n)
+        self._requests.take(1)
+        self._tokens.take(n_tokens)
 
     def end(self, n_tokens: int, reply: Reply) -> None:
         """Correct the `n_tokens` that were taken for a call by those that its reply counts."""
-        if self._tokens is not None and reply.billing == "metered":
+        if reply.billing == "metered":
             self._tokens.take(reply.n_prompt_tokens + reply.n_tokens - n_tokens)

@@ -12,10 +12,10 @@ from rlhf_pipeline.completions.base import (
     DirectBackend,
     StreamingBackend,
 )
-from rlhf_pipeline.completions.work import LOOK_S, NO_BUDGET, CompletionWork, persist_with_retry
+from rlhf_pipeline.completions.work import LOOK_S, CompletionWork, persist_with_retry
 from rlhf_pipeline.errors import CompletionError, StoreError
 from rlhf_pipeline.processes import is_dead, make_owner
-from rlhf_pipeline.protocols import Attempt, Claim, Lane, LedgerTransaction
+from rlhf_pipeline.protocols import Attempt, Budget, Claim, Lane, LedgerTransaction
 from rlhf_pipeline.records import utc_now
 
 # Receives pieces of an item's text; None: the stream was interrupted, earlier pieces are void.
@@ -62,7 +62,7 @@ def complete_local(
             owner,
             attempts,
             wanted,
-            NO_BUDGET,
+            Budget(),
             is_dead=is_dead,
         )
         work.settle_all(attempts, turn)
@@ -135,7 +135,7 @@ def _renew_claims(work: CompletionWork, owner: str) -> Iterator[None]:
     def renew() -> None:
         while not is_over.wait(work.ledger.renew_s):
             with suppress(StoreError):  # the next renewal is soon enough
-                work.ledger.settle_and_claim(work.run_id, owner, [], {}, NO_BUDGET, is_dead=is_dead)
+                work.ledger.settle_and_claim(work.run_id, owner, [], {}, Budget(), is_dead=is_dead)
 
     thread = threading.Thread(target=renew, name="leases", daemon=True)
     thread.start()

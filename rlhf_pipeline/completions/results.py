@@ -14,7 +14,6 @@ from rlhf_pipeline.completions.base import (
     CompletionBackend,
     CompletionRequest,
     CompletionResult,
-    DirectBackend,
     HostedBackend,
 )
 from rlhf_pipeline.completions.lanes import complete_hosted
@@ -119,32 +118,32 @@ class LedgerRun:
         if not left:
             self.progress(total, total, self.note or "made before")
             return
-        hosted, local = self._lanes()
-        n_before, began = left.total(), perf_counter()
-        network = self._work(sum(left[lane] for lane in hosted))
-        if network.n_left:
-            network.budget = self.calls.budget
-        if not self.calls.batch:  # the samples of a prompt are submitted together
-            network.require_per_prompt(self.plan.least, self.plan.n_of_prompt, lost)
-        parts = {lane: self._work(left[lane]) for lane in local}
-        works = [network, *parts.values()]
+        lanes = self._lanes()
+        hosted = {
+            lane: backend
+            for lane, backend in lanes.items()
+            if left[lane] and isinstance(backend, HostedBackend)
+        }
+        began = perf_counter()
 
         def report_progress() -> None:
-            n_left = sum(work.n_left for work in works)
             notes = [self.note] if self.note else []
-            if n_failed := sum(work.n_failed for work in works):
-                notes.append(f"{n_failed} failed")
+            if work.n_failed:
+                notes.append(f"{work.n_failed} failed")
             if hosted:
-                rate = (n_before - n_left) / max(perf_counter() - began, 1e-9)
+                rate = (left.total() - work.n_left) / max(perf_counter() - began, 1e-9)
                 notes += [f"{rate:.1f}/s", *self._note_spending()]
-            self.progress(total - n_left, total, ", ".join(notes))
+            self.progress(total - work.n_left, total, ", ".join(notes))
 
-        for work in works:
-            work.on_settled = report_progress
-        closed = complete_hosted(network, hosted, self.on_text)
-        for lane, backend in local.items():
-            if left[lane]:
-                complete_local(parts[lane], lane, backend, self.plan.batch_size, self.on_text)
+        work = CompletionWork(
+            self.run_id, self.ledger, self.plan, self.calls, left.total(), report_progress
+        )
+        if not self.calls.batch:  # the samples of a prompt are submitted together
+            work.require_per_prompt(self.plan.least, self.plan.n_of_prompt, lost)
+        closed = complete_hosted(work, hosted, self.on_text) if hosted else []
+        for lane, backend in lanes.items():
+            if left[lane] and not isinstance(backend, HostedBackend):
+                complete_local(work, lane, backend, self.plan.batch_size, self.on_text)
         # Each reason once, because a reason that closes a provider closes all its models.
         why = " ".join(dict.fromkeys(str(lane.closed.error) for lane in closed if lane.closed))
         if until := max((lane.parked_until for lane in closed if lane.parked_until), default=None):
@@ -163,24 +162,14 @@ class LedgerRun:
         spent = self.ledger.spending(self.run_id).values()
         return [f"{sum(s.cost + s.cost_unknown for s in spent) / 1e9:.4f} spent"]
 
-    def _lanes(self) -> tuple[dict[Lane, HostedBackend], dict[Lane, DirectBackend]]:
-        """Backends of providers and of this machine, by lane."""
-        hosted: dict[Lane, HostedBackend] = {}
-        local: dict[Lane, DirectBackend] = {}
-        for backend in self.plan.backends:
-            if isinstance(backend, HostedBackend):
-                hosted[lane_of(backend)] = backend
-            else:
-                local[lane_of(backend)] = backend
-        if len(hosted) + len(local) < len(self.plan.backends):
+    def _lanes(self) -> dict[Lane, CompletionBackend]:
+        lanes = {lane_of(backend): backend for backend in self.plan.backends}
+        if len(lanes) < len(self.plan.backends):
             raise ConfigurationError(
                 "Two backends are the same provider and model, so their completions would be mixed "
                 "up. Name each once."
             )
-        return hosted, local
-
-    def _work(self, n_left: int) -> CompletionWork:
-        return CompletionWork(self.run_id, self.ledger, self.plan, self.calls, n_left)
+        return lanes
 
     def _park(self, until: datetime, why: str, origin: str | None) -> NoReturn:
         cure = "Start it again then."

@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,12 +17,11 @@ from rlhf_pipeline.completions.limits import CallParams
 from rlhf_pipeline.completions.request_plan import Plan
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.processes import is_dead, make_owner
-from rlhf_pipeline.protocols import Attempt, Budget, Lane, LedgerTransaction, WorkLedger
+from rlhf_pipeline.protocols import Attempt, Claim, Lane, LedgerTransaction, WorkLedger
 from rlhf_pipeline.records import utc_now
 
 LOOK_S = 0.5  # between two checks of items that another process has claimed
 AT_ONCE = 500  # attempts settled in one transaction: votes wait for the same lock
-NO_BUDGET = Budget()
 
 T = TypeVar("T")
 
@@ -38,7 +37,6 @@ class CompletionWork:
     plan: Plan
     params: CallParams
     n_left: int
-    budget: Budget = NO_BUDGET
     on_settled: Callable[[], None] = lambda: None
     n_failed: int = 0
     lanes: "list[ProviderLane]" = field(default_factory=list)
@@ -105,6 +103,7 @@ class ProviderLane(ABC):
     Attributes:
         closed: why this lane makes no more calls; None while it is open.
         parked_until: set with `closed` if the lane may resume later.
+        waiting: claims whose call has not begun.
         attempts: calls that ended and are not recorded yet.
         wake: set whenever there is something to record, or to stop for.
     """
@@ -116,6 +115,7 @@ class ProviderLane(ABC):
         self.closed: Reply | None = None
         self.parked_until: datetime | None = None
         self.attempts: list[Attempt] = []
+        self.waiting = deque[Claim]()
         self.wake = asyncio.Event()
         self._backend = backend
         work.lanes.append(self)
@@ -147,7 +147,7 @@ class ProviderLane(ABC):
             self.owner,
             taken,
             {} if n_wanted is None else {self.key: n_wanted},
-            work.budget,
+            work.params.budget,
             is_dead=is_dead,
         )
         del self.attempts[: len(taken)]
@@ -163,14 +163,12 @@ class ProviderLane(ABC):
         self, kind: str, error: str, items: Sequence[int] | None = None, above: int | None = None
     ) -> None:
         """Fail open items of the lane; see `WorkLedger.fail_open`."""
-        work, failed = self.work, list[int]()
-
-        def fail() -> None:
-            failed.extend(
+        work = self.work
+        failed = await self.persist(
+            lambda: list(
                 work.ledger.fail_open(work.run_id, self.key, kind, error, items, above=above)
             )
-
-        await self.persist(fail)
+        )
         for item_no in failed:
             work.settle(item_no, failed=True)
         if failed:
@@ -195,10 +193,6 @@ class ProviderLane(ABC):
     async def persist(self, do: Callable[..., T], *args: Any, **more: Any) -> T:
         return await asyncio.to_thread(persist_with_retry, self.work.ledger, do, *args, **more)
 
-    def uncalled(self) -> list[int]:
-        """Claimed items whose call has not begun."""
-        return []
-
     async def wait(self, *waits_s: float | None) -> None:
         """Wait until the lane wakes up, at most the shortest of these seconds."""
         with suppress(TimeoutError):
@@ -219,7 +213,7 @@ class ProviderLane(ABC):
                 await self.turn(None)
         except StoreError as cause:
             self.work.stop(cause)
-            uncalled = self.uncalled()
+            uncalled = [claim.item_no for claim in self.waiting]
         with suppress(StoreError):
             await self.release(uncalled)
         if self.closed is not None and self.parked_until is None and not self.work.is_stopping:
