@@ -323,7 +323,7 @@ class EmbeddingRewardModel(RewardModel):
         encoder = encoder or Encoder(max_tokens=config["encoder_max_tokens"])
         require_encoder(encoder, config, folder)
         model = cls(EmbeddingParams(**config["params"]), encoder)
-        stored = read_tensors(Path(folder) / WEIGHTS_FILE, PARTS, "np")
+        stored = read_tensors(Path(folder) / WEIGHTS_FILE, "np", PARTS)
         parts = {name: require_finite(stored[name], name) for name in PARTS}
         model.feature_mean_, model.feature_std_ = parts["feature_mean"], parts["feature_std"]
         model.heads_ = np.atleast_2d(parts["head"])

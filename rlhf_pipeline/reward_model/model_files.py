@@ -36,8 +36,6 @@ BACKBONE_FILES = (
     "tokenizer.model",
     "spiece.model",
 )
-# Each member's file needs these beside its weights; a file that lacks one is rejected.
-SCALE = ("score_mean", "score_std")
 
 
 def hash_tensors(tensors: Mapping[str, Any], *facts: float) -> str:
@@ -132,7 +130,7 @@ def files_hash(files: Mapping[str, bytes]) -> str:
 
 
 def read_tensors(
-    path: Path, needed: Sequence[str], framework: Literal["np", "pt"]
+    path: Path, framework: Literal["np", "pt"], needed: Sequence[str] = ()
 ) -> dict[str, Any]:
     """Arrays or torch tensors of a weights file by name. Raises ModelError for a file that cannot
     be read or lacks a `needed` part.

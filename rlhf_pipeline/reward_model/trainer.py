@@ -5,7 +5,6 @@ row of the trainer's data set is such a group, so its sampler and its sharding o
 the sharing. Within a batch, texts of similar length are padded together.
 """
 
-import hashlib
 import shutil
 import tempfile
 import time
@@ -24,13 +23,14 @@ from pydantic import BaseModel, ConfigDict, Field
 from rlhf_pipeline.errors import ConfigurationError, TrainingFailed
 from rlhf_pipeline.policy.devices import has_bfloat16
 from rlhf_pipeline.protocols import Progress, ignore_progress
-from rlhf_pipeline.records import Record
+from rlhf_pipeline.records import Record, content_hash
 from rlhf_pipeline.reward_model.comparison_groups import (
     ComparisonGroup,
     group_by_length,
     group_comparisons,
 )
 from rlhf_pipeline.reward_model.losses import pair_losses
+from rlhf_pipeline.reward_model.model_files import hash_tensors
 from rlhf_pipeline.reward_model.network import pad, silence_libraries
 
 Floats = npt.NDArray[np.float64]
@@ -325,13 +325,10 @@ def _choose_folder(network: Any, data: TrainingData, params: TrainerParams) -> P
     """
     if "output_dir" not in params.trainer:
         return None
-    digest = hashlib.sha256(params.model_dump_json().encode())
-    digest.update(repr(data.token_ids).encode())
-    for numbers in (data.first, data.second, data.targets, data.weights):
-        digest.update(numbers.tobytes())
-    for name, part in network.state_dict().items():
-        digest.update(name.encode() + part.detach().cpu().float().numpy().tobytes())
-    return Path(params.trainer["output_dir"]) / digest.hexdigest()[:16]
+    pairs = [of.tolist() for of in (data.first, data.second, data.targets, data.weights)]
+    weights = hash_tensors(network.state_dict())
+    name = content_hash(params.model_dump(mode="json"), weights, data.token_ids, pairs)
+    return Path(params.trainer["output_dir"]) / name[:16]
 
 
 def _find_last_checkpoint(folder: Path) -> str | None:

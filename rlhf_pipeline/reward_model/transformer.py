@@ -35,7 +35,6 @@ from rlhf_pipeline.reward_model.losses import LabelParams, targets_of, vote_weig
 from rlhf_pipeline.reward_model.model_files import (
     BACKBONE_FOLDER,
     CONFIG_FILE,
-    SCALE,
     SavedEncoder,
     files_hash,
     hash_tensors,
@@ -119,7 +118,6 @@ class TransformerRewardModel(RewardModel):
     ) -> None:
         self.params = TransformerParams() if params is None else params
         self.encoder = _set_encoder_window(encoder, self.params.max_tokens)
-        self.loss_curve_: list[float] = []
         self.records_: list[TrainingRecord] = []
         self.score_mean_, self.score_std_ = 0.0, 1.0
         self.networks_: list[Any] = []
@@ -153,7 +151,6 @@ class TransformerRewardModel(RewardModel):
             params = self.params.model_copy(update={"seed": self.params.seed + member})
             self.records_.append(train(network, data, params, progress))
             self.networks_.append(network)
-        self.loss_curve_ = list(self.records_[0].loss_curve)
         self._learn_score_scale(data)
         return self
 
@@ -182,7 +179,7 @@ class TransformerRewardModel(RewardModel):
         return ModelFacts(
             label=self.params.label,
             n_members=self.params.n_members,
-            loss_curve=tuple(self.loss_curve_),
+            loss_curve=self.records_[0].loss_curve if self.records_ else (),
         )
 
     @property
@@ -258,7 +255,8 @@ class TransformerRewardModel(RewardModel):
             "encoder_hash": self.encoder.hash,
             "encoder_source": None if source is None else str(source),
             "backbone_hash": files_hash(self._files),
-            "loss_curve": self.loss_curve_,
+            "score_mean": self.score_mean_,
+            "score_std": self.score_std_,
             "records": [record.model_dump(mode="json") for record in self.records_],
             "weights_hash": self.weights_hash,
         }
@@ -267,7 +265,7 @@ class TransformerRewardModel(RewardModel):
                 write_atomically(made / BACKBONE_FOLDER / name, content)
             for i, network in enumerate(self.networks_):
                 with open_atomically(made / MEMBER_FILE.format(i)) as file:
-                    file.write(save({**self._parts(network), **self._scale()}))
+                    file.write(save(self._parts(network)))
             write_atomically(made / CONFIG_FILE, json.dumps(config, indent=1).encode())
 
     @classmethod
@@ -294,16 +292,13 @@ class TransformerRewardModel(RewardModel):
                 "again."
             )
         model._reader = model._open_reader(backbone)
-        parts = [
-            read_tensors(Path(folder) / MEMBER_FILE.format(i), SCALE, "pt")
+        model.score_mean_, model.score_std_ = config["score_mean"], config["score_std"]
+        model.networks_ = [
+            model._load_network(
+                model.encoder.folder, read_tensors(Path(folder) / MEMBER_FILE.format(i), "pt")
+            )
             for i in range(params.n_members)
         ]
-        for of in parts:
-            require_finite([float(of[name]) for name in SCALE], "normalisation numbers")
-        model.score_mean_, model.score_std_ = (float(parts[0][name]) for name in SCALE)
-        weights = [{name: part for name, part in of.items() if name not in SCALE} for of in parts]
-        model.networks_ = [model._load_network(model.encoder.folder, of) for of in weights]
-        model.loss_curve_ = config["loss_curve"]
         model.records_ = [TrainingRecord.model_validate(record) for record in config["records"]]
         require_weights(model, config, folder)
         return model
@@ -409,12 +404,6 @@ class TransformerRewardModel(RewardModel):
 
     def _parts(self, network: Any) -> dict[str, Any]:
         return trained_tensors(network, adapters_only=self._adapters_only)
-
-    def _scale(self) -> dict[str, Any]:
-        import torch
-
-        scale = zip(SCALE, (self.score_mean_, self.score_std_), strict=True)
-        return {name: torch.tensor(value, dtype=torch.float64) for name, value in scale}
 
     def _require_fitted(self) -> None:
         if not self.networks_:

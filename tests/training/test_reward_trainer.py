@@ -115,7 +115,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(bert, tmp_path
     assert told == [5, 6, 7, 8]
     whole = model_on(bert, steps=8).fit(word_pairs())
     np.testing.assert_array_equal(scores(resumed), scores(whole))
-    assert resumed.loss_curve_ == whole.loss_curve_
+    assert resumed.facts.loss_curve == whole.facts.loss_curve
     assert not left.exists()  # nothing is left of a training that ended
 
 
