@@ -8,7 +8,13 @@ from typing import Any
 
 import pandas as pd
 
-from rlhf_pipeline.calibration import CALIBRATORS, CalibrationParams, VoteFacts, calibrate_version
+from rlhf_pipeline.calibration import (
+    CALIBRATORS,
+    CalibrationParams,
+    VoteFacts,
+    calibrate_version,
+    cross_fitted_p,
+)
 from rlhf_pipeline.champions import AcceptanceParams, CalibrationOutcome, Champions, Judge
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.mixes import Mixes, count_mixes
@@ -154,7 +160,14 @@ def calibrate_model(
         scores = outcome.judge.score_pairs(calib, progress=progress)
         window = reference_window(
             calib,
-            outcome.judge.p_of_scores(*scores),
+            cross_fitted_p(
+                calib,
+                judge.reward_model,
+                calibrator,
+                params,
+                data.taste_changes,
+                progress=progress,
+            ),
             model_version=version.label,
             embed=partial(outcome.judge.reward_model.features, progress=progress),
             taste_changes=data.taste_changes,

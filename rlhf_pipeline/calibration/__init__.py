@@ -35,6 +35,7 @@ from rlhf_pipeline.calibration.monitoring import (
 )
 from rlhf_pipeline.calibration.selection import (
     calibrate,
+    cross_fitted_p,
     fit_calibrator,
     measure_pairs,
     pairs_that_count,
@@ -69,6 +70,7 @@ __all__ = [
     "calibration_slope",
     "calibrator_from_json",
     "ceilings_by_group",
+    "cross_fitted_p",
     "ece_debiased",
     "ece_equal_mass",
     "ece_lower_bound",

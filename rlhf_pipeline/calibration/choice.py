@@ -133,7 +133,13 @@ def usable_methods(rows: VoteRows, params: CalibrationParams) -> list[str]:
 
 
 def held_out_loss(method: str, rows: VoteRows, params: CalibrationParams) -> float:
-    """Log loss on prompts the calibrator was not fitted on, each prompt held out once."""
+    """Log loss of the cross-fitted probabilities, in nats per vote."""
+    p = cross_fit(method, rows, params)
+    return log_loss(p, rows.outcomes, weights=rows.weights)
+
+
+def cross_fit(method: str, rows: VoteRows, params: CalibrationParams) -> Floats:
+    """P(a preferred) of each row, (n,), by a calibrator that was not fitted on its prompt."""
     n_folds = min(params.folds, len(np.unique(rows.groups)))
     if n_folds < 2:
         raise NotEnoughData(
@@ -146,4 +152,4 @@ def held_out_loss(method: str, rows: VoteRows, params: CalibrationParams) -> flo
     for k in range(n_folds):
         calibrator = _make(method, params).fit(*rows.with_swapped_sides(fold != k))
         p[fold == k] = calibrator.transform(rows.margins[fold == k])
-    return log_loss(p, rows.outcomes, weights=rows.weights)
+    return p

@@ -8,6 +8,7 @@ from rlhf_pipeline.calibration.choice import (
     CalibrationParams,
     VoteRows,
     choose_calibrator,
+    cross_fit,
     held_out_loss,
     usable_methods,
 )
@@ -152,6 +153,33 @@ def recalibrated_loss(
         return log_loss(
             NoCalibration().transform(rows.margins), rows.outcomes, weights=rows.weights
         )
+
+
+def cross_fitted_p(
+    pairs: pd.DataFrame,
+    reward_model: RewardModel,
+    calibrator: Calibrator,
+    params: CalibrationParams,
+    changes: TasteChanges = NO_CHANGES,
+    *,
+    progress: Progress = ignore_progress,
+) -> Floats:
+    """P(chosen preferred) of each of the PREFERENCE_PAIRS that `calibrator` was fitted on, (n,), by
+    its method fitted on other prompts; 0.5 of pairs without votes.
+
+    A reference for later votes needs these: on its own pairs a calibrator is better than it will
+    be. Raises as `calibrate`.
+    """
+    rows = _vote_rows(
+        pairs.sort_values("comparison_id", ignore_index=True),
+        reward_model,
+        params,
+        changes,
+        progress,
+    )
+    p_a = dict(zip(rows.comparison_ids, cross_fit(calibrator.name, rows, params), strict=True))
+    of_a = pairs["comparison_id"].map(p_a).fillna(0.5).to_numpy(dtype=np.float64)
+    return np.where(pairs["chosen_side"] == "a", of_a, 1 - of_a)
 
 
 def pairs_that_count(pairs: pd.DataFrame) -> pd.DataFrame:

@@ -13,6 +13,7 @@ from rlhf_pipeline.calibration import (
     calibrate,
     calibration_log,
     calibrator_from_json,
+    cross_fitted_p,
     fit_calibrator,
     measure_pairs,
     voted_rows,
@@ -114,6 +115,26 @@ def test_isotonic_calibration_that_takes_a_side_from_some_pairs_keeps_the_accura
     (group,) = report.by_group
     assert group.calibrated.accuracy == group.raw.accuracy
     assert group.calibrated.accuracy.value == pytest.approx(right.mean())
+
+
+def test_a_cross_fitted_probability_knows_no_vote_on_its_prompt():
+    pairs, params = make_pairs(2400, seed=2), CalibrationParams(methods=["isotonic"])
+    calib = pairs[pairs["split"] == "calib"].sample(frac=1, random_state=0)
+    calibrator, _ = fit_calibrator(pairs, SharpenedModel(3.0), params)
+    p = cross_fitted_p(calib, SharpenedModel(3.0), calibrator, params)
+    one = calib["prompt_id"] == calib["prompt_id"].iloc[0]
+    turned = calib.assign(agreement=calib["agreement"].mask(one, 1 - calib["agreement"]))
+    again = cross_fitted_p(turned, SharpenedModel(3.0), calibrator, params)
+    np.testing.assert_array_equal(again[one], p[one])
+    assert np.abs(again - p)[~one].max() > 0
+    scores = [SharpenedModel(3.0).score([], calib[side]) for side in ("chosen", "rejected")]
+    fitted = calibrator.transform(scores[0] - scores[1])
+
+    def loss(stated: np.ndarray) -> float:
+        share = calib["agreement"].to_numpy()
+        return float(-(share * np.log(stated) + (1 - share) * np.log1p(-stated)).mean())
+
+    assert 0 < loss(p) - loss(fitted) < 0.05  # what the calibrator's own pairs hide
 
 
 def test_the_report_holds_all_candidates_and_the_calibrator_itself():
