@@ -112,10 +112,14 @@ def test_a_chart_is_downloaded_as_csv_and_as_picture(page: Any) -> None:
 
 
 def test_a_click_on_a_figure_leads_to_the_votes_of_its_window(page: Any) -> None:
-    box = first_chart(page).locator(".chart-drawing canvas").first.bounding_box()
-    page.mouse.click(box["x"] + box["width"] / 2, box["y"] + 100)
-    page.wait_for_url("**/votes?since=*&until=2026-01-*")
-    assert page.locator("h1").inner_text() == "Votes"
+    drawing = first_chart(page).locator(".chart-drawing canvas").first
+    height = drawing.bounding_box()["height"]
+    for share in (0.1, 0.3, 0.4, 0.5, 0.8):  # on curves and between them
+        drawing.click(position={"x": drawing.bounding_box()["width"] / 2, "y": height * share})
+        page.wait_for_url("**/votes?since=*&until=2026-01-*")
+        assert page.locator("h1").inner_text() == "Votes"
+        page.go_back()
+        drawing.wait_for()
 
 
 def test_filters_and_zoom_live_in_the_address(site: People, page: Any) -> None:

@@ -19,6 +19,7 @@ class LiveChart {
     this.part = (name) => figure.querySelector(`.chart-${name}`);
     this.selected = {}; // by name: false where the legend turned it off
     this.instances = []; // of ECharts, one for each panel
+    this.pointed = new Map(); // by the drawing of a panel: what its tooltip shows of a curve
     this.part("table").addEventListener("toggle", () => this.showTable());
     this.part("reset").addEventListener("click", () => setZoom(null));
     new ResizeObserver(() => this.instances.forEach((one) => one.resize())).observe(figure);
@@ -53,8 +54,8 @@ class LiveChart {
 
   /** Above the last drawing, which stays. */
   say(text, look = "hint") {
-    const className = `chart-status ${look}`;
-    Object.assign(this.part("status"), { className, textContent: text, hidden: !text });
+    const status = { textContent: text, hidden: !text, className: `chart-status ${look}` };
+    Object.assign(this.part("status"), status);
   }
 
   draw() {
@@ -106,7 +107,7 @@ class LiveChart {
     for (const [i, panel] of panels.entries()) {
       const { option, height } = optionOf(panel, {
         left, zoom, hasSlider: i === last, colour: this.colour,
-        onPoint: (point) => (this.pointed = point),
+        onPoint: (point) => this.pointed.set(this.instances[i].getDom(), point),
       });
       option.legend.selected = this.selected;
       this.instances[i].getDom().style.height = `${height}px`;
@@ -119,9 +120,9 @@ class LiveChart {
     const instance = init(frame, theme);
     instance.on("click", ({ data }) => follow(data?.link));
     // a curve of many points has no symbols to hit: a click leads where the tooltip points
-    instance.getZr().on("click", ({ target, offsetX, offsetY }) => {
-      const isInside = instance.containPixel("grid", [offsetX, offsetY]);
-      if (!target && isInside) follow(this.pointed?.series.links[this.pointed.i]);
+    instance.getZr().on("click", ({ offsetX, offsetY }) => {
+      const { series, i } = this.pointed.get(frame) ?? {};
+      if (instance.containPixel("grid", [offsetX, offsetY])) follow(series?.links[i]);
     });
     instance.on("datazoom", () => setZoom(shownDays(instance)));
     return instance;
@@ -202,6 +203,5 @@ const redraw = () => charts.forEach((one) => one.chart && one.draw());
 new MutationObserver(redraw).observe(document.documentElement, { attributeFilter: ["data-theme"] });
 dark.addEventListener("change", redraw);
 document.addEventListener("htmx:after:swap", start);
-document.addEventListener("visibilitychange", refreshOld);
 setInterval(refreshOld, 1_000);
 start();

@@ -10,7 +10,7 @@ export const isLong = ({ x: { scale, low, high } }) => scale === "day" && high -
 
 /** The option, and the height in pixels that it needs. `colour(role)` is a CSS colour, `left` the
  * width of the labels, `zoom` the days that are shown or null; with `hasSlider`, a slider below
- * moves them. `onPoint` gets the point that the tooltip shows. */
+ * moves them. `onPoint` gets the point of a curve that the tooltip shows. */
 export function optionOf(panel, { colour, left, zoom, hasSlider, onPoint }) {
   const height = Math.max(panel.height, 60);
   const below = panel.x.ticks.length ? 46 : 12;
@@ -22,8 +22,7 @@ export function optionOf(panel, { colour, left, zoom, hasSlider, onPoint }) {
     series: seriesOf(panel, colour),
     tooltip: {
       trigger: panel.series.some(({ style }) => style === "curve") ? "axis" : "item",
-      renderMode: "richText", confine: true,
-      formatter: (found) => describe(panel, [found].flat(), onPoint),
+      confine: true, formatter: (found) => describe(panel, [found].flat(), onPoint),
     },
   };
   if (!isLong(panel)) return { option, height: height + below };
@@ -65,7 +64,7 @@ function describe(panel, found, onPoint) {
   const points = found
     .filter(({ seriesId }) => panel.series[seriesId])
     .map(({ seriesId, dataIndex: i }) => ({ series: panel.series[seriesId], i }));
-  onPoint(points[0]);
+  onPoint(points.find((one) => one.series.style === "curve"));
   if (!points.length) return "";
   const [{ series, i }] = points;
   const across = series.along === "x" ? "y" : "x";
@@ -73,7 +72,8 @@ function describe(panel, found, onPoint) {
     .filter(({ label, x }) => label && x?.[0] <= series.x[i] && series.x[i] <= x[1])
     .map((mark) => [mark.name, mark.label].filter(Boolean).join(": "));
   const lines = points.map((point) => describePoint(panel, point));
-  return [inWords(series[across][i], panel[across]), ...changes, ...lines].join("\n");
+  const text = [inWords(series[across][i], panel[across]), ...changes, ...lines].join("\n");
+  return Object.assign(document.createElement("div"), { className: "chart-tip", innerText: text });
 }
 
 /** Days as the ends of a zoom; all where there are none. */

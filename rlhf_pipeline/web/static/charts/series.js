@@ -25,8 +25,8 @@ export function glyphOf(item) {
 }
 
 export function seriesOf(panel, colour) {
-  const place = (value, { scale }) => (scale === "day" ? value * DAY : value);
-  const at = ([x, y]) => [place(x, panel.x), place(y, panel.y)];
+  const units = [panel.x, panel.y].map(({ scale }) => (scale === "day" ? DAY : 1));
+  const at = (point) => point.map((value, k) => value * units[k]);
   // each item becomes a shape between two corners
   const draw = (items, findCorners, shape) => ({
     type: "custom", clip: true, tooltip: { show: false },
