@@ -57,22 +57,14 @@ export class Outbox extends EventTarget {
   async open() {
     try {
       this.store = await OutboxStore.open();
-      await this.look();
+      await this.refresh();
     } catch {
       this.store = new Pocket();
       this.isDurable = false;
-      await this.look();
+      await this.refresh();
     }
     this.dispatchEvent(new Event("opened"));
     this.hurry();
-  }
-
-  /** The waiting entries as stored on this device. */
-  async look() {
-    const all = await this.store.entries();
-    this.unsent = all.filter((entry) => entry.user === this.user);
-    this.others = all.length - this.unsent.length;
-    this.tell();
   }
 
   async add(entry) {
@@ -197,7 +189,7 @@ export class Outbox extends EventTarget {
     else this.tell();
   }
 
-  /** Drop entries that another tab has sent, and take over those that it added. */
+  /** Take over the entries that this device stores: those of other tabs, without what they sent. */
   async refresh() {
     // written down after the store was read, some are new no more
     const wasWriting = new Set(this.unsent.filter((entry) => entry.isNew));
@@ -212,6 +204,7 @@ export class Outbox extends EventTarget {
     this.tell();
   }
 
+  /** Whether the server decided on the entry. */
   async send(entry) {
     // A vote cast anew says nothing of the undo before it: the server knows that, and in the file
     // of what waits it is the same vote.
@@ -231,10 +224,7 @@ export class Outbox extends EventTarget {
       body: JSON.stringify({ ...entry.body, supersedes }),
       signal: AbortSignal.timeout(TIMEOUT),
     }).catch(() => null);
-    if (!response) {
-      this.later(0, true);
-      return false;
-    }
+    if (!response) return this.later(0, true);
     const { status } = response;
     const answer = await response.json().catch(() => null);
     const detail = answer?.detail ?? `The server answers with status ${status}.`;
@@ -247,14 +237,12 @@ export class Outbox extends EventTarget {
     }
     if (isLogin(status, answer?.type)) {
       this.refuseLogin(answer?.type);
-      this.later(0, false);
-      return false;
+      return this.later(0, false);
     }
     const retryAfter = Number(response.headers.get("Retry-After"));
     if (status >= 500 || status === 429 || status === 408 || retryAfter || !answer) {
       if (status < 500) this.reason = detail;
-      this.later(retryAfter * 1000 || 0, status >= 500);
-      return false;
+      return this.later(retryAfter * 1000 || 0, status >= 500);
     }
     if (status === 422 || (status === 409 && !entry.after)) {
       // For what the vote is: sending it again would change nothing. Of all else nobody knows that,
@@ -284,6 +272,7 @@ export class Outbox extends EventTarget {
     this.dispatchEvent(new CustomEvent(what, { detail: { entry, ...more, isOwn: true } }));
   }
 
+  /** Try again after a pause; returns false, as what was sent was not answered. */
   later(milliseconds, isOffline) {
     this.isOffline = isOffline;
     this.wait = Math.min(this.waits.longest, Math.max(this.waits.shortest, this.wait * 2));
@@ -294,6 +283,7 @@ export class Outbox extends EventTarget {
       this.drain();
     }, Math.max(milliseconds, this.wait * (0.75 + Math.random() / 2)));
     this.tell();
+    return false;
   }
 
   heard({ what, entry, more }) {

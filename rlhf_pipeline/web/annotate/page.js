@@ -15,7 +15,8 @@ import { Waiting } from "./waiting.js";
 const UNDOABLE = 10; // votes
 const STRENGTHS = { 4: "much", 3: "clearly", 2: "somewhat", 1: "slightly" };
 const WORDS = { tie: "equally good", both_bad: "both bad", skip: "skipped" };
-const LOOK_AT_FIGURES_EVERY = 20; // votes
+const READ_FIGURES_EVERY = 20; // votes, the first time after FIRST of them
+const FIRST = 3;
 // after a card is painted: too short to judge it, so a key pressed twice casts no second vote
 const SETTLE_MS = 150;
 
@@ -33,7 +34,7 @@ let isRaw = setting("raw") === "yes";
 let isCareful = setting("mode") === "yes";
 let lastInput = performance.now();
 let figures = { today: null, median: null, streak: 0 };
-let durations = [];
+let nCast = 0;
 let nEvents = 0; // votes cast, taken back, recorded, refused
 let settledAt = Infinity; // since when the painted card may be voted on, on the clock of events
 let settling = 0;
@@ -145,12 +146,9 @@ function cast() {
   history = [...history, { entry, at: performance.now() }].slice(-UNDOABLE);
   queue.judge(card);
   showNext();
-  if (choice !== "skip") {
-    durations.push(entry.body.duration_s);
-    if (durations.length >= 3) figures.median = median(durations.slice(-200));
-    if (durations.length % LOOK_AT_FIGURES_EVERY === 0) readFigures();
-  }
   count(choice, 1);
+  nCast += 1;
+  if (nCast === FIRST || nCast % READ_FIGURES_EVERY === 0) readFigures();
   paintUndo();
   view.notice(null);
   view.say(`${describeVote(choice, strength)}.${card ? " Next comparison." : ""}`);
@@ -233,12 +231,6 @@ function describeVote(choice, strength) {
 
 function now() {
   return new Date(Date.now() + queue.skew).toISOString();
-}
-
-function median(numbers) {
-  const sorted = [...numbers].sort((x, y) => x - y);
-  const middle = sorted.length >> 1;
-  return sorted.length % 2 ? sorted[middle] : (sorted[middle - 1] + sorted[middle]) / 2;
 }
 
 // --- what the server says ------------------------------------------------------------------------
@@ -353,9 +345,8 @@ async function readFigures() {
       setTimeout(readFigures, 2000);
       return;
     }
-    figures.today = said.votes_today;
-    figures.streak = said.days_in_a_row;
-    if (durations.length < 3) figures.median = said.median_seconds;
+    const { votes_today: today, days_in_a_row: streak, median_seconds: median } = said;
+    figures = { today, streak, median };
     paintFigures();
   } catch {
     // They are shown once the connection is back.
