@@ -5,9 +5,10 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Sequence
 from itertools import product
+from typing import Annotated
 
 import pandas as pd
-from pydantic import Field, field_validator
+from pydantic import Field
 
 from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, HostedBackend
 from rlhf_pipeline.completions.limits import CallParams
@@ -24,10 +25,10 @@ class CompletionParams(Parameters):
     """Number of completions per prompt, and their sampling."""
 
     k: int = Field(default=4, ge=1, le=64, description="Completions per prompt and model")
-    temperatures: list[float] = Field(
+    temperatures: list[Annotated[float, Field(ge=0, le=2)]] = Field(
         default=[0.7, 1.0], min_length=1, description="Sampling temperatures, 0 to 2; 0 is greedy"
     )
-    top_ps: list[float] = Field(
+    top_ps: list[Annotated[float, Field(gt=0, le=1)]] = Field(
         default=[1.0, 0.9], min_length=1, description="Top-p values, above 0 and up to 1"
     )
     max_new_tokens: int = Field(
@@ -54,20 +55,6 @@ class CompletionParams(Parameters):
         description="If fewer completions of a prompt than this can still succeed, the others "
         "are not requested; a pair needs 2",
     )
-
-    @field_validator("temperatures")
-    @classmethod
-    def _check_temperatures(cls, values: list[float]) -> list[float]:
-        if not all(0 <= value <= 2 for value in values):
-            raise ValueError("temperatures go from 0 to 2")
-        return values
-
-    @field_validator("top_ps")
-    @classmethod
-    def _check_top_ps(cls, values: list[float]) -> list[float]:
-        if not all(0 < value <= 1 for value in values):
-            raise ValueError("top_ps go from above 0 to 1")
-        return values
 
 
 def parameter_grid(params: CompletionParams) -> list[tuple[float, float]]:

@@ -140,5 +140,5 @@ def test_a_backend_that_loses_a_result_is_found_out(prompts: pd.DataFrame) -> No
 
 @pytest.mark.parametrize("bad", [{"temperatures": [0.5, 3]}, {"top_ps": [0.0]}])
 def test_parameters_out_of_range_are_refused(bad: dict[str, list[float]]) -> None:
-    with pytest.raises(ValidationError, match="go from"):
+    with pytest.raises(ValidationError, match=r"should be (less|greater) than"):
         CompletionParams(**bad)  # type: ignore[arg-type]
