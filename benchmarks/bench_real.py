@@ -45,7 +45,6 @@ from rlhf_pipeline.reward_model import (  # noqa: E402
 )
 from rlhf_pipeline.reward_model.evaluation import (  # noqa: E402
     accuracy_on,
-    majority_side,
     margins_of,
 )
 from rlhf_pipeline.reward_model.report import TestAccuracy  # noqa: E402
@@ -221,12 +220,9 @@ def measure_accuracy(
     fitted: FittedProject, test: pd.DataFrame, ceiling: Interval | None
 ) -> TestAccuracy:
     """The model on opened test pairs of one source, beside their ceiling."""
-    sources = test["comparison_id"].map(fitted.source).unique()
-    mine = fitted.pairs[fitted.pairs["comparison_id"].map(fitted.source).isin(sources)]
     return accuracy_on(
         test,
         margins_of(fitted.model, test),
-        majority_side(mine),
         BootstrapParams(),
         ceiling=ceiling,
     )

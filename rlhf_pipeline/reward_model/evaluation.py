@@ -15,22 +15,15 @@ Bools = npt.NDArray[np.bool_]
 FOLDS = 3  # over the prompts of the train split
 
 
-def majority_side(pairs: pd.DataFrame) -> str:
-    """The side chosen most often in training; a if both are equal."""
-    chosen = pairs.loc[pairs["split"] == "train", "chosen_side"]
-    return "a" if (chosen == "a").sum() >= (chosen == "b").sum() else "b"
-
-
 def accuracy_on(
     test: pd.DataFrame,
     margins: Floats,
-    side: str,
     bootstrap: BootstrapParams,
     *,
     ceiling: Interval | None = None,
 ) -> TestAccuracy:
     """Accuracy measures of `test`, pairs with a majority, from margins chosen - rejected in the
-    same order; `side` is the `majority_side`, and `ceiling` is reported with them.
+    same order; `ceiling` is reported with them.
     """
     groups, agreement = test["prompt_id"].to_numpy(), test["agreement"].to_numpy(dtype=np.float64)
     n_votes = test["n_votes"].to_numpy(dtype=np.float64)
@@ -50,7 +43,6 @@ def accuracy_on(
         log_loss=mean(losses, n_votes, of_shares=False),
         longer_wins=mean(longer),
         over_longer=mean(right - longer, of_shares=False),
-        majority_side=mean((test["chosen_side"] == side).to_numpy(dtype=np.float64)),
     )
 
 

@@ -30,9 +30,6 @@ class TestAccuracy(Record):
     over_longer: Interval = Field(
         description="accuracy minus that of preferring the longer completion, on the same pairs"
     )
-    majority_side: Interval = Field(
-        description="accuracy of always choosing the side chosen most in training"
-    )
 
     def describe(self, where: str = "unseen pairs") -> str:
         """A readable summary: single votes with their noise ceiling, and majorities, which have no

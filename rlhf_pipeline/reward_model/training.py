@@ -23,7 +23,6 @@ from rlhf_pipeline.reward_model.evaluation import (
     Bools,
     accuracy_on,
     cross_validate,
-    majority_side,
     prompt_folds,
 )
 from rlhf_pipeline.reward_model.kinds import (
@@ -131,8 +130,7 @@ def fit_reward_model(
     def accuracy(rows: Bools, ceiling: Interval | None) -> TestAccuracy | None:
         if not rows.any():
             return None
-        side = majority_side(pairs)
-        return accuracy_on(test[rows], margins[rows], side, bootstrap, ceiling=ceiling)
+        return accuracy_on(test[rows], margins[rows], bootstrap, ceiling=ceiling)
 
     report = RewardModelReport(
         kind=model.name,
