@@ -197,8 +197,10 @@ class TransformerRewardModel(RewardModel):
     ) -> Floats:
         self._require_fitted()
         texts = self._cut_prompts(prompts, completions)
+        remembered = self._known  # another thread may begin a new one
+        known = {text: remembered[text] for text in texts if text in remembered}
         # In one order, so that a text is in the same batch on either side of a pair.
-        if new := sorted(set(texts) - self._known.keys()):
+        if new := sorted(set(texts) - known.keys()):
             token_ids = self.reader.encode([front for front, _ in new], [back for _, back in new])
             pooled = (
                 pool_texts(network, token_ids, self.reader.pad_id, progress=progress)
@@ -206,10 +208,9 @@ class TransformerRewardModel(RewardModel):
                 for network in self.networks_
             )
             scores = require_finite(np.stack(list(pooled), axis=1) - self.score_mean_, "scores")
-            if len(self._known) + len(new) > KNOWN_TEXTS:
-                self._known = {text: self._known[text] for text in self._known.keys() & set(texts)}
-            self._known |= zip(new, scores, strict=True)
-        return np.array([self._known[text] for text in texts]).reshape(-1, len(self.networks_)).T
+            known |= zip(new, scores, strict=True)
+            self._known = known if len(remembered) > KNOWN_TEXTS else remembered | known
+        return np.array([known[text] for text in texts]).reshape(-1, len(self.networks_)).T
 
     def features(
         self,
