@@ -38,6 +38,12 @@ menu?.addEventListener("click", () => {
   menu.setAttribute("aria-expanded", String(isOpen));
 });
 
+// now, and for what is loaded later
+function onContent(act) {
+  act();
+  document.addEventListener("htmx:after:swap", act);
+}
+
 // 60 kB that only pages with texts load
 async function showMarkdown() {
   if (!document.querySelector("[data-markdown], [data-preview]")) return;
@@ -53,8 +59,7 @@ async function showMarkdown() {
     area.oninput();
   }
 }
-showMarkdown();
-document.addEventListener("htmx:after:swap", showMarkdown);
+onContent(showMarkdown);
 
 for (const button of document.querySelectorAll("[data-copy]")) {
   if (!navigator.clipboard) continue;
@@ -76,8 +81,7 @@ const setUpTicks = () => {
     if (all.control.checked) tickRows(all);
   }
 };
-setUpTicks();
-document.addEventListener("htmx:after:swap", setUpTicks);
+onContent(setUpTicks);
 document.addEventListener("change", ({ target }) => {
   const all = target.closest("[data-tick-all]");
   if (all) tickRows(all);
@@ -150,15 +154,11 @@ document.addEventListener("keydown", (event) => {
 });
 
 // 0.7 MB that only pages with charts load
-const loadCharts = () => document.querySelector("[data-chart]") && import("./charts/chart.js");
-loadCharts();
-document.addEventListener("htmx:after:swap", loadCharts);
+onContent(() => document.querySelector("[data-chart]") && import("./charts/chart.js"));
 
 // a list to which a person asked for more keeps what they read
-const extended = new WeakSet();
 document.addEventListener("click", ({ target }) => {
-  const list = target.closest(".more a")?.closest("[data-refresh]");
-  if (list) extended.add(list);
+  target.closest(".more a")?.closest("[data-refresh]")?.removeAttribute("data-refresh");
 });
 
 // Back leads to as much of a list as was read, and to the place in it
@@ -191,8 +191,7 @@ if (unread && globalThis.htmx) {
 setInterval(() => {
   if (document.visibilityState !== "visible") return;
   for (const part of document.querySelectorAll("[data-refresh]")) {
-    if (extended.has(part)) continue;
-    // nor does one change in which a person reads details, ticked a box or fills a field
+    // none changes in which a person reads details, ticked a box or fills a field
     const busy = "details[open], input:checked, :is(input, select, textarea):focus";
     if (part.querySelector(busy)) continue;
     globalThis.htmx?.trigger(part, "refresh");
