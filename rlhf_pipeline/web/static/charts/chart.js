@@ -97,7 +97,7 @@ class LiveChart {
       box.replaceChildren(...this.chart.panels.map(frameOf));
       const frames = [...box.querySelectorAll(".panel-drawing")];
       this.instances = frames.map((frame) => this.start(frame, theme));
-      this.part("legend").replaceChildren(...[...named.values()].map(this.makeLegendEntry, this));
+      this.part("legend").replaceChildren(...[...named].map(this.makeLegendEntry, this));
       box.dataset.shape = shape;
     }
     const lengths = panels.flatMap(({ y }) => y.ticks.map(({ label }) => label.length));
@@ -128,15 +128,13 @@ class LiveChart {
     return instance;
   }
 
-  makeLegendEntry(item) {
+  makeLegendEntry([name, item]) {
     const key = make("span", { ariaHidden: "true" }, glyphOf(item));
     key.style.color = this.colour(item.role);
-    const isShown = () => this.selected[item.name] !== false;
-    const entry = make("button", { type: "button" }, key, item.name);
-    entry.ariaPressed = String(isShown());
+    const entry = make("button", { ariaPressed: String(this.selected[name] ?? true) }, key, name);
     entry.addEventListener("click", () => {
-      this.selected[item.name] = !isShown();
-      entry.ariaPressed = String(isShown());
+      this.selected[name] = entry.ariaPressed === "false";
+      entry.ariaPressed = String(this.selected[name]);
       this.draw();
     });
     return entry;
@@ -189,6 +187,8 @@ function readZoom() {
 }
 
 function start() {
+  for (const { figure, instances } of charts)
+    if (!figure.isConnected) instances.forEach((one) => one.dispose());
   charts = charts.filter(({ figure }) => figure.isConnected);
   for (const figure of document.querySelectorAll("[data-chart]"))
     if (!charts.some((one) => one.figure === figure)) charts.push(new LiveChart(figure));
