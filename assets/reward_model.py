@@ -89,7 +89,7 @@ def reward_model(
                 run.log_metrics({"training_loss": loss}, step)
         shown = report.test_since_change or report.test
         since = "_since_change" if report.test_since_change else ""
-        where = "pairs since the change" if report.test_since_change else "unseen pairs"
+        where = "left-out prompts" + (" since the change" if report.test_since_change else "")
         described = shown.describe(where) if shown else "no test pairs yet"
         memory = ErrorMemory.from_metrics(version.metrics)
         remembered = memory.describe() if memory else ""

@@ -31,15 +31,15 @@ class TestAccuracy(Record):
         description="accuracy minus that of preferring the longer completion, on the same pairs"
     )
 
-    def describe(self, where: str = "unseen pairs") -> str:
+    def describe(self, where: str = "left-out prompts") -> str:
         """A readable summary: single votes with their noise ceiling, and majorities, which have no
         ceiling because a majority is more reliable than one vote.
         """
         ceiling = self.ceiling or "unknown, nothing overlaps or was judged again"
         doubt = "" if self.over_longer.low > 0 else ": it is not surely better than length"
         return (
-            f"{self.vote_accuracy} of votes predicted, noise ceiling {ceiling}; accuracy "
-            f"{self.accuracy} on the majorities of {self.n} {where}, longer wins "
+            f"on {where} {self.vote_accuracy} of votes predicted, noise ceiling {ceiling}; "
+            f"accuracy {self.accuracy} on the majorities of {self.n} pairs, longer wins "
             f"{self.longer_wins}, difference {self.over_longer}{doubt}"
         )
 
