@@ -1,7 +1,7 @@
 """The drift report of a day for the champion reward model."""
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -37,20 +37,13 @@ from rlhf_pipeline.calibration import (
 )
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.config import Settings
-from rlhf_pipeline.drift.calibration_events import (
-    calibration_events,
-    error_rate_events,
-    next_test_state,
-)
-from rlhf_pipeline.drift.confirmation import DAY_STREAM
-from rlhf_pipeline.drift.detection import EARLIER_VOTES, ErrorStream, add_causes, detect
+from rlhf_pipeline.drift.calibration_events import calibration_events, next_test_state
+from rlhf_pipeline.drift.causes import examine
 from rlhf_pipeline.drift.reference import Window, current_window
 from rlhf_pipeline.drift.report import DriftSignals, data_drift_report, overall_verdict
 from rlhf_pipeline.drift.report import drift_report as report_of
 from rlhf_pipeline.drift.slices import error_slices
-from rlhf_pipeline.drift.stream import ScanResult
-from rlhf_pipeline.drift.vote_stream import HASTY, QUARANTINED, StreamParams, mark_hasty_votes
-from rlhf_pipeline.drift.windows import WindowParams
+from rlhf_pipeline.drift.stream import SCAN, scan
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.frames import DRIFT_REPORTS, concat
 from rlhf_pipeline.loop_settings import DriftReportParams
@@ -62,7 +55,6 @@ from rlhf_pipeline.metrics.stages import (
     window_points,
 )
 from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.plugins import select_params
 from rlhf_pipeline.records import (
     CalibrationWindow,
     GroupCalibration,
@@ -167,8 +159,7 @@ def drift_report(
             metrics={
                 "n_drift": int((frame["verdict"] == "drift").sum()),
                 "n_warning": int((frame["verdict"] == "warning").sum()),
-                "n_hasty_votes": _count_left_out(streams, HASTY),
-                "n_quarantined_votes": _count_left_out(streams, QUARANTINED),
+                "n_quarantined_votes": sum(s.n_quarantined for s in streams.values()),
             },
             rows=reports[-1].iloc[::-1][
                 [
@@ -239,22 +230,15 @@ def _measure_days(
 
 @dataclass(frozen=True)
 class Stream:
-    """The readable errors of one reward model, hasty votes marked, the detectors' results, and all
-    that was read for them.
-    """
+    """The readable errors of one reward model, without those of quarantined votes."""
 
     errors: pd.DataFrame
-    found: ScanResult
-    source: ErrorStream
-
-
-def _count_left_out(streams: Mapping[str, Stream], reason: str) -> int:
-    return sum(stream.found.left_out.get(reason, 0) for stream in streams.values())
+    n_quarantined: int
 
 
 def _last_readable_seq(store: Store) -> int | None:
-    """The seq before the first imported vote whose day is not yet replayed: detectors read in seq
-    order and cannot go back. None = no limit.
+    """The seq before the first imported vote whose day is not yet replayed: events are found in seq
+    order. None = no limit.
     """
     first = store.votes.first_imported_seq(store.replays.pending_days())
     return None if first is None else first - 1
@@ -267,19 +251,33 @@ def _read_stream(
     limit: int | None,
     quarantines: Quarantines,
 ) -> Stream:
-    """Run every detector on its unread errors; store events and states in one transaction."""
-    detectors = champions.store.detectors
-    first = max(0, detectors.first_seq(label) - EARLIER_VOTES)
-    everybody = detectors.errors_after(None, first, up_to_seq=limit)
-    stream = ErrorStream.of(everybody, label, champions.reference_window(label), quarantines)
-    found = detect(stream, detectors.states(label), model_version=label, params=config)
-    detectors.record_scan(found.events, label, found.states)
-    # Further votes make the causes of earlier events clearer.
-    for event in champions.store.events.for_model(label):
-        if "causes" in event.evidence and (examined := add_causes(event, stream, config)) != event:
-            champions.store.events.update(examined)
-    marked = quarantines.drop(mark_hasty_votes(stream.errors, select_params(StreamParams, config)))
-    return Stream(marked[marked["reward_model"] == label], found, stream)
+    """Run the chosen detectors, and examine the causes of what they find; store events and what was
+    read in one transaction.
+    """
+    store = champions.store
+    read = store.detectors.errors_of(label, up_to_seq=limit)
+    window = champions.reference_window(label)
+    reference = None if window is None else window.votes
+    found = scan(
+        read,
+        store.detectors.states(label).get(SCAN),
+        model_version=label,
+        reference=reference,
+        params=config,
+        quarantines=quarantines,
+    )
+    errors = quarantines.drop(read)
+    known = store.detectors.list_annotators(int(read["seq"].min())) if len(read) else frozenset()
+    stored = {event.event_id for event in store.events.for_model(label)}
+    new = [event for event in found.events if event.event_id not in stored]
+    store.detectors.record_scan(
+        [examine(event, errors, reference, known) for event in new], label, {SCAN: found.state}
+    )
+    # further votes make the causes of earlier events clearer
+    for event in store.events.for_model(label):
+        if (examined := examine(event, errors, reference, known)) != event:
+            store.events.update(examined)
+    return Stream(errors, found.n_quarantined)
 
 
 def _collect_evidence(
@@ -319,10 +317,7 @@ def _collect_evidence(
         PredictedVotes.of_day(judgements), facts.groups, ceilings=facts.group_ceilings
     )
     stream = streams[label]
-    left_out = stream.errors.loc[stream.errors["is_left_out"], "seq"]
-    tests, calibration_json = _run_calibration_tests(
-        judgements[~judgements["seq"].isin(left_out)], ceiling, by_group, config
-    )
+    tests, calibration_json = _run_calibration_tests(judgements, ceiling, by_group, config)
     state = next_test_state(
         store.detectors.states(label, stream=CALIBRATION).get(CALIBRATION),
         config.calibration,
@@ -330,13 +325,12 @@ def _collect_evidence(
     )
     failed = calibration_events(mine, tests, model_version=label, read_before=state["read_before"])
     store.detectors.record_scan(
-        [add_causes(event, stream.source, config) for event in failed],
+        failed,
         label,
         {CALIBRATION: state},
         stream=CALIBRATION,
     )
-    # The event of this day's own error rate stands in its report already.
-    events = [e for e in store.events.for_model(label) if e.stream != DAY_STREAM]
+    events = store.events.for_model(label)
     last_seq = int(judged["seq"].max())
     data_drift = _measure_data_drift(reference, current, config)
     evidently = {f"calibration_{day}.json": calibration_json, f"data_drift_{day}.json": data_drift}
@@ -348,9 +342,7 @@ def _collect_evidence(
             model_version=label,
             reference=reference,
             current=current,
-            signals=DriftSignals(
-                events, stream.found.warnings, tests, last_seq, votes=stream.errors
-            ),
+            signals=DriftSignals(events, tests, last_seq),
             policy_days=deployed,
             params=config,
         ),
@@ -359,7 +351,6 @@ def _collect_evidence(
         judged=judgements,
         errors=stream.errors[stream.errors["seq"] <= last_seq],
         events=[e for e in events if e.seq <= last_seq],
-        warnings=[w for w in stream.found.warnings if w.seq <= last_seq],
         noise_ceiling=ceiling,
         by_group=by_group,
         slices=error_slices(rows, of_day, config),
@@ -370,18 +361,7 @@ def _collect_evidence(
         data_drift=data_drift,
         files=[name for name, content in evidently.items() if "insufficient" not in content],
     )
-    _store_error_rate(store, label, mine, found.report, config)
     return found, evidently
-
-
-def _store_error_rate(
-    store: Store, label: str, rows: pd.DataFrame, report: pd.DataFrame, config: DriftConfig
-) -> None:
-    saved = store.detectors.states(label, stream=DAY_STREAM).get(DAY_STREAM)
-    windows = select_params(WindowParams, config)
-    state = next_test_state(saved, windows, int(rows.loc[rows["is_error"].notna(), "seq"].max()))
-    events = error_rate_events(rows, report, model_version=label, read_before=state["read_before"])
-    store.detectors.record_scan(list(events), label, {DAY_STREAM: state}, stream=DAY_STREAM)
 
 
 def _run_calibration_tests(
@@ -418,7 +398,6 @@ def _draw_timeline(store: Store, label: str, votes: pd.DataFrame, stream: Stream
         chart_timeline(
             stream.errors,
             store.events.for_model(label),
-            stream.found.warnings,
             noise_ceiling=noise_ceiling_or_repeats(load_earlier_votes(votes, store)),
             title=f"Errors of {label} in vote order",
         )

@@ -38,7 +38,7 @@ TESTS = tuple(
     (space, detector)
     for space, detectors in (
         ("overall", ("verdict",)),
-        ("errors", ("rise_test", "ddm", "adwin")),
+        ("errors", ("sequential_test", "ddm", "adwin")),
         ("calibration", ("ece",)),
         *((f"space_{n}", ("ks", "mmd")) for n in range(12)),
     )
@@ -109,7 +109,7 @@ def _add_version(
     event = DriftEvent(
         kind="drift",
         model_version=_reward_model(version * DAYS_OF_A_VERSION),
-        detector="rise_test",
+        detector="sequential_test",
         params_hash="p",
         stream="errors",
         seq=version * 1000,

@@ -18,7 +18,7 @@ from rlhf_pipeline.calibration import (
 from rlhf_pipeline.champions import AcceptanceParams, CalibrationOutcome, Champions, Judge
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.mixes import Mixes, count_mixes
-from rlhf_pipeline.drift.reference import reference_window
+from rlhf_pipeline.drift.reference import judge_votes, reference_window
 from rlhf_pipeline.evaluation.error_memory import recall_predictions, retest
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import ModelVersion, Promotion
@@ -174,6 +174,8 @@ def calibrate_model(
             scores=scores,
             mixes=_count_mixes(data, comparisons),
         )
+        votes = _current_votes(data).merge(comparisons[["comparison_id", "category"]])
+        window = replace(window, votes=judge_votes(votes, window))
         champions.save_reference_window(version, window)
     return outcome
 
@@ -182,8 +184,13 @@ def _count_mixes(data: LearningData, comparisons: pd.DataFrame) -> Mixes:
     """Of all votes of the current taste, not of the calibration split alone: no model predicts
     them, and pairs leave ties out.
     """
+    return count_mixes(_current_votes(data), comparisons)
+
+
+def _current_votes(data: LearningData) -> pd.DataFrame:
+    """People's standing votes since the last change of taste."""
     votes = standing(drop_machine_votes(data.votes))
-    return count_mixes(votes[votes["seq"] >= (data.taste_changes.latest_seq or 0)], comparisons)
+    return votes[votes["seq"] >= (data.taste_changes.latest_seq or 0)]
 
 
 REFUSED = "refused-"

@@ -666,19 +666,20 @@ class DriftEvent(Record):
         )
 
 
-CauseName = Literal["taste", "category", "newcomers", "carelessness", "mix", "calibration"]
+CauseName = Literal[
+    "taste", "category", "newcomers", "carelessness", "mix", "calibration", "nothing"
+]
 
 
 class Cause(Record):
-    """One possible cause of a change, with the numbers and names that speak for it."""
+    """One possible cause of a change, with the numbers and names that speak for it; `nothing` is
+    chance.
+    """
 
     name: CauseName
-    share: float = Field(ge=0, le=1, description="share of the rise that it explains")
-    probability: float | None = Field(
-        default=None,
-        ge=0,
-        le=1,
-        description="probability that it explains most of the rise; None = not computed",
+    probability: float = Field(ge=0, le=1)
+    effect: Interval = Field(
+        description="by how much it raises the error rate of the votes after the change"
     )
     evidence: dict[str, Any] = {}
 
@@ -692,8 +693,13 @@ class ChangeCauses(Record):
     until_seq: int
     n_before: int
     n_after: int
-    rise: Interval = Field(description="error rate after the change minus that before it")
-    causes: tuple[Cause, ...] = Field(description="all six, the one that explains most first")
+    rise: Interval = Field(description="error rate after the change minus the expected one")
+    people: float = Field(
+        default=1.0,
+        description="effective number of annotators after the change over that before it: 1 where "
+        "as many people share the votes as usual",
+    )
+    causes: tuple[Cause, ...] = Field(description="all seven, the likeliest first")
     summary: str = Field(description="one sentence for people")
 
 

@@ -5,11 +5,7 @@ from typing import Any
 
 from rlhf_pipeline.alerts.readings import Reading
 from rlhf_pipeline.records import ChangeCauses, GateDecision, Promotion, TriggerDecision
-from rlhf_pipeline.retraining.triggers import (
-    LIKELY_NOTHING,
-    RETRAINING_REMEDIES,
-    chance_of_nothing,
-)
+from rlhf_pipeline.retraining.triggers import RETRAINING_REMEDIES
 
 NOT_SERVED = "answered, not served"
 SERVES_AGAIN = "from before the change, serves again"
@@ -66,8 +62,7 @@ def _select_confirmed(decisions: Iterable[TriggerDecision]) -> Iterable[TriggerD
     """
     for decision in decisions:
         known = decision.evidence.get("looked_at", {})
-        left = known.get("left_to_people") or {"is_answered": True}
-        waits = not decision.remedy and (known.get("n_unfinished") or not left["is_answered"])
+        waits = not decision.remedy and known.get("n_unfinished")
         is_confirmed = decision.remedy is not None or decision.evidence.get("confirmed")
         if decision.actor is None and is_confirmed and not waits:
             yield decision
@@ -79,9 +74,7 @@ def _read(
     known = decision.evidence.get("causes")
     causes = ChangeCauses.model_validate(known) if known else None
     is_doubtful = (
-        decision.remedy is None
-        and causes is not None
-        and chance_of_nothing(causes) > LIKELY_NOTHING
+        decision.remedy is None and causes is not None and causes.causes[0].name == "nothing"
     )
     state, loop_action, next_step = progress
     return Reading(
@@ -185,7 +178,7 @@ def _collect_evidence(decision: TriggerDecision, causes: ChangeCauses | None) ->
     if causes is not None:
         evidence |= {
             "cause": causes.causes[0].name,
-            "shares": {each.name: round(each.share, 3) for each in causes.causes},
+            "probabilities": {each.name: round(each.probability, 3) for each in causes.causes},
             "change_seq": causes.change_seq,
             "rise": causes.rise.model_dump(mode="json"),
         }

@@ -86,14 +86,11 @@ class DecisionOut(Answer):
     decided_at: datetime
     action: Literal["fire", "hold"]
     state: str = Field(description="State in words; `waits for a person` until it is answered.")
-    summary: str = Field(description="Cause, its share of the added errors, and what became of it.")
+    summary: str = Field(description="Cause, its probability, and what became of it.")
     reasons: tuple[str, ...]
     remedy: Remedy | None
     cause: str | None = Field(description="The likeliest cause; null if none was examined.")
-    cause_share: float | None = Field(description="Share of the rise that it explains.")
-    cause_probability: float | None = Field(
-        description="Probability that it explains most of the rise."
-    )
+    cause_probability: float | None
     quarantine: Quarantine | None = Field(
         description="Annotators whose votes are left out, or would be if a person agrees."
     )

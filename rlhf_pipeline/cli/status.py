@@ -115,8 +115,8 @@ def describe_retraining(store: Store, trigger: TriggerParams) -> Iterator[str]:
     needed = (
         f"{trigger.confirmations} detectors report within {trigger.confirmation_window:,} votes"
     )
-    if trigger.rise_test_confirms:
-        needed = f"the rise test or {needed}"
+    if trigger.sequential_test_confirms:
+        needed = f"the sequential test or {needed}"
     if trigger.calibration_days:
         needed += f", or calibration fails on {trigger.calibration_days} days of a week"
     found = f"{n_events} open drift or calibration events" if n_events else "no open event"

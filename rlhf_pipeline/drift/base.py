@@ -1,31 +1,44 @@
-"""The protocol of a drift detector: it reads errors in vote order and reports a rising rate."""
+"""The protocol of a drift detector: it reads the votes on a model's predictions in vote order."""
 
-import math
-from typing import Any, ClassVar, Literal, Protocol, Self
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 from pydantic import BaseModel
 
-from rlhf_pipeline.errors import InvalidScores
 from rlhf_pipeline.records import Record, content_id
 
 Floats = npt.NDArray[np.floating[Any]]
 
 
-class Signal(Record):
-    """A detector's finding at vote `seq`; `change_seq` is the vote at which the change probably
-    began.
+class StreamVote(NamedTuple):
+    """A vote for one side of a comparison that the model predicted; `error` is 1 if it is for the
+    other side than predicted, `stated` the log odds of an error that the prediction states.
     """
 
-    level: Literal["warning", "drift"]
+    seq: int
+    day: str  # ISO date
+    annotator_id: str
+    comparison_id: str
+    category: str
+    stated: float
+    error: float
+
+
+class Signal(Record):
+    """A rise of errors that a detector found at vote `seq`; `change_seq` is the vote at which it
+    probably began, and `category` is None if all votes show it.
+    """
+
     seq: int
     change_seq: int
+    category: str | None = None
     evidence: dict[str, float]
 
 
 class DriftDetector(Protocol):
-    """A change detector over a stream of errors in [0, 1], restartable from its JSON state.
+    """Finds rises of the chance of an error over what a model's predictions state.
 
     It is made with an instance of its `Params`, whose field names begin with the detector's name,
     because the launchpad shows all detectors together.
@@ -39,42 +52,18 @@ class DriftDetector(Protocol):
     @property
     def params(self) -> BaseModel: ...
 
-    def update(self, value: float, seq: int) -> Signal | None:
-        """Read one error; `seq` is its vote.
+    def find_rises(
+        self, votes: Iterable[StreamVote], reference: Sequence[StreamVote] = ()
+    ) -> Iterator[Signal]:
+        """The signals of all votes on one model, in seq order.
 
-        Returns a Signal of level `warning` where a warning begins (once, not while it lasts), one
-        of level `drift` where the error rate has risen, else None. After `drift` the detector
-        starts afresh with the next vote. A falling error rate gives no signal. Raises InvalidScores
-        for NaN, a bool, a text or a value outside [0, 1]; see `require_error`.
+        A signal depends on `reference` (votes on held-out predictions of the model) and on the
+        votes up to its own, so that more votes never change earlier signals. A falling error rate
+        gives no signal.
         """
-        ...
-
-    def state(self) -> dict[str, Any]:
-        """The detector's state as plain JSON."""
-        ...
-
-    @classmethod
-    def from_state(cls, params: Any, state: dict[str, Any]) -> Self:
-        """A detector that continues exactly where the one that gave `state` stopped."""
         ...
 
 
 def params_hash(detector: DriftDetector) -> str:
     """Identifies a detector and its parameters: a changed value starts a new stream of events."""
     return content_id(detector.name, detector.params.model_dump(mode="json"))
-
-
-def require_error(value: object, detector: str, seq: int) -> float:
-    """`value` as a float. Raises InvalidScores: Frouros accepts NaN and never fires again."""
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    if (
-        not is_number
-        or math.isnan(value)  # type: ignore[arg-type]
-        or not 0 <= value <= 1  # type: ignore[operator]
-    ):
-        raise InvalidScores(
-            f"{detector}: error {value!r} at vote {seq} is not a number in [0, 1]. Give 1 where "
-            "the prediction was wrong, 0 where it was right, and drop votes that are neither "
-            "(ties, skips)."
-        )
-    return float(value)  # type: ignore[arg-type]

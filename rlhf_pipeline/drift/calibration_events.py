@@ -1,15 +1,14 @@
-"""Turns a day's failed tests into events for the retraining trigger."""
+"""Turns a day's failed calibration tests into events for the retraining trigger."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
 import pandas as pd
 from pydantic import BaseModel
 
-from rlhf_pipeline.drift.confirmation import DAY_STREAM
 from rlhf_pipeline.errors import InvalidScores
-from rlhf_pipeline.records import DriftEvent, Verdict, content_hash, content_id, utc_now
+from rlhf_pipeline.records import DriftEvent, content_hash, content_id, utc_now
 
 
 def calibration_events(
@@ -58,28 +57,6 @@ def calibration_events(
         )
         for test in failed
     ]
-
-
-def error_rate_events(
-    day_rows: pd.DataFrame, report: pd.DataFrame, *, model_version: str, read_before: int = 0
-) -> Iterator[DriftEvent]:
-    """The event of a day whose error rate has drifted from the reference window, by its report: so
-    that a change from the first vote of a model is an event too.
-    """
-    is_test = (report["space"] == "errors") & (report["detector"] == "error_rate")
-    row = report[is_test].iloc[0]
-    verdict = Verdict(row["verdict"])
-    passed = None if verdict == Verdict.INSUFFICIENT else verdict != Verdict.DRIFT
-    test = {
-        "name": "error_rate",
-        "passed": passed,
-        "value": None if passed is None else float(row["statistic"]),
-        "threshold": float(row["threshold"]),
-    }
-    for event in calibration_events(
-        day_rows, [test], model_version=model_version, read_before=read_before
-    ):
-        yield event.model_copy(update={"kind": "drift", "stream": DAY_STREAM})
 
 
 def next_test_state(

@@ -10,7 +10,7 @@ from rlhf_pipeline.drift import DETECTORS
 # An enum, because Dagster checks members of a list while they are typed only if they are enums.
 _names = [(name, name) for name in DETECTORS]
 _DetectorName: Any = StrEnum("DetectorName", _names)  # type: ignore[misc]
-_DEFAULT: Any = ["rise_test", "ddm", "adwin", "hddm_a"]
+_DEFAULT: Any = ["sequential_test", "ddm", "adwin", "hddm_a"]
 
 
 class DetectorChoice(BaseModel):

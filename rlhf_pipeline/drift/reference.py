@@ -38,12 +38,21 @@ COLUMNS = {
     "completion_words": "str",
 }
 WORDS = {"prompt_words": "prompt", "completion_words": "completion"}  # column -> text
+# of the votes on the window's predictions
+VOTE_COLUMNS = {
+    "annotator_id": "str",
+    "comparison_id": "str",
+    "category": "str",
+    "expected_error": "float64",
+    "error": "float64",
+}
 MAX_EMBEDDINGS = 1000
 MAX_TEXTS = 1000  # prompts whose words are kept; all pairs of both windows' texts are compared
 # prefix of the reason for a missing test or picture, unless there are too few rows
 LEFT_OUT = "Left out: "
 FOLDER = "models/reference"  # below the home: where windows of registered reward models lie
 FRAME = "window.parquet"
+VOTES = "votes.parquet"
 EMBEDDINGS = "embeddings.npy"
 META = "window.json"
 
@@ -57,8 +66,9 @@ class Window:
     embedding_row (-1 = not embedded), score (of side a), prompt_words and completion_words (side
     a; as `hash_words` gives them, of one comparison per prompt). `embeddings`: (n, d) float32 of
     one completion per prompt. `not_embedded`: why there are none, unless there are too few rows.
-    `mixes`: what the votes consist of, ties and skips included. `words` names buckets of the
-    texts' words; it is not saved.
+    `mixes`: what the votes consist of, ties and skips included. `votes`: the single votes on the
+    predictions of a reference window (VOTE_COLUMNS), which detectors begin with. `words` names
+    buckets of the texts' words; it is not saved.
     """
 
     model_version: str
@@ -66,6 +76,7 @@ class Window:
     embeddings: Floats
     not_embedded: str | None = None
     mixes: Mixes = field(default_factory=dict)
+    votes: pd.DataFrame = field(default_factory=lambda: _cast_votes(pd.DataFrame()))
     words: Mapping[int, str] = field(default_factory=dict)
 
     def one_row_per_prompt(self) -> pd.DataFrame:
@@ -99,11 +110,14 @@ class Window:
     def load(cls, folder: Path) -> "Window":
         """Raises ArtefactError naming the folder if a file is missing, unreadable or changed."""
         try:
-            contents = {name: (folder / name).read_bytes() for name in (FRAME, EMBEDDINGS, META)}
+            contents = {
+                name: (folder / name).read_bytes() for name in (FRAME, VOTES, EMBEDDINGS, META)
+            }
             meta = json.loads(contents[META])
             if hashlib.sha256(contents[EMBEDDINGS]).hexdigest() != meta["embeddings_hash"]:
                 raise ValueError(f"{EMBEDDINGS} was changed since it was written")
             rows = pd.read_parquet(BytesIO(contents[FRAME]), **READ_OPTIONS)
+            votes = pd.read_parquet(BytesIO(contents[VOTES]), **READ_OPTIONS)
             embeddings = np.load(BytesIO(contents[EMBEDDINGS]), allow_pickle=False)
             if (len(rows), len(embeddings)) != (meta["n"], meta["n_embeddings"]):
                 raise ValueError(
@@ -114,6 +128,7 @@ class Window:
                 _cast_columns(rows),
                 embeddings,
                 mixes=meta["mixes"],
+                votes=_cast_votes(votes),
             )
         except Exception as cause:  # decoders raise anything on a damaged file
             raise ArtefactError(
@@ -122,8 +137,9 @@ class Window:
             ) from cause
 
     def _contents(self) -> dict[str, bytes]:
-        frame, embeddings = BytesIO(), BytesIO()
+        frame, votes, embeddings = BytesIO(), BytesIO(), BytesIO()
         self.rows.to_parquet(frame, index=False, **WRITE_OPTIONS)
+        self.votes.to_parquet(votes, index=False, **WRITE_OPTIONS)
         np.save(embeddings, self.embeddings.astype(np.float32), allow_pickle=False)
         meta = {
             "model_version": self.model_version,
@@ -134,6 +150,7 @@ class Window:
         }
         return {
             FRAME: frame.getvalue(),
+            VOTES: votes.getvalue(),
             EMBEDDINGS: embeddings.getvalue(),
             META: json.dumps(meta, sort_keys=True).encode(),
         }
@@ -195,6 +212,22 @@ def reference_window(
     )
     window = _build_window(model_version, rows, texts, embed, max_embeddings)
     return replace(window, mixes=mixes or {})
+
+
+def judge_votes(votes: pd.DataFrame, window: Window) -> pd.DataFrame:
+    """People's votes for a side of the window's comparisons, as errors of its predictions.
+
+    `votes`: annotator_id, comparison_id, category, choice.
+    """
+    p = votes["comparison_id"].map(window.rows.set_index("comparison_id")["p"])
+    is_judged = p.notna() & (p != 0.5) & votes["choice"].isin(["a", "b"])
+    rows, p = votes[is_judged], p[is_judged]
+    return _cast_votes(
+        rows.assign(
+            expected_error=np.minimum(p, 1 - p),
+            error=((p > 0.5) != (rows["choice"] == "a")).astype(float),
+        )
+    )
 
 
 def current_window(
@@ -280,6 +313,10 @@ def _build_window(
         )
     rows.loc[first, "embedding_row"] = np.arange(len(first))
     return Window(model_version, _cast_columns(rows), embeddings, words=words)
+
+
+def _cast_votes(votes: pd.DataFrame) -> pd.DataFrame:
+    return votes.reindex(columns=list(VOTE_COLUMNS)).astype(VOTE_COLUMNS).reset_index(drop=True)
 
 
 def _cast_columns(rows: pd.DataFrame) -> pd.DataFrame:

@@ -77,13 +77,6 @@ class WindowParams(Parameters):
         le=1,
         description="Rise of the error rate over the reference that counts as drift",
     )
-    haste_effect: float = Field(
-        default=0.1,
-        gt=0,
-        le=1,
-        description="Share of the day's votes cast much faster than their annotators usually do "
-        "that is a warning",
-    )
     n_bins: int = Field(
         default=10, ge=3, le=50, description="Quantile bins of the population stability index"
     )

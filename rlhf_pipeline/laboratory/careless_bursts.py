@@ -23,4 +23,5 @@ CARELESS_BURSTS = SteadyScenario(
     "careless_bursts",
     "ten bursts of 150 careless votes by 5 of 30 annotators",
     draw_bursts,
+    limit=0.08,
 )

@@ -38,6 +38,7 @@ def draw_cause_world(
         "newcomers": rng.uniform(0.3, 0.5),
         "carelessness": rng.uniform(0.2, 0.4),
         "mix": rng.uniform(0.4, 0.7),
+        "nothing": 0.0,
         "calibration": rng.uniform(1.8, 3.0),
     }
     # Careless annotators have no taste. Newcomers' taste is the opposite of everybody's, also where

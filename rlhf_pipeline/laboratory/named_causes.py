@@ -12,13 +12,14 @@ from rlhf_pipeline.records import CauseName, Interval
 from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_votes
 
 CAUSES = "Causes of noticed changes"
-PAIRS = tuple(combinations([name for name in NAMES if name != "calibration"], 2))
+# A mix that the model states right is no change, and chance is none.
+NAMED = [name for name in NAMES if name not in ("mix", "nothing")]
+PAIRS = tuple(combinations([name for name in NAMED if name != "calibration"], 2))
 TITLES: dict[CauseName, str] = {
     "taste": "the taste of everybody changes: .08 to .25 more errors",
     "category": "the taste in one category of 10 to 30 % turns round",
     "newcomers": "30 to 50 % of the votes come from newcomers of the opposite taste",
     "carelessness": "20 to 40 % of the annotators vote at random, in half of the worlds hastily",
-    "mix": "40 to 70 % of the prompts are of a harder category",
     "calibration": "stated log odds are 1.8 to 3 times as large, errors are not",
 }
 
@@ -47,7 +48,14 @@ class CauseScenario:
         drawn = draw_cause_world(self._causes(seed), seed)
         votes = draw_votes(drawn.world, seed)
         responses = find_responses(drawn.world, votes, seed, until=drawn.at)
-        after = [one for one in responses if one.seq > drawn.at and one.decision]
+        # that calibration tests fail too is no answer to another cause
+        after = [
+            one
+            for one in responses
+            if one.seq > drawn.at
+            and one.decision
+            and (one.reports_rise or drawn.largest == "calibration")
+        ]
         first = after[0] if after else None
         is_right = first is not None and first.cause == drawn.largest
         return Observation(
@@ -76,11 +84,13 @@ class CauseScenario:
 
 def _describe(response: Response) -> str:
     causes = response.causes.causes if response.causes else ()
-    likely = ", ".join(f"{one.name} {one.share:.0%}" for one in causes if one.share >= 0.1)
+    likely = ", ".join(
+        f"{one.name} {one.probability:.0%}" for one in causes if one.probability >= 0.1
+    )
     return f"{likely or response.cause}: {describe_response(response)}"
 
 
 SINGLE_CAUSES = tuple(
-    CauseScenario(f"cause_{name}", TITLES[name], 0.9, ((name,),)) for name in NAMES
+    CauseScenario(f"cause_{name}", TITLES[name], 0.85, ((name,),)) for name in NAMED
 )
-TWO_CAUSES = CauseScenario("two_causes", "two of five causes at one vote", 0.8, PAIRS)
+TWO_CAUSES = CauseScenario("two_causes", "two of four causes at one vote", 0.8, PAIRS)

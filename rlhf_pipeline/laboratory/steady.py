@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rlhf_pipeline.drift.report import DriftParams
 from rlhf_pipeline.laboratory.base import LabBar, LabClaim, Observation
 from rlhf_pipeline.laboratory.trigger_runs import describe_response, find_responses
 from rlhf_pipeline.records import Interval
@@ -20,45 +19,40 @@ LEAST_DAILY, MOST_DAILY = 60, 150  # votes
 
 @dataclass(frozen=True)
 class SteadyScenario:
-    """Retrainings per 1,000 votes of a world that `draw` makes with a random generator.
-
-    With `learns_rhythm`, votes of the first `rhythm_weeks` weeks teach the rhythm and do not count.
-    """
+    """Retrainings per 1,000 votes of a world that `draw` makes with a random generator."""
 
     name: str
     title: str
     draw: Callable[[np.random.Generator], VoteWorld]
-    learns_rhythm: bool = False
+    limit: float = 0.03
     group: str = NOTHING_HAPPENS
     unit: str = "false retrainings per 1,000 votes"
 
     @property
     def bar(self) -> LabBar:
-        return LabBar(limit=0.05, is_upper=True)
+        return LabBar(limit=self.limit, is_upper=True)
 
     def draw_world(self, seed: int) -> VoteWorld:
         return self.draw(np.random.default_rng([seed, 1]))
 
     def observe(self, seed: int) -> Observation:
         world = self.draw_world(seed)
-        weeks = DriftParams().rhythm_weeks if self.learns_rhythm else 0
-        n_learnt = 7 * weeks * world.votes_per_day
         responses = find_responses(world, draw_votes(world, seed), seed)
         claims = [
             LabClaim(
                 subject="change",
-                truth="none" if response.seq > n_learnt else "none (not counted)",
+                truth="none",
                 claim=describe_response(response),
                 is_right=False,
             )
             for response in responses
         ] or [LabClaim(subject="change", truth="none", claim="none", is_right=True)]
-        counted = [one for one in responses if one.decision and one.seq > n_learnt]
+        counted = [one for one in responses if one.decision]
         n_retrainings = sum(response.retrains for response in counted)
         return Observation(
             world=describe_world(world),
             claims=tuple(claims),
-            n_counted=world.n_votes - n_learnt,
+            n_counted=world.n_votes,
             n_counts=n_retrainings,
             n_others=len(counted) - n_retrainings,
         )

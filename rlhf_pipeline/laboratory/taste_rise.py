@@ -17,7 +17,7 @@ LARGE_RISE = ChangeScenario(
     "rise_of_10",
     "error rate rises by .10",
     partial(raise_rate, size=0.10),
-    within=500,
+    within=800,
     least_share=0.85,
 )
 SMALL_RISE = ChangeScenario(

@@ -1,16 +1,17 @@
 """Runs detection, causes and decisions over a world's votes, tick by tick as the loop does."""
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 from typing import NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from rlhf_pipeline.drift.causes import examine
-from rlhf_pipeline.drift.confirmation import DAY_STREAM, find_confirming_events
-from rlhf_pipeline.drift.stream import measure_level, scan
-from rlhf_pipeline.drift.vote_stream import mark_hasty_votes
-from rlhf_pipeline.laboratory.day_events import average_errors, find_day_events
+from rlhf_pipeline.drift.confirmation import find_confirming_events
+from rlhf_pipeline.drift.sequential_test import SequentialTest
+from rlhf_pipeline.drift.stream import scan
+from rlhf_pipeline.laboratory.day_events import find_day_events
 from rlhf_pipeline.records import (
     CauseName,
     ChangeCauses,
@@ -21,21 +22,18 @@ from rlhf_pipeline.records import (
     TriggerEvidence,
 )
 from rlhf_pipeline.retraining.triggers import (
-    LIKELY_NOTHING,
+    ASKING_REMEDIES,
     RETRAINING_REMEDIES,
     TriggerParams,
-    chance_of_nothing,
     decide,
     find_causes_of,
-    find_deadline,
+    is_left_to_people,
     is_miscalibration,
-    last_on_all_votes,
 )
 from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_reference
-from rlhf_pipeline.votes import NO_QUARANTINES, Quarantines
 
 VOTES_PER_TICK = 50  # RLHF_VOTES_PER_REQUEST
-CURRENT, EARLIER = "lab.reward_model@2", "lab.reward_model@1"
+MODEL = "lab.reward_model@1"
 # In a world 24 hours bring fewer votes than `min_new_votes`, so no cool-down is simulated.
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PARAMS = TriggerParams()
@@ -71,12 +69,11 @@ def find_responses(
     """All responses to a world's votes in their order, at the project's defaults; with `until`, up
     to the first retraining for a change confirmed after that vote. The last one may be undecided.
 
-    A retraining starts the streams of a new model, with a reference of its own; it errs as often as
-    the model before, and earlier votes only teach it rhythm and pace. A quarantine leaves votes
-    out. A refitted calibrator changes nothing, because it has seen few votes after the change, and
-    changes that wait for a person stay unanswered.
+    A retraining starts the stream of a new model, with a reference of its own; it errs as often as
+    the model before. A refitted calibrator changes nothing, because it has seen few votes after the
+    change, and people answer nothing that they are asked.
     """
-    run = TriggerRun(world, votes, seed)
+    run = TriggerRun(votes, partial(draw_reference, world, seed))
     found: list[Response] = []
     while (response := run.respond()) is not None:
         found.append(response)
@@ -109,42 +106,35 @@ def list_ticks(votes: pd.DataFrame) -> list[int]:
 class TriggerRun:
     """The votes of a world, and what the trigger has done about them so far."""
 
-    def __init__(self, world: VoteWorld, votes: pd.DataFrame, seed: int) -> None:
-        self._world, self._votes, self._seed = world, mark_hasty_votes(votes), seed
+    def __init__(self, votes: pd.DataFrame, draw_known: Callable[[int], pd.DataFrame]) -> None:
+        """`draw_known` makes the reference of the model after so many retrainings."""
+        self._votes, self._draw_known = votes, draw_known
         self._ticks = list_ticks(votes)
         self._n_retrained = 0
-        self._start = 0  # the last vote before the serving model's first
         self._fired = 0  # the last vote that the last fire knew
         self._answered = 0  # events up to this vote are answered
         self._left: LeftToPeople | None = None
-        self._quarantines = NO_QUARANTINES
         self._events: list[DriftEvent] = []
-        self._known: set[str] = set()  # answered events of the serving model
-        self._read()
+        self._read(start=0)
 
     def respond(self) -> Response | None:
         """The next response, carried out; None if none comes."""
         waiting: Response | None = None
         for tick in [tick for tick in self._ticks if tick > self._answered]:
             known = {event.event_id: event for event in self._events if event.seq <= tick}
-            confirming = find_confirming_events(list(known.values()), PARAMS)
+            own = [e for e in known.values() if not is_left_to_people(e, self._left, PARAMS)]
+            confirming = find_confirming_events(own, PARAMS)
             if not confirming:
                 continue
-            causes = None
-            # The loop examines all events; here only those whose causes decide.
-            examined = [event for event in confirming if event.stream != DAY_STREAM]
-            if (last := last_on_all_votes(examined)) is not None:
-                votes = self._own_votes[self._own_votes["seq"] <= tick]
-                known[last.event_id] = examine(last, votes, self._level)
-                causes = find_causes_of([known[last.event_id]], tick)
-                if causes is not None and chance_of_nothing(causes) > LIKELY_NOTHING:
-                    others = [event for event in examined if event is not last]
-                    is_due = tick >= find_deadline(confirming, PARAMS)
-                    for event in others if is_due else ():
-                        known[event.event_id] = examine(event, votes, self._level)
+            # the loop examines all events; here only the one whose causes decide
+            of_test = [e for e in confirming if e.detector == SequentialTest.name]
+            decisive = (of_test[:1] or confirming)[-1]
+            votes = self._own_votes[self._own_votes["seq"] <= tick]
+            known[decisive.event_id] = examine(decisive, votes, self._reference)
+            causes = find_causes_of([known[decisive.event_id]])
             decision = decide(
                 TriggerEvidence(
-                    champion=CURRENT,
+                    champion=MODEL,
                     open_events=tuple(known.values()),
                     held_events=(),
                     last_fired_at=None,
@@ -156,8 +146,8 @@ class TriggerRun:
                 PARAMS,
             )
             if decision.remedy == "dismiss":
-                self._known |= set(decision.event_ids)
-                self._events = [e for e in self._events if e.event_id not in self._known]
+                claimed = {*decision.event_ids}
+                self._events = [e for e in self._events if e.event_id not in claimed]
                 waiting = None
                 continue
             first = waiting or Response(tick, tick, None, causes, not is_miscalibration(confirming))
@@ -170,45 +160,22 @@ class TriggerRun:
 
     def _carry_out(self, decision: TriggerDecision, tick: int) -> None:
         self._answered = tick
-        self._known |= {event.event_id for event in self._events if event.seq <= tick}
-        self._left = None
         if decision.action == "fire":
-            self._fired = tick
-        else:
-            self._left = LeftToPeople(decision_id=0, seq=tick, is_answered=True)
+            self._fired, self._left = tick, None
         if decision.remedy in RETRAINING_REMEDIES:
-            self._start = tick
             self._n_retrained += 1
-            self._known = set()
-            self._read()
-        elif decision.quarantine is not None and decision.action == "fire":
-            first = decision.quarantine.from_seq
-            added = dict.fromkeys(decision.quarantine.annotator_ids, first)
-            self._quarantines = Quarantines(added | dict(self._quarantines.since))
-            self._read(since=first)
-        else:
-            self._events = [event for event in self._events if event.seq > tick]
+            self._read(start=tick)
+            return
+        if decision.remedy in ASKING_REMEDIES:
+            self._left = LeftToPeople(decision_id=1, seq=tick)
+        self._events = [event for event in self._events if event.seq > tick]
 
-    def _read(self, since: int = 0) -> None:
-        """Let the detectors read the votes on the serving model, and test each of its days. What
-        they find up to vote `since` is known already.
+    def _read(self, start: int) -> None:
+        """Let the detectors read the votes on the serving model, which begin after vote `start`,
+        and test each of its days.
         """
-        model = np.where(self._votes["seq"] > self._start, CURRENT, EARLIER)
-        votes = self._votes.assign(reward_model=model)
-        drawn = draw_reference(self._world, self._seed, self._n_retrained)
-        reference = average_errors(drawn)
-        p = drawn.drop_duplicates("published_id")["p"]
-        self._level = measure_level(pd.Series(reference), p)
-        found = scan(
-            votes,
-            model_version=CURRENT,
-            reference=self._level,
-            quarantines=self._quarantines,
-        )
-        self._own_votes = self._quarantines.drop(votes)
-        own = self._own_votes[self._own_votes["seq"] > self._start]
-        of_days = find_day_events(own, reference, self._ticks, CURRENT)
-        new = [event for event in found.events if event.seq >= since]
-        new += [event for event in of_days if event.seq > self._answered]
-        fresh = [event for event in new if event.event_id not in self._known]
-        self._events = sorted(fresh, key=lambda event: (event.seq, event.event_id))
+        self._own_votes = self._votes[self._votes["seq"] > start]
+        self._reference = self._draw_known(self._n_retrained)
+        found = scan(self._own_votes, model_version=MODEL, reference=self._reference)
+        of_days = find_day_events(self._own_votes, self._ticks, MODEL)
+        self._events = sorted([*found.events, *of_days], key=lambda e: (e.seq, e.event_id))

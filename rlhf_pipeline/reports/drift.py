@@ -10,7 +10,6 @@ import pandas as pd
 from rlhf_pipeline.calibration.group_calibration import UNKNOWN_CEILING
 from rlhf_pipeline.drift import DETECTORS
 from rlhf_pipeline.drift.choice import DetectorChoice
-from rlhf_pipeline.drift.stream import StreamWarning
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.intervals import wilson_bounds
 from rlhf_pipeline.records import DriftEvent, Interval, PromptCluster
@@ -41,7 +40,6 @@ MAX_DAY_LABELS, MAX_GAP_LABELS, MAX_DAY_LINES = 13, 10, 60  # more would be unre
 def chart_timeline(
     errors: pd.DataFrame,
     events: Sequence[DriftEvent] = (),
-    warnings: Sequence[StreamWarning] = (),
     *,
     models: Mapping[int, str] | None = None,
     noise_ceiling: Interval | None = None,
@@ -50,7 +48,7 @@ def chart_timeline(
     title: str = "Errors of the reward model in vote order",
 ) -> Chart:
     """The trailing error rate in vote order with its 95% band (votes taken one by one), and above
-    it a lane per detector with its warnings and drift.
+    it a lane per detector with its drift.
 
     `errors`: seq, day, error in any order. `models`: first seq -> label of every model that served;
     the rate restarts with each. `noise_ceiling` is an accuracy; its error is drawn as the best that
@@ -95,7 +93,6 @@ def chart_timeline(
             _signal_panel(
                 x,
                 [event for event in events if event.seq >= first],
-                [warning for warning in warnings if warning.seq >= first],
                 [*shade, *(border.model_copy(update={"label": ""}) for border in borders)],
             ),
             Panel(
@@ -154,13 +151,12 @@ def _mark_best_error(noise_ceiling: Interval | None) -> tuple[Mark, ...]:
 def _signal_panel(
     x: Axis,
     events: Sequence[DriftEvent],
-    warnings: Sequence[StreamWarning],
     marks: Sequence[Mark],
 ) -> Panel:
     """Draw a lane per detector, so signals at the same vote do not hide each other: the detectors
     chosen by default, or those with a signal if others have one.
     """
-    found = {e.detector for e in events if e.kind == "drift"} | {w.detector for w in warnings}
+    found = {e.detector for e in events if e.kind == "drift"}
     usual = DetectorChoice().chosen()
     shown = usual if found <= {*usual} else [name for name in DETECTORS if name in found]
     lanes = {name: i for i, name in enumerate([*shown, "calibration"])}
@@ -170,7 +166,6 @@ def _signal_panel(
         for lane in ["calibration" if event.kind == "calibration" else event.detector]
         if lane in lanes
     ]
-    warned = [(w.seq, lanes[w.detector]) for w in warnings if w.detector in lanes]
     since = [
         Mark(
             style="line", role="since", x=(event.change_seq or event.seq, event.seq), y=(lane, lane)
@@ -188,23 +183,14 @@ def _signal_panel(
         height=22 * len(lanes),
         marks=(*marks, *since),
         series=(
-            _build_signals("warned", "warning", warned),
-            _build_signals(
-                "fired",
-                "drift, with where the change is thought to begin",
-                [(event.seq, lane) for event, lane in fired],
+            Series(
+                style="triangles",
+                role="fired",
+                name="drift, with where the change is thought to begin",
+                x=to_numbers(event.seq for event, _ in fired),
+                y=to_numbers(lane for _, lane in fired),
             ),
         ),
-    )
-
-
-def _build_signals(role: Role, name: str, places: Sequence[tuple[int, int]]) -> Series:
-    return Series(
-        style="triangles",
-        role=role,
-        name=name,
-        x=to_numbers(seq for seq, _ in places),
-        y=to_numbers(lane for _, lane in places),
     )
 
 

@@ -60,7 +60,7 @@ SHORT_NAMES = {
     "error_rate": "error rate",
     "mean_length": "mean length",
     "mean_reward": "mean reward",
-    "rise_test": "rise test",
+    "sequential_test": "sequential",
     "hddm_a": "HDDM-A",
     "adwin": "ADWIN",
     "ddm": "DDM",

@@ -25,7 +25,6 @@ from rlhf_pipeline.drift.reliability import (
     reliability_of_reference,
 )
 from rlhf_pipeline.drift.spc import CHARTS, RULES, ControlChartParams, control_charts
-from rlhf_pipeline.drift.stream import StreamWarning
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.intervals import interval_of_mean
 from rlhf_pipeline.plugins import select_params
@@ -93,7 +92,6 @@ class DayEvidence:
         default_factory=lambda: pd.DataFrame({"seq": [], "day": [], "error": []})
     )
     events: Sequence[DriftEvent] = ()
-    warnings: Sequence[StreamWarning] = ()
     noise_ceiling: Interval | None = None
     by_group: Sequence[GroupCalibration] = ()
     over_time: Sequence[CalibrationWindow] | str = ()
@@ -167,7 +165,6 @@ def _collect_errors(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any
         else chart_timeline(
             errors,
             evidence.events,
-            evidence.warnings,
             noise_ceiling=evidence.noise_ceiling,
             day=evidence.day,
         ),

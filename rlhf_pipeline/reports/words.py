@@ -8,7 +8,7 @@ from rlhf_pipeline.records import Interval
 
 LABEL_WIDTH, LONGEST_LABEL = 24, 60  # characters; the second if the first gives equal names
 DISPLAY_NAMES = {
-    "rise_test": "rise test",
+    "sequential_test": "sequential test",
     "adwin": "ADWIN",
     "ddm": "DDM",
     "hddm_a": "HDDM-A",
@@ -18,12 +18,11 @@ DISPLAY_NAMES = {
     "ecdd": "ECDD",
     "cusum": "CUSUM",
     "page_hinkley": "Page–Hinkley",
-    "kswin": "KSWIN",
+    "stepd": "STEPD",
     "p_chart": "p-chart",
     "ewma": "EWMA chart",
     "western_electric": "Western Electric rules",
     "error_rate": "error rate against the reference",
-    "haste": "hasty votes",
     "ks": "Kolmogorov–Smirnov",
     "psi": "population stability",
     "mmd": "maximum mean discrepancy",
@@ -103,6 +102,7 @@ FIGURE_NAMES = {
     "n_after": "votes after",
     "error_before": "error rate before",
     "error_after": "error rate after",
+    "error_expected": "error rate expected",
     "error_rate": "error rate",
     "deviations": "standard deviations above the lowest rate",
     "value": "measured",

@@ -14,18 +14,13 @@ from rlhf_pipeline.drift.confirmation import (
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.records import DriftEvent, Record, TriggerDecision, TriggerEvidence
 from rlhf_pipeline.retraining.triggers import (
+    ASKING_REMEDIES,
     TriggerParams,
-    chance_of_nothing,
-    choose_calibration_remedy,
     choose_remedy,
     describe_probabilities,
     find_causes_of,
-    is_false_alarm,
     is_left_to_people,
-    is_miscalibration,
     list_own_events,
-    list_reasons_to_wait,
-    needs_people,
     replay,
 )
 
@@ -74,8 +69,6 @@ def check_conditions(inputs: Inputs) -> list[Condition]:
     """Every condition of `triggers.decide`: it fires if and only if none is unmet."""
     evidence, params = inputs
     since = None if evidence.last_fired_at is None else evidence.now - evidence.last_fired_at
-    left = evidence.left_to_people
-    waiting = left if left is not None and not left.is_answered else None
     return [
         Condition(
             name="champion",
@@ -84,12 +77,6 @@ def check_conditions(inputs: Inputs) -> list[Condition]:
             is_met=evidence.champion is not None,
         ),
         _check_confirmation(inputs),
-        Condition(
-            name="people",
-            required="no change that waits for a person",
-            actual="none" if waiting is None else f"that of decision {waiting.decision_id}",
-            is_met=waiting is None,
-        ),
         Condition(
             name="unfinished",
             required="no retraining that has not ended",
@@ -124,7 +111,7 @@ def list_events(inputs: Inputs) -> list[tuple[DriftEvent, str]]:
     def describe_role(event: DriftEvent) -> str:
         if event.model_version != evidence.champion:
             return "superseded"
-        if is_left_to_people(event, evidence, params):
+        if is_left_to_people(event, evidence.left_to_people, params):
             return "left to people"
         return "confirms" if event.event_id in confirming else "unconfirmed"
 
@@ -152,7 +139,7 @@ def _check_confirmation(inputs: Inputs) -> Condition:
     evidence, params = inputs
     own = list_own_events(evidence, params)
     confirming = find_confirming_events(own, params)
-    sources = event_sources(confirming or list_confirmers(own, params))
+    sources = event_sources(confirming or list_confirmers(own))
     found = "none"
     if sources:
         found = f"{len(sources)} detector{'s' * (len(sources) > 1)} ({', '.join(sources)})"
@@ -165,7 +152,7 @@ def _check_confirmation(inputs: Inputs) -> Condition:
     needed = params.confirmations
     return Condition(
         name="confirmations",
-        required=("the rise test, or " if params.rise_test_confirms else "")
+        required=("the sequential test, or " if params.sequential_test_confirms else "")
         + f"{needed} detector{'s' * (needed > 1)} within {params.confirmation_window:,} votes"
         + (
             f", or calibration tests that fail on {params.calibration_days} days of a week"
@@ -179,40 +166,33 @@ def _check_confirmation(inputs: Inputs) -> Condition:
 
 def _check_cause(inputs: Inputs) -> Iterator[Condition]:
     evidence, params = inputs
-    own = list_own_events(evidence, params)
-    confirming = find_confirming_events(own, params)
-    causes = find_causes_of(confirming, evidence.max_seq) if params.respond_to_causes else None
-    only_calibration = bool(confirming) and is_miscalibration(confirming)
-    remedy = (
-        choose_calibration_remedy(causes, params)
-        if only_calibration
-        else choose_remedy(causes, params)
-    )
-    yield Condition(
-        name="cause",
-        required="a change that needs no person",
-        actual="not examined" if causes is None else causes.causes[0].name,
-        is_met=None if causes is None else not needs_people(remedy, params),
-    )
-    if causes is not None and not only_calibration:
+    confirming = find_confirming_events(list_own_events(evidence, params), params)
+    causes = find_causes_of(confirming) if params.respond_to_causes else None
+    if causes is None:
         yield Condition(
-            name="rise",
-            required=f"errors that still seem higher {params.max_cause_votes:,} votes later",
-            actual=f"probability that they are not: {chance_of_nothing(causes):.0%}",
-            is_met=not is_false_alarm(confirming, evidence.max_seq, params),
+            name="cause",
+            required="a cause that needs no person",
+            actual="not examined",
+            is_met=None,
         )
+        return
+    remedy = choose_remedy(confirming, causes, evidence.max_seq, params)
     yield Condition(
         name="certainty",
-        required=f"the remedy is right with probability {params.min_certainty:.0%} or more, and "
-        f"whether annotators are the cause is {params.min_annotator_certainty:.0%} certain; or "
-        f"{params.max_cause_votes:,} votes have arrived since the confirmation "
-        f"({2 * params.max_cause_votes:,} if annotators may be the cause)",
-        actual="not examined" if causes is None else describe_probabilities(causes),
-        is_met=None
-        if causes is None
-        else only_calibration
-        or not list_reasons_to_wait(causes, confirming, evidence.max_seq, params),
+        required=f"one cause is {params.min_certainty:.0%} probable, or "
+        f"{params.max_cause_votes:,} votes have arrived since the confirmation",
+        actual=describe_probabilities(causes),
+        is_met=remedy is not None,
     )
+    if remedy is not None:
+        top = causes.causes[0].name
+        needs_nobody = remedy != "dismiss" and remedy not in ASKING_REMEDIES
+        yield Condition(
+            name="cause",
+            required="a rise of errors that needs no person",
+            actual=top,
+            is_met=needs_nobody,
+        )
 
 
 def _compare(decision: TriggerDecision, again: TriggerDecision) -> Iterator[str]:

@@ -20,6 +20,7 @@ CAUSES: dict[CauseName, str] = {
     "carelessness": "careless annotators",
     "mix": "a changed mix of votes",
     "calibration": "stated confidence that no longer fits",
+    "nothing": "chance",
 }
 # of a remedy: what runs, and what has been done once it succeeded
 TASKS: dict[Remedy | None, tuple[str, str]] = {
@@ -58,8 +59,8 @@ def describe_action(decision: TriggerDecision) -> str:
 
 
 def summarise_decision(decision: TriggerDecision, answered_by: int | None = None) -> str:
-    """One clause for the cause and one for what became of it: "a change in everybody's taste,
-    94% of the added errors; retrained".
+    """One clause for the cause and one for what became of it: "a change in everybody's taste
+    (probability 97%); retrained".
     """
     if decision.actor is not None:
         cause = "decided by a person"
@@ -73,18 +74,13 @@ def summarise_decision(decision: TriggerDecision, answered_by: int | None = None
 
 
 def describe_cause(causes: ChangeCauses) -> str:
-    """The likeliest cause, its share of the rise, and how probable it is that it explains most."""
+    """The likeliest cause with its probability."""
     first = causes.causes[0]
     words = CAUSES[first.name]
-    if first.name == "category" and first.evidence.get("category"):
+    if first.name == "category":
         words = f"a change in category {first.evidence['category']}"
-    if first.name != "calibration":
-        words += f", {format_estimate(first.share)} of the added errors"
-    if first.probability is not None:
-        words += f" (probability {format_estimate(first.probability)})"
-        if first.probability < 0.5:
-            words = f"no clear cause; the likeliest is {words}"
-    return words
+    words += f" (probability {format_estimate(first.probability)})"
+    return words if first.probability >= 0.5 else f"no clear cause; the likeliest is {words}"
 
 
 def read_causes(decision: TriggerDecision) -> ChangeCauses | None:

@@ -2,26 +2,26 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field
 
-from rlhf_pipeline.drift.cause_evidence import MIN_SECOND_SHARE
-from rlhf_pipeline.drift.causes import CAUSE_VOTES, list_causes
+from rlhf_pipeline.drift.causes import CAUSE_VOTES, LIKELY, read_causes
 from rlhf_pipeline.drift.confirmation import (
-    RISE_TEST,
     ConfirmationParams,
     estimate_change_seq,
     event_sources,
     find_confirming_events,
     list_confirmers,
 )
+from rlhf_pipeline.drift.sequential_test import SequentialTest
 from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.intervals import format_estimate
 from rlhf_pipeline.records import (
-    Cause,
     CauseName,
     ChangeCauses,
     DriftEvent,
+    LeftToPeople,
     Quarantine,
     Remedy,
     TriggerDecision,
@@ -42,39 +42,22 @@ class TriggerParams(ConfirmationParams):
         default=True,
         description="Answer a change by its cause; false = every confirmed change retrains",
     )
-    asks_people: bool = Field(
-        default=False,
-        description="A quarantine of careless annotators waits for a person (`rlhf triggers "
-        "answer`); false = it begins at once. Two tastes always wait",
-    )
-    min_cause_share: float = Field(
-        default=0.5,
-        ge=0,
-        le=1,
-        description="Share of the rise that a cause must explain for its remedy; below it, the "
-        "change retrains",
-    )
     min_certainty: float = Field(
-        default=0.6,
+        default=0.9,
         ge=0,
         le=1,
-        description="Probability that the remedy is that of the main cause; below it, the decision "
-        "waits for more votes; 0 = decide at once",
-    )
-    min_annotator_certainty: float = Field(
-        default=0.93,
-        ge=0,
-        le=1,
-        description="Probability that careless annotators or newcomers are behind the change, or "
-        "are not; below it, the decision waits too",
+        description="Probability of a cause from which its remedy is chosen; below it, the "
+        "decision waits for more votes; 0 = decide at once",
     )
     max_cause_votes: int = Field(
-        default=400,
+        default=500,
         ge=0,
-        le=CAUSE_VOTES // 2,
-        description="Votes after the confirmation at which an unclear cause is answered as it "
-        "stands, or dismissed if probably nothing rose; twice as many where careless annotators "
-        "or newcomers may be behind it",
+        le=CAUSE_VOTES,
+        description="Votes after the confirmation for which an unclear cause is waited for",
+    )
+    unclear_cause: Literal["retrain", "hold"] = Field(
+        default="retrain",
+        description="What follows on a cause that is still unclear then: `hold` waits for a person",
     )
 
 
@@ -85,11 +68,12 @@ REMEDIES: dict[CauseName, Remedy] = {
     "calibration": "refit_calibrator",
     "carelessness": "quarantine",
     "newcomers": "report_two_tastes",
+    "nothing": "dismiss",
 }
 # These train a policy.
 RETRAINING_REMEDIES: frozenset[Remedy] = frozenset({"retrain", "retrain_category", "reweight"})
-# These leave votes out, at once or once a person agrees.
-ANNOTATOR_REMEDIES: frozenset[Remedy] = frozenset({"quarantine", "report_two_tastes"})
+# These would leave out people's votes, or count them less: a person decides.
+ASKING_REMEDIES: frozenset[Remedy | None] = frozenset({"quarantine", "report_two_tastes"})
 # After these, pairs and drift reports are made anew, and no model is fitted.
 RECOMPUTING_REMEDIES: frozenset[Remedy | None] = frozenset({"quarantine", "lift_quarantine"})
 # Only these find that votes before the change follow another taste.
@@ -98,74 +82,110 @@ _MEANING: dict[Remedy, str] = {
     "retrain_category": "retrain; votes before the change count less in category {category}",
     "reweight": "fit and train again on all votes; no vote counts less",
     "refit_calibrator": "fit the calibrator again",
-    "quarantine": "votes of careless annotators are left out: {named}",
-    "report_two_tastes": "newcomers with another taste: {named}",
+    "quarantine": "a person decides whether votes of careless annotators are left out: {named}",
+    "report_two_tastes": "a person decides about newcomers with another taste: {named}",
+    "dismiss": "dismissed as a false alarm",
 }
 SHOWN_NAMES = 10
-LIKELY_NOTHING = 0.5  # probability above which a confirmed change is a false alarm
-LIKELY_CARELESS = 0.5  # probability above which an annotator is named
+LEAST_PEOPLE = 0.7  # of the usual effective number of annotators, who show a change of taste
 
 
 def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> TriggerDecision:
-    """Fire if the champion's events confirm a change, it needs no person, and nothing objects now;
-    otherwise hold, with every reason. While its cause is unclear and few votes have come since, the
-    change is held too.
+    """Fire if the champion's events confirm a change, its remedy needs no person, and nothing
+    objects now; otherwise hold, with every reason.
 
     Open events count the same as those held by earlier decisions, so a change detected during a
     cool-down fires when it is over, without a new event. Events of a former champion never fire. A
-    change that waits for people is held once; neither its events count any more nor those of the
-    `confirmation_window` after it, and until a person answers, nothing else fires. The decision's
+    change that is left to people is asked about once: neither its events count any more nor those
+    of the `confirmation_window` after it, and other changes are answered meanwhile. The decision's
     `evidence` holds all its inputs, from which `replay` makes it again.
     """
     params = params or TriggerParams()
-    events = _distinct_events((*evidence.open_events, *evidence.held_events))
     own = list_own_events(evidence, params)
     confirmed = find_confirming_events(own, params)
-    if is_false_alarm(confirmed, evidence.max_seq, params):
-        return _dismiss(evidence, params, own, confirmed)
-    objections = _list_objections(evidence, own, confirmed, params)
-    stale = [e for e in events if e.model_version != evidence.champion]
-    causes = find_causes_of(confirmed, evidence.max_seq) if params.respond_to_causes else None
-    remedy = choose_remedy(causes, params)
-    if params.respond_to_causes and confirmed and is_miscalibration(confirmed):
-        remedy = choose_calibration_remedy(causes, params)
-    elif causes is not None and not objections:
-        objections = list_reasons_to_wait(causes, confirmed, evidence.max_seq, params)
-    waits = needs_people(remedy, params)
-    is_named = not objections and remedy in ANNOTATOR_REMEDIES
-    named = name_annotators(causes, confirmed) if causes and is_named else None
+    causes = find_causes_of(confirmed) if params.respond_to_causes else None
+    remedy = choose_remedy(confirmed, causes, evidence.max_seq, params) if confirmed else None
+    objections = list_objections(evidence, own, confirmed, params)
+    asked = find_open_question(evidence) if remedy in ASKING_REMEDIES else None
+    if asked is not None:
+        remedy = "dismiss"
+    if remedy == "dismiss":
+        objections = []  # nothing runs, so neither a cool-down nor too few votes matter
+    elif confirmed and remedy is None and not objections:
+        objections = [describe_wait(confirmed, causes, evidence.max_seq, params)]
+    if objections:
+        remedy = None
+    named = name_annotators(causes, confirmed) if causes and remedy in ASKING_REMEDIES else None
+    category = str(causes.causes[0].evidence.get("category")) if causes else None
+    fires = remedy is not None and remedy != "dismiss" and remedy not in ASKING_REMEDIES
     reasons = [
-        *_describe_superseded(stale, evidence.champion),
+        *_describe_superseded(evidence),
         *(objections or [_describe_confirmation(confirmed)]),
+        *([causes.summary] if causes and not objections else []),
     ]
-    if causes is not None and not objections:
-        reasons.append(causes.summary)
-    if remedy != "retrain" and not objections:
-        reasons.append(
-            _MEANING[remedy].format(category=_category_of(causes), named=_describe_named(named))
-        )
-    if waits and not objections:
-        reasons.append("nothing runs until a person answers: `rlhf triggers answer`")
-    involved = (
-        evidence.open_events
-        if objections
-        else _distinct_events((*evidence.open_events, *confirmed))
-    )
-    fires = not objections and not waits
-    changes_taste = fires and remedy in CHANGES_TASTE
+    if asked is not None:
+        reasons.append(f"decision {asked} asks a person about it already")
+    elif remedy in _MEANING:
+        reasons.append(_MEANING[remedy].format(category=category, named=_describe_named(named)))
+    involved = evidence.open_events if remedy is None else (*evidence.open_events, *confirmed)
     return TriggerDecision(
         action="fire" if fires else "hold",
         reasons=tuple(reasons),
-        event_ids=tuple(event.event_id for event in involved),
+        event_ids=tuple(
+            e.event_id for e in (confirmed if remedy == "dismiss" else _distinct_events(involved))
+        ),
         evidence=_collect_evidence(evidence, params, own, confirmed)
         | ({"causes": causes.model_dump(mode="json")} if causes else {})
-        | ({"category": _category_of(causes)} if remedy == "retrain_category" else {})
+        | ({"category": category} if remedy == "retrain_category" else {})
         | ({"quarantine": named.model_dump(mode="json")} if named else {}),
-        change_seq=estimate_change_seq(confirmed) if changes_taste else None,
+        change_seq=estimate_change_seq(confirmed) if fires and remedy in CHANGES_TASTE else None,
         decided_at=evidence.now,
         state="pending" if fires else "held",
-        remedy=None if objections else remedy,
+        remedy=remedy,
     )
+
+
+def choose_remedy(
+    confirmed: Sequence[DriftEvent],
+    causes: ChangeCauses | None,
+    max_seq: int,
+    params: TriggerParams,
+) -> Remedy | None:
+    """The remedy of a confirmed change; None while its cause is unclear.
+
+    A sure cause has its own. At the deadline, likely chance and what is no rise are dismissed, a
+    person is asked about people if they are the likeliest cause, and any other unclear cause
+    retrains, or holds as `unclear_cause` says. Without causes the change retrains; where only
+    calibration tests fail, the calibrator is fitted again.
+    """
+    if is_miscalibration(confirmed):
+        return "refit_calibrator"
+    if causes is None:
+        return "retrain"
+    top = causes.causes[0]
+    is_late = max_seq >= find_deadline(confirmed, params)
+    if top.name != "nothing" and is_sure(causes, params):
+        return REMEDIES[top.name]
+    if not is_late:  # a rise needs time to show, as carelessness does
+        return None
+    if top.name == "nothing" or causes.rise.low <= 0:
+        return "dismiss"
+    if REMEDIES[top.name] in ASKING_REMEDIES:
+        return REMEDIES[top.name]
+    return None if params.unclear_cause == "hold" else "retrain"
+
+
+def is_sure(causes: ChangeCauses, params: TriggerParams) -> bool:
+    """Whether the likeliest cause, or another of those that retrain as well, is certain enough.
+
+    While few people vote, a change of everybody's taste and a session of careless annotators look
+    alike.
+    """
+    top = causes.causes[0]
+    if REMEDIES[top.name] not in RETRAINING_REMEDIES:
+        return top.probability >= params.min_certainty
+    retrains = [c.probability for c in causes.causes if REMEDIES[c.name] in RETRAINING_REMEDIES]
+    return causes.people >= LEAST_PEOPLE and sum(retrains) >= params.min_certainty
 
 
 def find_unclear_change(
@@ -178,86 +198,38 @@ def find_unclear_change(
     cool-down or for new votes keeps no model back, as that can take as long as they like.
     """
     params = params or TriggerParams()
-    left = evidence.left_to_people
-    if not params.respond_to_causes or (left is not None and not left.is_answered):
-        return None
     confirmed = find_confirming_events(list_own_events(evidence, params), params)
-    causes = find_causes_of(confirmed, evidence.max_seq)
-    if causes is None or is_miscalibration(confirmed):
+    causes = find_causes_of(confirmed) if params.respond_to_causes else None
+    if not confirmed or causes is None or evidence.max_seq >= find_deadline(confirmed, params):
         return None
-    return "; ".join(list_reasons_to_wait(causes, confirmed, evidence.max_seq, params)) or None
-
-
-def _dismiss(
-    evidence: TriggerEvidence,
-    params: TriggerParams,
-    own: Sequence[DriftEvent],
-    confirmed: Sequence[DriftEvent],
-) -> TriggerDecision:
-    """Hold, and claim the confirming events for good: they count no more, others do."""
-    causes = find_causes_of(confirmed, evidence.max_seq)
-    assert causes is not None
-    n_later = causes.until_seq - find_deadline(confirmed, params) + params.max_cause_votes
-    events = (*evidence.open_events, *evidence.held_events)
-    stale = [event for event in events if event.model_version != evidence.champion]
-    return TriggerDecision(
-        action="hold",
-        reasons=(
-            *_describe_superseded(stale, evidence.champion),
-            _describe_confirmation(confirmed),
-            f"dismissed as a false alarm: {n_later:,} votes later it is "
-            f"{chance_of_nothing(causes):.0%} likely that errors have not become more frequent",
-        ),
-        event_ids=tuple(event.event_id for event in confirmed),
-        evidence=_collect_evidence(evidence, params, own, confirmed)
-        | {"causes": causes.model_dump(mode="json")},
-        decided_at=evidence.now,
-        state="held",
-        remedy="dismiss",
-    )
+    if choose_remedy(confirmed, causes, evidence.max_seq, params) is not None:
+        return None
+    return describe_wait(confirmed, causes, evidence.max_seq, params)
 
 
 def list_own_events(evidence: TriggerEvidence, params: ConfirmationParams) -> list[DriftEvent]:
     """The events of the champion, in vote order, without those of a change left to people."""
-    events = _distinct_events((*evidence.open_events, *evidence.held_events))
     return [
         event
-        for event in events
+        for event in _distinct_events((*evidence.open_events, *evidence.held_events))
         if event.model_version == evidence.champion
-        and not is_left_to_people(event, evidence, params)
+        and not is_left_to_people(event, evidence.left_to_people, params)
     ]
 
 
 def is_left_to_people(
-    event: DriftEvent, evidence: TriggerEvidence, params: ConfirmationParams
+    event: DriftEvent, left: LeftToPeople | None, params: ConfirmationParams
 ) -> bool:
     """Whether the event is a further sign of the change that was left to people."""
-    left = evidence.left_to_people
     if left is None or event.seq >= left.seq + params.confirmation_window:
         return False
     return left.reread_from is None or event.detected_at < left.reread_from
 
 
-def choose_remedy(causes: ChangeCauses | None, params: TriggerParams) -> Remedy:
-    """The remedy of the likeliest cause; a cause that explains too little of the rise retrains, as
-    an unknown one does, and so does carelessness of everybody or of nobody in particular.
-    """
-    if causes is None or causes.causes[0].share < params.min_cause_share:
-        return "retrain"
-    remedy = REMEDIES[causes.causes[0].name]
-    if remedy == "quarantine" and not name_careless(causes.causes[0]):
-        return "retrain"
-    return remedy
-
-
-def choose_calibration_remedy(causes: ChangeCauses | None, params: TriggerParams) -> Remedy:
-    """The remedy where calibration tests fail for days and no detector reports a rise: that of a
-    clear cause, or else the calibrator is fitted again, which loses nothing.
-    """
-    if causes is None or causes.causes[0].share < params.min_cause_share:
-        return "refit_calibrator"
-    remedy = choose_remedy(causes, params)
-    return remedy if is_clear(causes, remedy, params) else "refit_calibrator"
+def find_open_question(evidence: TriggerEvidence) -> int | None:
+    """The decision about annotators that waits for a person's answer."""
+    left = evidence.left_to_people
+    return None if left is None or left.is_answered else left.decision_id
 
 
 def is_miscalibration(confirmed: Sequence[DriftEvent]) -> bool:
@@ -265,177 +237,45 @@ def is_miscalibration(confirmed: Sequence[DriftEvent]) -> bool:
     return all(event.kind == "calibration" for event in confirmed)
 
 
-def needs_people(remedy: Remedy, params: TriggerParams) -> bool:
-    """Whether the remedy waits for a person's answer."""
-    if remedy == "quarantine":
-        return params.asks_people
-    return remedy == "report_two_tastes"
-
-
 def name_annotators(causes: ChangeCauses, confirmed: Sequence[DriftEvent]) -> Quarantine | None:
-    """Whom a quarantine leaves out, by the likeliest cause, and from which vote on; None where it
-    names nobody.
-    """
-    cause = causes.causes[0]
-    names = (
-        name_careless(cause)
-        if cause.name == "carelessness"
-        else tuple(cause.evidence.get("annotator_ids", ()))
-    )
+    """Whose votes a person decides about, and from which vote on; None where nobody is named."""
+    names = causes.causes[0].evidence.get("annotator_ids", ())
     start = estimate_change_seq(confirmed)
     start = causes.change_seq if start is None else start
-    return Quarantine(annotator_ids=names, from_seq=start) if names else None
+    return Quarantine(annotator_ids=tuple(names), from_seq=start) if names else None
 
 
-def name_careless(cause: Cause) -> tuple[str, ...]:
-    """The annotators who are likely careless and err more often than expected. Nobody, where that
-    is more than half of those who voted around the change, or who cast more than half of the votes
-    before it (after it, where there are none before): then everybody has changed.
-    """
-    evidence = cause.evidence
-    found = [
-        one
-        for one in evidence["each"]
-        if one["n_votes"]
-        and one["probability"] > LIKELY_CARELESS
-        and one["error"] > one["expected_error"]
-    ]
-    n_votes = sum(one["n_votes_before"] for one in found)
-    n_of_all = evidence["n_votes_of_all_before"]
-    share = n_votes / n_of_all if n_of_all else evidence["share_of_votes"]
-    if 2 * len(found) > evidence["n_active"] or share > 0.5:
-        return ()
-    return tuple(one["annotator_id"] for one in found)
-
-
-def find_causes_of(confirmed: Sequence[DriftEvent], max_seq: int) -> ChangeCauses | None:
-    """The causes found with the last confirming event, of all votes or else of one category, in the
-    votes up to `max_seq`.
-    """
-    explained = last_on_all_votes([event for event in confirmed if "causes" in event.evidence])
-    if explained is None:
-        return None
-    first, *later = list_causes(explained)
-    return [first, *(causes for causes in later if causes.until_seq <= max_seq)][-1]
-
-
-def last_on_all_votes(events: Sequence[DriftEvent]) -> DriftEvent | None:
-    """The last event of the stream of all votes, or else of any stream."""
-    of_all = [event for event in events if event.stream == "errors"]
-    return next(reversed(of_all or list(events)), None)
-
-
-def list_reasons_to_wait(
-    causes: ChangeCauses,
-    confirmed: Sequence[DriftEvent],
-    max_seq: int,
-    params: TriggerParams,
-) -> list[str]:
-    """Why the change is not answered yet: its cause is unclear, and further votes may show it."""
-    n_missing = find_deadline(confirmed, params) - max_seq
-    remedy = choose_remedy(causes, params)
-    if leaves_annotators_unclear(causes, remedy, params):
-        n_missing += params.max_cause_votes
-    if n_missing <= 0:
-        return _wait_for_a_rise(causes, confirmed, max_seq, params)
-    if is_clear(causes, remedy, params):
-        return []
-    return [
-        f"cause not clear yet ({describe_probabilities(causes)}): answered as it stands after "
-        f"{n_missing} more votes"
-    ]
-
-
-def _wait_for_a_rise(
-    causes: ChangeCauses,
-    confirmed: Sequence[DriftEvent],
-    max_seq: int,
-    params: TriggerParams,
-) -> list[str]:
-    """Probably nothing rose, but the votes that would show it are not examined yet: those after a
-    later event, or those since the last report. If that takes as many votes again, no report comes.
-    """
-    if chance_of_nothing(causes) <= LIKELY_NOTHING:
-        return []
-    shown_by = params.max_cause_votes + max(
-        event.seq for event in confirmed if "causes" in event.evidence
-    )
-    if causes.until_seq >= shown_by or max_seq >= shown_by + params.max_cause_votes:
-        return []
-    return [
-        f"probably nothing rose ({chance_of_nothing(causes):.0%}): dismissed unless votes up to "
-        f"{shown_by} show a rise"
-    ]
+def find_causes_of(confirmed: Sequence[DriftEvent]) -> ChangeCauses | None:
+    """The causes of the change that the sequential test dates, else of the last event with any."""
+    explained = [event for event in confirmed if "causes" in event.evidence]
+    of_test = [event for event in explained if event.detector == SequentialTest.name]
+    return read_causes((of_test[:1] or explained)[-1]) if explained else None
 
 
 def find_deadline(confirmed: Sequence[DriftEvent], params: TriggerParams) -> int:
     """The vote at which a confirmed change is answered, however unclear its cause."""
-    rises = [event.seq for event in confirmed if event.detector == RISE_TEST]
-    return min(rises or [confirmed[-1].seq]) + params.max_cause_votes
+    of_test = [event.seq for event in confirmed if event.detector == SequentialTest.name]
+    return min(of_test or [confirmed[-1].seq]) + params.max_cause_votes
 
 
-def is_false_alarm(confirmed: Sequence[DriftEvent], max_seq: int, params: TriggerParams) -> bool:
-    """Whether `max_cause_votes` further votes show of each event that probably nothing rose."""
-    if not params.respond_to_causes or not params.max_cause_votes or is_miscalibration(confirmed):
-        return False
-    examined = [event for event in confirmed if "causes" in event.evidence]
-    return bool(examined) and all(
-        causes is not None
-        and causes.until_seq >= event.seq + params.max_cause_votes
-        and chance_of_nothing(causes) > LIKELY_NOTHING
-        for event in examined
-        for causes in (find_causes_of([event], max_seq),)
-    )
-
-
-def chance_of_nothing(causes: ChangeCauses) -> float:
-    """The probability that none of the causes is at work; 0 where it was not computed."""
-    known = [cause.probability for cause in causes.causes if cause.probability is not None]
-    return max(0.0, 1 - sum(known)) if known else 0.0
-
-
-def is_clear(causes: ChangeCauses, chosen: Remedy, params: TriggerParams) -> bool:
-    """Whether the chosen remedy is likely right: that of the main cause, or, where the likeliest
-    one explains too little of the rise, no matter about annotators. Causes without probabilities
-    count as clear.
-    """
-    likeliest = causes.causes[0]
-    if all(cause.probability is None for cause in causes.causes):
-        return True
-    of_remedy = 0.0
-    for cause in causes.causes:
-        remedy = REMEDIES[cause.name]
-        if likeliest.share < params.min_cause_share:
-            is_right = remedy not in ANNOTATOR_REMEDIES
-        else:
-            is_right = remedy == chosen
-        of_remedy += (cause.probability or 0.0) * is_right
-    return of_remedy >= params.min_certainty and not leaves_annotators_unclear(
-        causes, chosen, params
-    )
-
-
-def leaves_annotators_unclear(causes: ChangeCauses, chosen: Remedy, params: TriggerParams) -> bool:
-    """Whether the chosen remedy may be wrong about who is behind the change: careless annotators or
-    newcomers, or everybody. It is not, where no cause has a probability.
-    """
-    of_others = 0.0
-    for cause in causes.causes:
-        if (REMEDIES[cause.name] in ANNOTATOR_REMEDIES) != (chosen in ANNOTATOR_REMEDIES):
-            of_others += cause.probability or 0.0
-    return 1 - of_others < params.min_annotator_certainty
+def describe_wait(
+    confirmed: Sequence[DriftEvent],
+    causes: ChangeCauses | None,
+    max_seq: int,
+    params: TriggerParams,
+) -> str:
+    """Why a confirmed change has no remedy yet."""
+    n_missing = find_deadline(confirmed, params) - max_seq
+    likely = describe_probabilities(causes) if causes else "not examined"
+    if n_missing <= 0:
+        return f"cause not clear ({likely}): a person decides, as `unclear_cause` is hold"
+    return f"cause not clear yet ({likely}): decided after {n_missing:,} more votes"
 
 
 def describe_probabilities(causes: ChangeCauses) -> str:
-    """The likely causes: how probable it is that each explains most."""
-    likely = [cause for cause in causes.causes if (cause.probability or 0) >= MIN_SECOND_SHARE]
-    return ", ".join(f"{cause.name} {cause.probability:.0%}" for cause in likely) or "none likely"
-
-
-def _category_of(causes: ChangeCauses | None) -> str | None:
-    if causes is None or causes.causes[0].name != "category":
-        return None
-    return str(causes.causes[0].evidence["category"])
+    """The likely causes, with their probabilities."""
+    likely = [cause for cause in causes.causes if cause.probability >= LIKELY]
+    return ", ".join(f"{cause.name} {format_estimate(cause.probability)}" for cause in likely)
 
 
 def _describe_named(named: Quarantine | None) -> str:
@@ -461,7 +301,7 @@ def replay(decision: TriggerDecision) -> TriggerDecision:
     return decide(TriggerEvidence.model_validate(looked_at), TriggerParams.model_validate(params))
 
 
-def _list_objections(
+def list_objections(
     evidence: TriggerEvidence,
     own: Sequence[DriftEvent],
     confirmed: Sequence[DriftEvent],
@@ -471,12 +311,6 @@ def _list_objections(
     if evidence.champion is None:
         return ["there is no champion reward model to retrain"]
     found = []
-    left = evidence.left_to_people
-    if left is not None and not left.is_answered:
-        found.append(
-            f"the change of decision {left.decision_id} waits for a person: `rlhf triggers answer "
-            f"{left.decision_id}`"
-        )
     if evidence.n_unfinished:
         found.append(f"{_count(evidence.n_unfinished, 'earlier retraining decision')} not finished")
     if evidence.n_ordered:
@@ -501,7 +335,7 @@ def _list_objections(
 
 
 def _describe_unconfirmed(own: Sequence[DriftEvent], params: TriggerParams) -> str:
-    sources = event_sources(list_confirmers(own, params))
+    sources = event_sources(list_confirmers(own))
     if not sources:
         return (
             "unconfirmed: calibration tests alone failed; the calibrator is fitted again once they "
@@ -526,11 +360,15 @@ def _describe_confirmation(confirmed: Sequence[DriftEvent]) -> str:
     )
 
 
-def _describe_superseded(stale: Sequence[DriftEvent], champion: str | None) -> list[str]:
-    if not stale or champion is None:
+def _describe_superseded(evidence: TriggerEvidence) -> list[str]:
+    events = _distinct_events((*evidence.open_events, *evidence.held_events))
+    stale = [event for event in events if event.model_version != evidence.champion]
+    if not stale or evidence.champion is None:
         return []
     models = ", ".join(sorted({event.model_version for event in stale}))
-    return [f"superseded: {_count(len(stale), 'event')} of {models}, champion is {champion}"]
+    return [
+        f"superseded: {_count(len(stale), 'event')} of {models}, champion is {evidence.champion}"
+    ]
 
 
 def _count(n: int, noun: str) -> str:

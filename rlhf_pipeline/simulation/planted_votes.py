@@ -1,12 +1,13 @@
 """Turns the votes of a known world into comparisons, predictions, votes and a reference window."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, date, datetime, time, timedelta
 
 import numpy as np
 import pandas as pd
 
-from rlhf_pipeline.drift.reference import Window, reference_window
+from rlhf_pipeline.drift.reference import Window, judge_votes, reference_window
 from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, check_frame
 from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote
 from rlhf_pipeline.simulation.vote_worlds import FIRST_DAY
@@ -110,7 +111,18 @@ def build_reference(votes: pd.DataFrame, reward_model: str) -> Window:
     )
     score_a = np.log(p / (1 - p))
     scores = (np.where(favours_a, score_a, 0.0), np.where(favours_a, 0.0, score_a))
-    return reference_window(pairs, np.maximum(p, 1 - p), model_version=reward_model, scores=scores)
+    chosen = votes["published_id"].map(dict(zip(first.index, favours_a, strict=True)))
+    cast = pd.DataFrame(
+        {
+            "annotator_id": votes["annotator_id"],
+            "comparison_id": votes["published_id"],
+            "category": votes["category"],
+            "choice": np.where(chosen != (votes["error"] == 1), "a", "b"),
+        }
+    )
+    stated = np.maximum(p, 1 - p)
+    window = reference_window(pairs, stated, model_version=reward_model, scores=scores)
+    return replace(window, votes=judge_votes(cast, window))
 
 
 def build_votes(votes: pd.DataFrame, votes_per_comparison: int) -> Iterator[NewVote]:
@@ -127,6 +139,7 @@ def build_votes(votes: pd.DataFrame, votes_per_comparison: int) -> Iterator[NewV
             choice=Choice.A if predicted != bool(row.error) else Choice.B,
             strength=2,
             duration_s=row.duration_s,
+            is_swapped=row.shown_left == "b",
             # as `hour` has it: from 7 to 21 o'clock
             voted_at=_midnight(row.day) + OPENING + OPEN * within[i] / per_day,
             origin="simulation",

@@ -40,7 +40,8 @@ class Change(Record):
         0.5,
         ge=0.5,
         le=1,
-        description="share of careless votes for the side that the careless annotator favours",
+        description="share of careless votes for the displayed side that the careless annotator "
+        "favours",
     )
 
 
@@ -68,7 +69,7 @@ class VoteWorld(Record):
 def draw_votes(world: VoteWorld, seed: int) -> pd.DataFrame:
     """One row per vote in vote order, with the columns of the error stream, `published_id` (the
     comparison as it was published, repeats included), `expected_error` (one minus the model's
-    stated confidence) and `p` (its stated probability of side a).
+    stated confidence), `p` (its stated probability of side a) and `shown_left` ("a" or "b").
     """
     rng = np.random.default_rng(seed)
     n, per = world.n_votes, world.votes_per_comparison
@@ -90,7 +91,7 @@ def draw_votes(world: VoteWorld, seed: int) -> pd.DataFrame:
         "log_seconds": rng.normal(np.log(SECONDS), SPREAD_OF_TIME, n),
         "rate": np.full(n, world.error_rate) + np.where(category == "hard", 0.2, 0.0),
         "stretch": np.ones(n),
-        "favours_a": np.full(n, 0.5),
+        "favours_left": np.full(n, 0.5),
     }
     # the model's stated chance to be wrong, which is right before any change
     odds = _mean_odds(votes["rate"], world.likeness) + known
@@ -100,7 +101,9 @@ def draw_votes(world: VoteWorld, seed: int) -> pd.DataFrame:
         _apply(change, votes, category, world, rng)
     chance = 1 / (1 + np.exp(-_mean_odds(votes["rate"], world.likeness) - known - unknown))
     is_careless = votes.get("careless", np.zeros(n, dtype=bool)) | _add_bursts(world, votes, rng)
-    careless_chance = np.where(side == 1, 1 - votes["favours_a"], votes["favours_a"])
+    left_is_a = rng.random(n) < 0.5
+    favours_a = np.where(left_is_a, votes["favours_left"], 1 - votes["favours_left"])
+    careless_chance = np.where(side == 1, 1 - favours_a, favours_a)
     chance = np.where(is_careless, careless_chance, chance)
     stated_odds = np.log(stated / (1 - stated)) * votes["stretch"]
     expected_error = 1 / (1 + np.exp(np.abs(stated_odds)))
@@ -119,6 +122,7 @@ def draw_votes(world: VoteWorld, seed: int) -> pd.DataFrame:
             "hour": (7 + 14 * (place % world.votes_per_day) // world.votes_per_day).astype(int),
             "expected_error": expected_error,
             "p": np.where(side == 1, 1 - expected_error, expected_error),
+            "shown_left": np.where(left_is_a, "a", "b"),
         }
     )
 
@@ -201,8 +205,8 @@ def _apply(
     elif change.cause == "carelessness":
         careless = after & (votes["annotator"] < _count_careless(change, world))
         votes["careless"] = votes.get("careless", np.zeros(n, dtype=bool)) | careless
-        favours_a = np.where(votes["annotator"] % 2, change.one_sided, 1 - change.one_sided)
-        votes["favours_a"] = np.where(careless, favours_a, votes["favours_a"])
+        favours = np.where(votes["annotator"] % 2, change.one_sided, 1 - change.one_sided)
+        votes["favours_left"] = np.where(careless, favours, votes["favours_left"])
         if change.is_fast:
             votes["log_seconds"] = votes["log_seconds"] - np.log(3) * careless
     elif change.cause == "calibration":

@@ -19,30 +19,26 @@ from rlhf_pipeline.store.schema import comparisons, detector_states, predictions
 if TYPE_CHECKING:
     import pandas as pd
 
-# Columns of the error stream. `hour` is that of the vote in UTC, `p` the stated probability of
-# side a, `expected_error` one minus the stated confidence.
+# Columns of the error stream. `p` is the stated probability of side a, `expected_error` one minus
+# the stated confidence. `shown_left` and `longer` are "a", "b" or None: unknown, or equally long.
 ERROR_STREAM = {
     "seq": "int64",
     "day": "str",
     "error": "float64",
-    "reward_model": "str",
     "comparison_id": "str",
     "category": "str",
     "annotator_id": "str",
-    "duration_s": "float64",
-    "hour": "int64",
     "p": "float64",
     "expected_error": "float64",
-    "policy_version": "str",
+    "shown_left": "object",
+    "longer": "object",
 }
 
 States = Mapping[str, Mapping[str, Any]]
 
 
 class Detectors:
-    """States are kept per (model version, stream, detector). They are a cache: the stream can be
-    read again.
-    """
+    """What was read is kept per (model version, stream, detector)."""
 
     def __init__(self, database: Database):
         self._database = database
@@ -73,58 +69,42 @@ class Detectors:
             self._save(connection, model_version, states, stream)
         return n_new
 
-    def first_seq(self, model_version: str) -> int:
-        """The first vote on a comparison that the model predicted; 0 without any."""
-        wanted = (
-            select(func.min(votes.c.seq))
-            .join(
-                predictions,
-                predictions.c.comparison_id == votes.c.comparison_id,
-            )
-            .where(
-                predictions.c.reward_model == model_version,
-            )
-        )
-        return self._database.fetch_scalar(wanted) or 0
+    def list_annotators(self, before_seq: int) -> frozenset[str]:
+        """Who voted before `before_seq`."""
+        wanted = select(votes.c.annotator_id).where(votes.c.seq < before_seq).distinct()
+        return frozenset(row.annotator_id for row in self._database.fetch_all(wanted))
 
-    def errors_after(
-        self, model_version: str | None, seq: int = 0, *, up_to_seq: int | None = None
-    ) -> pd.DataFrame:
-        """The prequential error stream of a reward model, or with None of all: columns of
-        ERROR_STREAM, in seq order.
+    def errors_of(self, model_version: str, *, up_to_seq: int | None = None) -> pd.DataFrame:
+        """The prequential error stream of a reward model: columns of ERROR_STREAM, in seq order.
 
-        One row per vote for a or b that stood at `up_to_seq` (default: now) and came after `seq`,
-        and per model whose prediction of its comparison was written, the first model first; repeats
-        included, with the original's comparison_id; votes without a time and those of machines left
-        out. `error` is 1 for a vote against the side with the higher score, else 0; equal scores
-        predict no side and are left out, as in the reflection log.
+        One row per vote for a or b that stood at `up_to_seq` (default: now) on a comparison that
+        the model predicted; repeats included, with the original's comparison_id; votes without a
+        time and those of machines left out. `error` is 1 for a vote against the side with the
+        higher score, else 0; equal scores predict no side and are left out, as in the reflection
+        log.
         """
         import pandas as pd
 
-        read = (
-            votes.c.seq > seq
-            if up_to_seq is None
-            else and_(votes.c.seq > seq, votes.c.seq <= up_to_seq)
+        length_a, length_b = (
+            func.length(column)
+            for column in (comparisons.c.completion_a, comparisons.c.completion_b)
         )
         predicted = case(
             (predictions.c.score_a > predictions.c.score_b, Choice.A.value), else_=Choice.B.value
         )
-        of_model = [] if model_version is None else [predictions.c.reward_model == model_version]
         wanted = (
             select(
                 votes.c.seq,
                 votes.c.day,
                 case((predicted == votes.c.choice, 0.0), else_=1.0).label("error"),
-                predictions.c.reward_model,
                 func.coalesce(comparisons.c.repeat_of, comparisons.c.comparison_id).label(
                     "comparison_id"
                 ),
                 comparisons.c.category,
                 votes.c.annotator_id,
-                votes.c.duration_s,
-                votes.c.voted_at,
                 predictions.c.p_calibrated,
-                comparisons.c.model_version_a,
+                votes.c.is_swapped,
+                case((length_a > length_b, "a"), (length_a < length_b, "b")).label("longer"),
             )
             .join(
                 predictions,
@@ -135,18 +115,19 @@ class Detectors:
                 comparisons.c.comparison_id == votes.c.comparison_id,
             )
             .where(
-                read,
+                *([] if up_to_seq is None else [votes.c.seq <= up_to_seq]),
                 votes.c.choice.in_([Choice.A.value, Choice.B.value]),
                 votes.c.voted_at.is_not(None),
                 votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
-                *of_model,
+                predictions.c.reward_model == model_version,
                 predictions.c.score_a != predictions.c.score_b,
                 is_standing(votes, up_to_seq=up_to_seq),
             )
-            .order_by(votes.c.seq, predictions.c.predicted_at)
+            .order_by(votes.c.seq)
         )
+        displayed = {None: None, False: "a", True: "b"}
         rows = [
-            (*row[:-3], row.voted_at.hour, p, min(p, 1 - p), row.model_version_a)
+            (*row[:-3], p, min(p, 1 - p), displayed[row.is_swapped], row.longer)
             for row in self._database.fetch_all(wanted)
             for p in (row.p_calibrated,)
         ]

@@ -100,7 +100,7 @@ def confirm_change(world: World) -> TriggerDecision:
     event = DriftEvent(
         kind="drift",
         model_version="demo.reward_model@1",
-        detector="rise_test",
+        detector="sequential_test",
         params_hash="p",
         stream="errors",
         seq=1,
@@ -110,7 +110,7 @@ def confirm_change(world: World) -> TriggerDecision:
     world.store.events.add([event])
     decided = TriggerDecision(
         action="fire",
-        reasons=("confirmed by 1 detector (rise_test)",),
+        reasons=("confirmed by 1 detector (sequential_test)",),
         event_ids=(event.event_id,),
         decided_at=world.now,
         remedy="retrain",
@@ -147,7 +147,7 @@ def test_a_confirmed_change_is_one_alert_until_a_policy_serves(world: World) -> 
     world.tick(minutes=35 * 24 * 60)
     (alert,) = world.store.alerts.page()
     assert (alert.rule, alert.state, alert.severity) == ("drift", "open", "critical")
-    assert "confirmed by 1 detector (rise_test). Decision 1: retrain" in alert.title
+    assert "confirmed by 1 detector (sequential_test). Decision 1: retrain" in alert.title
     assert alert.link == "/decisions/1"
     world.store.training_jobs.mark_submitted(stored.stored_id, 1, "run-1")
     world.store.training_jobs.mark_finished(stored.stored_id, succeeded=True)

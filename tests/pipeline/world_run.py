@@ -12,8 +12,7 @@ from driver.demo import tick_time
 from driver.runner import Runner
 from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.drift.reference import Window
-from rlhf_pipeline.drift.stream import level_of, scan
-from rlhf_pipeline.drift.vote_stream import mark_hasty_votes
+from rlhf_pipeline.drift.stream import scan
 from rlhf_pipeline.laboratory.day_events import find_day_events
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.records import DriftEvent, Promotion, TriggerDecision
@@ -105,11 +104,8 @@ class WorldRun:
         """The events that the library finds in the votes up to the last report."""
         params = LoopSettings.read(self.runner.settings).params("drift_report")
         votes = self.votes[self.votes["seq"] <= self.report_seqs[-1]]
-        found = scan(
-            votes, model_version=self.label, params=params, reference=level_of(self.reference)
-        )
-        errors = self.reference.rows["error"].to_numpy(dtype=float)
-        of_days = find_day_events(mark_hasty_votes(votes), errors, self.report_seqs, self.label)
+        found = scan(votes, model_version=self.label, params=params, reference=self.reference.votes)
+        of_days = find_day_events(votes, self.report_seqs, self.label)
         return _list_facts([*found.events, *of_days])
 
 

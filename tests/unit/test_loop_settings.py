@@ -35,11 +35,10 @@ from rlhf_pipeline.loop_settings import LoopSettings
         ({"completions": {"temperatures": [9]}}, "should be less than or equal to 2"),
         ({"completions": {"top_ps": [0]}}, "should be greater than 0"),
         ({"reward_model": {"l2_grid": [-1]}}, "penalties must be above 0"),
-        ({"drift_report": {"ddm_warning_level": 5}}, "must be below ddm_drift_level"),
-        ({"drift_report": {"hddm_a_warning_alpha": 0.0001}}, "must be above hddm_a_drift_alpha"),
+        ({"drift_report": {"sequential_test_limit": 1}}, "should be greater than 1"),
         (
             {"drift_report": {"detectors": ["ddm", "adwn"]}},
-            "loop.drift_report.detectors.1: Input should be 'rise_test', 'ddm'",
+            "loop.drift_report.detectors.1: Input should be 'sequential_test', 'ddm'",
         ),
         ({"retraining_set": {"max_pairs": 50}}, "min_pairs 100 is above max_pairs 50"),
         ({"gate": 3}, "loop.gate must hold `name: value` lines, not a int."),

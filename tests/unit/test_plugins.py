@@ -145,7 +145,7 @@ KINDS = {  # folder of the mapping -> what a plug-in imports, and a class to inh
 FOLDERS = {
     "rlhf_pipeline.prompts": (GENERATORS, "generate"),
     "rlhf_pipeline.completions": (BACKENDS, "from_settings"),
-    "rlhf_pipeline.drift": (DETECTORS, "from_state"),
+    "rlhf_pipeline.drift": (DETECTORS, "find_rises"),
     "rlhf_pipeline.calibration": (CALIBRATORS, "from_json"),
     "rlhf_pipeline.reward_model": (REWARD_MODELS, "weights_hash"),
     "rlhf_pipeline.retraining.strategies": (STRATEGIES, "train"),
@@ -167,11 +167,10 @@ def test_every_class_of_a_folder_that_is_one_of_its_kind_is_in_the_mapping(folde
     kinds = {
         v
         for m in modules
-        for v in vars(m).values()
-        if inspect.isclass(v)
-        and v.__module__ == m.__name__
-        and "name" in vars(v)
-        and hasattr(v, method)
+        for base in vars(m).values()
+        if inspect.isclass(base)
+        for v in (base, *base.__subclasses__())
+        if v.__module__ == m.__name__ and "name" in vars(v) and hasattr(v, method)
     }
     assert kinds == {member for member in mapping.values() if member.__module__.startswith(folder)}
     assert {name: getattr(member, "name", None) for name, member in mapping.items()} == {

@@ -11,6 +11,7 @@ from tests.web.databases import on_sqlite
 pytestmark = on_sqlite
 NOW = datetime(2026, 1, 6, 12, tzinfo=UTC)
 REASON = "the old taste counts"
+EFFECT = {"value": 0.3, "low": 0.2, "high": 0.4, "n": 300}
 CAUSES = {
     "change_seq": 290,
     "until_seq": 400,
@@ -18,10 +19,10 @@ CAUSES = {
     "n_after": 100,
     "rise": {"value": 0.3, "low": 0.2, "high": 0.4, "n": 300},
     "causes": [
-        {"name": "newcomers", "share": 0.94, "probability": 0.9},
-        {"name": "taste", "share": 0.06, "probability": 0.1},
+        {"name": "newcomers", "probability": 0.9, "effect": EFFECT},
+        {"name": "taste", "probability": 0.1, "effect": EFFECT},
     ],
-    "summary": "94% of the rise is explained by newcomers.",
+    "summary": "3 newcomers have another taste.",
 }
 
 
@@ -30,7 +31,7 @@ def ask_people(store: Store) -> int:
     event = DriftEvent(
         kind="drift",
         model_version="demo.reward_model@1",
-        detector="rise_test",
+        detector="sequential_test",
         params_hash="p",
         stream="errors",
         seq=340,
@@ -66,15 +67,14 @@ def test_a_decision_is_told_in_words_and_leads_to_its_events(web: Web):
     (listed,) = reader.get("/decisions").json()["items"]
     assert (listed["state"], listed["actions"]) == ("waits for a person", ["answer"])
     assert listed["summary"] == (
-        "newcomers with another taste, 94% of the added errors (probability 90%); waits for a "
-        "person"
+        "newcomers with another taste (probability 90%); waits for a person"
     )
     detail = reader.get(f"/decisions/{number}").json()
-    assert [cause["share"] for cause in detail["causes"]] == [0.94, 0.06]
+    assert [cause["probability"] for cause in detail["causes"]] == [0.9, 0.1]
     assert (detail["rise"]["difference"]["low"], detail["rise"]["n_after"]) == (0.2, 100)
     assert "cannot be explained" in detail["not_explained"]
     (event,) = reader.get(f"/drift-events?decision_id={number}").json()["items"]
-    assert (event["detector"], event["decision_id"]) == ("rise_test", number)
+    assert (event["detector"], event["decision_id"]) == ("sequential_test", number)
     assert reader.get("/drift-events?is_open=true").json()["items"] == []
     assert reader.get("/decisions/9").status_code == 404
     home = reader.get("/home").json()

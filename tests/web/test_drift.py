@@ -31,7 +31,7 @@ def write_report(web: Web, day: str, verdict: str) -> None:
         }
         for space, detector, statistic, evidence in (
             ("scores", "ks", 0.1, {"effect": 0.05, "alpha": 0.01, "p_adjusted": 0.3}),
-            ("errors", "rise_test", None, {"events": [EVENT] if verdict == "drift" else []}),
+            ("errors", "sequential_test", None, {"events": [EVENT] if verdict == "drift" else []}),
         )
     ]
     files = Artefacts(web.settings.frames)
@@ -53,7 +53,7 @@ def test_a_point_has_its_evidence_and_leads_to_the_tests_of_its_day(paged: Web):
     assert drift["evidence"] == ["statistic 7.5, threshold 7, effect 0.4"]
     first = reader.get("/drift-tests").json()["items"][0]
     assert (first["day"], first["detector"], first["verdict"]) == (
-        *("2026-01-03", "rise_test", "drift"),
+        *("2026-01-03", "sequential_test", "drift"),
     )
     assert first["evidence"]["events"] == [EVENT]
     assert reader.get("/drift-tests?day=2026-01-09").status_code == 404

@@ -227,7 +227,11 @@ def confirm_change(web: Web, state: str = "succeeded") -> int:
         n_before=500,
         n_after=100,
         rise=Interval(value=0.2, low=0.1, high=0.3, n=600),
-        causes=(Cause(name="taste", share=0.9),),
+        causes=(
+            Cause(
+                name="taste", probability=0.9, effect=Interval(value=0.2, low=0.1, high=0.3, n=600)
+            ),
+        ),
         summary="Annotators' taste changed.",
     )
     fired = web.store.decisions.decide(

@@ -77,7 +77,7 @@ class DecisionDetail(DecisionOut):
     """A decision with everything that it rests on."""
 
     causes: tuple[Cause, ...]
-    rise: RiseOut | None = Field(description="What the causes explain; null where there are none.")
+    rise: RiseOut | None = Field(description="What the causes explain; null if unknown.")
     conditions: tuple[Condition, ...]
     events: tuple[SeenEvent, ...]
     not_explained: str | None = Field(description="Why there are no conditions; null if there are.")

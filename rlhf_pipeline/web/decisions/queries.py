@@ -115,7 +115,6 @@ def _describe(
         "state": describe_state(decision, answered_by),
         "summary": summarise_decision(decision, answered_by),
         "cause": first and first.name,
-        "cause_share": first and first.share,
         "cause_probability": first and first.probability,
         "quarantine": decision.quarantine,
         "changed_at": times.get(decision.change_seq or 0),

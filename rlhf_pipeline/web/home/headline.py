@@ -21,6 +21,7 @@ EVENTS: dict[CauseName, str] = {
     "carelessness": "Some annotators have voted carelessly since {day}.",
     "mix": "The mix of votes changed on {day}.",
     "calibration": "Stated probabilities have not fitted the votes since {day}.",
+    "nothing": "Errors rose for a while from {day} on, probably by chance.",
 }
 NO_CHANGE = "No change of taste so far."
 NO_MODEL = (

@@ -11,4 +11,6 @@ def test_new_home_names_its_next_steps(rlhf: Callable[..., Result]) -> None:
     assert any("policy demo.policy@1, reward model none yet" in line for line in lines)
     assert any("nothing collected yet" in line for line in lines)
     assert any("0 of 350 voted comparisons" in line for line in lines)
-    assert any("fires when the rise test or 2 detectors report within" in line for line in lines)
+    assert any(
+        "fires when the sequential test or 2 detectors report within" in line for line in lines
+    )

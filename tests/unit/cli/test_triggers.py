@@ -91,7 +91,7 @@ def test_a_waiting_decision_is_answered_and_its_quarantine_lifted(
     home = voted.copied(tmp_path / "home")
     named = {"quarantine": {"annotator_ids": ["ann3"], "from_seq": 300}}
     with home.store as store:
-        store.events.add([event("rise_test", 340)])
+        store.events.add([event("sequential_test", 340)])
         store.decisions.decide(
             lambda evidence: decide(evidence).model_copy(
                 update={"action": "hold", "remedy": "report_two_tastes", "evidence": named}

@@ -3,12 +3,10 @@
 from datetime import date
 
 import pandas as pd
-import pytest
 
 from rlhf_pipeline.calibration import CalibrationThresholds
 from rlhf_pipeline.drift.calibration_events import (
     calibration_events,
-    error_rate_events,
     next_test_state,
 )
 
@@ -53,23 +51,3 @@ def test_votes_tested_before_against_other_thresholds_are_replayed():
 
 def test_no_failed_test_is_no_event_even_without_votes():
     assert calibration_events(day_rows().iloc[:0], TESTS[1:], model_version=MODEL) == []
-
-
-@pytest.mark.parametrize(
-    ("verdict", "n_events"), [("drift", 1), ("warning", 0), ("stable", 0), ("insufficient", 0)]
-)
-def test_only_a_drifted_error_rate_of_the_day_is_an_event(verdict, n_events):
-    report = pd.DataFrame(
-        {
-            "space": ["errors", "errors"],
-            "detector": ["ddm", "error_rate"],
-            "verdict": ["drift", verdict],
-            "statistic": [None, None if verdict == "insufficient" else 0.12],
-            "threshold": [None, 0.08],
-        }
-    )
-    events = list(error_rate_events(day_rows(), report, model_version=MODEL, read_before=30))
-    assert len(events) == n_events
-    for event in events:
-        assert (event.kind, event.detector, event.stream) == ("drift", "error_rate", "window")
-        assert (event.seq, event.change_seq, event.is_replayed) == (31, 27, False)

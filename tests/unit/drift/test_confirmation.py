@@ -49,10 +49,20 @@ def test_the_change_is_dated_by_the_median_of_the_detectors_first_guesses() -> N
     assert estimate_change_seq(events) == 3303
 
 
-def test_the_rise_test_dates_a_change_where_it_reports() -> None:
-    events = [event("hddm_a", 3307, 3306), event("rise_test", 3400, 3250)]
+def test_the_sequential_test_dates_a_change_where_it_reports() -> None:
+    events = [event("hddm_a", 3307, 3306), event("sequential_test", 3400, 3250)]
     assert estimate_change_seq(events) == 3250
     assert estimate_change_seq(events[:1]) == 3306
+
+
+def test_the_sequential_test_confirms_alone_and_others_together() -> None:
+    ours, other = event("sequential_test", 3400), event("ddm", 3500)
+    assert find_confirming_events([ours, other], PARAMS) == (ours, other)
+    assert find_confirming_events([other], PARAMS) == ()
+    assert find_confirming_events([other], ConfirmationParams(confirmations=1)) == (other,)
+    together = ConfirmationParams(sequential_test_confirms=False)
+    assert find_confirming_events([ours], together) == ()
+    assert find_confirming_events([ours, other], together) == (ours, other)
 
 
 def test_calibration_dates_a_change_only_alone() -> None:

@@ -10,6 +10,7 @@ import pytest
 from rlhf_pipeline.drift.reference import (
     Window,
     current_window,
+    judge_votes,
     reference_window,
 )
 from rlhf_pipeline.drift.words import hash_words
@@ -205,3 +206,18 @@ def test_a_pickle_among_the_files_is_never_executed(tmp_path):
     (folder / "window.json").write_text(json.dumps(meta))
     with pytest.raises(ArtefactError, match="allow_pickle"):
         Window.load(folder)
+
+
+def test_votes_on_the_reference_become_errors_of_its_predictions():
+    votes = pd.DataFrame(
+        {
+            "annotator_id": ["ann", "ben", "ann", "ann", "ann"],
+            "comparison_id": ["c00", "c00", "c04", "c05", "c99"],
+            "category": "factual",
+            "choice": ["a", "b", "a", "tie", "a"],
+        }
+    )
+    judged = judge_votes(votes, window())  # c00: p of side a is .9; c04: .5
+    assert judged["comparison_id"].tolist() == ["c00", "c00"]
+    assert judged["expected_error"].tolist() == pytest.approx([0.1, 0.1])
+    assert judged["error"].tolist() == [0, 1]

@@ -14,7 +14,6 @@ from rlhf_pipeline.drift.report import (
     drift_report,
     overall_verdict,
 )
-from rlhf_pipeline.drift.stream import StreamWarning
 from rlhf_pipeline.drift.words import hash_words
 from rlhf_pipeline.frames import DRIFT_REPORTS, check_frame
 from rlhf_pipeline.records import DriftEvent, PolicyDay, PromptMean, Verdict
@@ -129,24 +128,15 @@ def test_two_detectors_make_the_day_drift_and_one_a_warning():
     assert fired[0]["change_seq"] == 850
 
 
-def test_calibration_tests_and_error_rate_of_a_day_count_once_as_for_the_trigger() -> None:
+def test_calibration_and_the_error_rate_of_a_day_alone_are_warnings() -> None:
     worse = {"current": window(2, error=0.6), "calibration_tests": FAILED}
     assert overall_verdict(report(calibration_tests=FAILED)) == Verdict.WARNING
-    assert overall_verdict(report(**worse)) == Verdict.WARNING
-    assert overall_verdict(report(**worse, events=[event("ddm", 900)])) == Verdict.DRIFT
+    assert overall_verdict(report(**worse, events=[event("ddm", 900)])) == Verdict.WARNING
     assert overall_verdict(report(window(2, error=0.6))) == Verdict.WARNING
 
 
-def warning(detector: str, day: str = DAY) -> StreamWarning:
-    return StreamWarning(detector=detector, seq=900, day=date.fromisoformat(day))
-
-
-def test_a_warning_of_one_detector_shows_in_its_row_and_of_two_in_the_day():
-    made = report(warnings=[warning("ddm"), warning("hddm_a", "2026-01-04")])
-    assert made.loc[made["detector"] == "ddm", "verdict"].tolist() == [Verdict.WARNING]
-    assert made.loc[made["detector"] == "hddm_a", "verdict"].tolist() == [Verdict.STABLE]
-    assert overall_verdict(made) == Verdict.STABLE
-    assert overall_verdict(report(warnings=[warning("ddm"), warning("hddm_a")])) == Verdict.WARNING
+def test_the_sequential_test_makes_the_day_drift_alone() -> None:
+    assert overall_verdict(report(events=[event("sequential_test", 900)])) == Verdict.DRIFT
 
 
 def test_missing_data_is_insufficient_never_stable():
@@ -155,32 +145,6 @@ def test_missing_data_is_insufficient_never_stable():
     assert set(nothing["model_version"]) == {"none"}
     assert overall_verdict(report(window(2, 10), calibration_tests=())) == Verdict.INSUFFICIENT
     assert overall_verdict(report(reference=None)) == Verdict.INSUFFICIENT
-
-
-def test_hasty_votes_of_the_day_are_counted_by_annotator_and_many_are_a_warning() -> None:
-    votes = pd.DataFrame(
-        {
-            "day": [DAY] * 100 + ["2025-12-01"] * 50,
-            "annotator_id": ["ada", "bob", "eve", "kim"] * 25 + ["ada"] * 50,
-            "duration_s": 10.0,
-            "is_hasty": [i % 4 == 2 and i < 60 for i in range(100)] + [True] * 50,
-        }
-    )
-
-    def find_row(votes: pd.DataFrame, **settings: float) -> pd.Series:
-        made = report(window(1), votes=votes, params=DriftParams(**settings))
-        return made.set_index("detector").loc["haste"]
-
-    row = find_row(votes)
-    assert (row["verdict"], row["statistic"], row["n_current"]) == ("warning", 0.15, 100)
-    evidence = json.loads(row["evidence"])
-    assert evidence["annotators"] == {"eve": 15}
-    assert evidence["reason"].startswith("15 of 100 votes with a time were cast much faster")
-    assert evidence["reason"].endswith(": eve (15)")
-    assert find_row(votes, haste_effect=0.2)["verdict"] == "stable"
-    assert find_row(votes.tail(70))["verdict"] == "insufficient"
-    untimed = report(window(1), votes=votes.assign(duration_s=np.nan))
-    assert "haste" not in set(untimed["detector"])
 
 
 def test_evidently_sees_the_same_shift_and_makes_html_on_demand():

@@ -1,4 +1,4 @@
-"""Scanning a stream of errors: order, resumption, events."""
+"""Scanning the votes on a model: events, what is new, quarantines, bad input."""
 
 import json
 from datetime import UTC, date, datetime
@@ -8,126 +8,110 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.drift.report import DriftParams
-from rlhf_pipeline.drift.stream import error_stream, scan
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.drift.stream import scan
+from rlhf_pipeline.errors import FrameError, InvalidScores
 from rlhf_pipeline.votes import Quarantines
 
 AT = datetime(2026, 1, 5, tzinfo=UTC)
 
 
-def errors_frame(seed: int = 0, n_before: int = 800, n_after: int = 400) -> pd.DataFrame:
+def votes_frame(seed: int = 0, n_before: int = 800, n_after: int = 400) -> pd.DataFrame:
     rng = np.random.default_rng(seed)
     error = np.concatenate([rng.random(n_before) < 0.25, rng.random(n_after) < 0.55]).astype(float)
-    seq = np.arange(len(error)) * 2 + 11
+    place = np.arange(len(error))
     return pd.DataFrame(
         {
-            "seq": seq,
-            "day": [f"2026-01-{1 + i // 400:02d}" for i in range(len(error))],
+            "seq": place * 2 + 11,
+            "day": [f"2026-01-{1 + i // 100:02d}" for i in place],
+            "annotator_id": [f"p{i % 7}" for i in place],
+            "comparison_id": [f"c{i}" for i in place],
+            "category": "all",
+            "expected_error": 0.25,
             "error": error,
         }
     )
 
 
-def scanned(frame, states=None, **more):
-    return scan(frame, states, model_version="demo.reward_model@1", detected_at=AT, **more)
+def scanned(frame, state=None, **more):
+    return scan(frame, state, model_version="demo.reward_model@1", detected_at=AT, **more)
 
 
-def test_a_change_gives_one_event_per_detector_with_its_day_and_its_beginning():
-    result = scanned(errors_frame())
-    assert {e.detector for e in result.events} >= {"ddm", "adwin", "hddm_a"}
-    assert all(
-        e.seq > 1611 and e.day == date(2026, 1, 3) and 1400 < e.change_seq <= e.seq
-        for e in result.events
-    )
-    assert all(e.evidence["error_before"] < 0.35 and "params" in e.evidence for e in result.events)
+def test_a_change_gives_events_with_their_day_and_the_beginning():
+    result = scanned(votes_frame())
+    assert {e.detector for e in result.events} == {"sequential_test", "ddm", "adwin", "hddm_a"}
+    assert all(e.seq > 1611 and e.change_seq <= e.seq for e in result.events)
+    first = next(e for e in result.events if e.detector == "sequential_test")
+    assert (first.stream, first.day >= date(2026, 1, 9)) == ("errors", True)
+    assert abs(first.change_seq - 1611) < 150
+    assert "params" in first.evidence
     assert len({e.event_id for e in result.events}) == len(result.events)
 
 
-@pytest.mark.parametrize("seed", range(8))
-def test_scanning_in_parts_gives_the_same_events_warnings_and_states(seed):
-    frame = errors_frame(seed)
+def test_an_event_of_one_category_names_it():
+    frame = votes_frame(n_after=0, n_before=1600)
+    frame["category"] = np.where(np.arange(1600) % 5 == 0, "maths", "prose")
+    frame.loc[(frame["category"] == "maths") & (frame.index > 1000), "error"] = 1.0
+    streams = [e.stream for e in scanned(frame).events if e.detector == "sequential_test"]
+    assert streams[0] == "category:maths"
+
+
+def test_scanning_again_finds_the_same_events_and_only_later_ones_are_new():
+    frame = votes_frame()
     whole = scanned(frame)
-    states, events = None, []
-    for end in (1, 137, 500, 803, 901, 1200):
-        part = scanned(frame.iloc[:end], states)  # rows already read are given again
-        states = json.loads(json.dumps(part.states, allow_nan=False))
-        events = events + list(part.events)
-    assert tuple(events) == whole.events
-    assert states == json.loads(json.dumps(whole.states))
-    assert part.warnings == whole.warnings
+    state, new = None, []
+    for end in (1, 137, 500, 803, 901, 950, 1200):
+        part = scanned(frame.iloc[:end], state)
+        state = json.loads(json.dumps(part.state, allow_nan=False))
+        new += [e for e in part.events if not e.is_replayed]
+    assert [e.event_id for e in new] == [e.event_id for e in whole.events]
+    assert state == {"last_seq": int(frame["seq"].max()), "quarantines": {}}
 
 
-def test_a_state_of_other_parameters_is_dropped_for_that_detector_only():
-    frame, other = errors_frame(), DriftParams(adwin_delta=0.01)
-    states = scanned(frame).states
-    again = scanned(frame, states, params=other)
-    assert {e.detector for e in again.events} == {"adwin"}
-    assert again.states["ddm"] == states["ddm"]
+def test_what_other_parameters_find_in_votes_read_before_is_replayed():
+    frame, other = votes_frame(), DriftParams(sequential_test_limit=50)
+    state = scanned(frame).state
+    again = scanned(frame, state, params=other)
+    assert again.events
+    assert all(e.is_replayed for e in again.events)
+    before = scanned(frame.iloc[:700]).state
+    events = scanned(frame, before, params=other).events
+    assert all(e.is_replayed == (e.seq <= before["last_seq"]) for e in events)
 
 
-def test_votes_read_again_under_other_parameters_are_replayed():
-    frame, other = errors_frame(), DriftParams(adwin_delta=0.01)
-    read = frame.iloc[:-100]
-    states = scanned(read).states
-    last = int(read["seq"].max())
-    again = scanned(frame, states, params=other)
-    assert {e.detector: e.is_replayed for e in again.events if e.seq <= last} == {"adwin": True}
-    late = errors_frame(n_before=1100, n_after=300)
-    found = scanned(late, scanned(late.iloc[:1100]).states, params=other).events
-    late_events = {e.detector: e.is_replayed for e in found if e.seq > 2211}
-    assert late_events.keys() >= {"adwin", "ddm", "hddm_a"}
-    assert not any(late_events.values())
-
-
-def test_the_state_of_another_model_is_refused():
-    states = scan(errors_frame(), model_version="demo.reward_model@2").states
-    with pytest.raises(ConfigurationError, match="reward_model@2"):
-        scanned(errors_frame(), states)
-
-
-def test_the_error_stream_is_one_models_judged_rows_in_vote_order():
-    log = pd.DataFrame(
-        {
-            "reward_model": ["m@1", "m@1", "m@2", "m@1"],
-            "seq": pd.array([9, 4, 5, None], dtype="Int64"),
-            "day": ["2026-01-01"] * 4,
-            "is_error": pd.array([True, False, True, None], dtype="boolean"),
-        }
-    )
-    stream = error_stream(log, "m@1")
-    assert stream.to_dict("list") == {"seq": [4, 9], "day": ["2026-01-01"] * 2, "error": [0, 1]}
-
-
-def test_only_the_chosen_detectors_read_the_stream():
-    result = scanned(errors_frame(), params=DriftParams(detectors=["adwin", "ddm", "adwin"]))
-    assert list(result.states) == ["ddm", "adwin"]
+def test_only_the_chosen_detectors_read_the_votes():
+    result = scanned(votes_frame(), params=DriftParams(detectors=["adwin", "ddm", "adwin"]))
     assert {e.detector for e in result.events} == {"ddm", "adwin"}
-
-
-def test_events_of_a_detector_chosen_later_are_replayed_up_to_the_last_read_vote():
-    frame = errors_frame()
-    states = scanned(frame, params=DriftParams(detectors=["ddm"])).states
-    assert all(e.is_replayed for e in scanned(frame, states).events if e.detector != "ddm")
-    unread = pd.DataFrame({"seq": frame["seq"] + 10_000, "day": "2026-02-01", "error": 1.0})
-    new = scanned(pd.concat([frame, unread]), states).events
-    assert {e.is_replayed for e in new if e.detector == "adwin"} == {True, False}
 
 
 def test_without_the_votes_of_the_quarantined_nothing_is_found():
     """They err from vote 800 on; a lifted quarantine brings their events back as replayed ones."""
-    frame = errors_frame(n_before=1200, n_after=0)
+    frame = votes_frame(n_before=1200, n_after=0)
     spam = np.arange(1200) % 4 == 0
-    frame["annotator_id"] = np.where(spam, "bob", "ana")
+    frame["annotator_id"] = np.where(spam, "bob", frame["annotator_id"])
     frame.loc[(frame.index >= 800) & spam, "error"] = 1.0
     seen = scanned(frame)
     assert seen.events
     start = int(frame["seq"][800])
-    without = scanned(frame, seen.states, quarantines=Quarantines({"bob": start}))
+    without = scanned(frame, seen.state, quarantines=Quarantines({"bob": start}))
     assert without.events == ()
-    assert without.left_out == {"quarantined": 100}
-    assert {state["last_seq"] for state in without.states.values()} == {frame["seq"].max()}
-    again = scanned(frame, without.states, quarantines=Quarantines({"bob": start}))
-    assert again.states == without.states
-    lifted = scanned(frame, without.states)
+    assert without.n_quarantined == 100
+    lifted = scanned(frame, without.state)
     assert [e.event_id for e in lifted.events] == [e.event_id for e in seen.events]
     assert all(event.is_replayed for event in lifted.events)
+    begun = scanned(frame, {**seen.state, "quarantines": {}}, quarantines=Quarantines({"p1": 1500}))
+    assert not any(e.is_replayed for e in begun.events if e.seq >= 1500)
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"expected_error": 1.5}, InvalidScores, "outside"),
+        ({"error": 0.5}, InvalidScores, "error 0.5 at vote 11"),
+        ({"seq": 7}, FrameError, "seq 7 occurs twice"),
+    ],
+)
+def test_votes_that_cannot_be_read_are_refused(changes, error, words):
+    with pytest.raises(error, match=words):
+        scanned(votes_frame().assign(**changes))
+    with pytest.raises(FrameError, match="category"):
+        scanned(votes_frame().drop(columns="category"))

@@ -25,6 +25,10 @@ def errors_frame() -> pd.DataFrame:
         {
             "seq": np.arange(1, 1201),
             "day": [f"2026-01-{1 + i // 300:02d}" for i in range(1200)],
+            "annotator_id": [f"p{i % 7}" for i in range(1200)],
+            "comparison_id": [f"c{i}" for i in range(1200)],
+            "category": "all",
+            "expected_error": 0.25,
             "error": error,
         }
     )
@@ -45,7 +49,6 @@ def timeline() -> Chart:
     return chart_timeline(
         errors_frame(),
         [*result.events, failed],
-        result.warnings,
         models={1: MODEL, 700: "next@2"},
         noise_ceiling=CEILING,
     )
@@ -75,7 +78,7 @@ def test_the_rate_starts_afresh_with_each_model():
 def test_signals_stand_in_the_lane_of_their_detector():
     lanes = timeline().panels[0]
     names = [tick.label for tick in lanes.y.ticks]
-    assert names == ["rise test", "DDM", "ADWIN", "HDDM-A", "calibration"]
+    assert names == ["sequential test", "DDM", "ADWIN", "HDDM-A", "calibration"]
     fired = next(series for series in lanes.series if series.role == "fired")
     assert (1200, names.index("calibration")) in set(zip(fired.x, fired.y, strict=True))
     assert len(fired.x) > 1

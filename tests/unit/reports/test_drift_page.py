@@ -15,7 +15,7 @@ from rlhf_pipeline.calibration import PredictedVotes, calibration_by_group
 from rlhf_pipeline.drift.clusters import ClusterParams, semantic_clusters
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.drift.report import DriftSignals, drift_report
-from rlhf_pipeline.drift.stream import error_stream, scan
+from rlhf_pipeline.drift.stream import scan
 from rlhf_pipeline.drift.words import hash_words, name_buckets
 from rlhf_pipeline.records import (
     DriftEvent,
@@ -138,17 +138,17 @@ def evidence(prompt: str | None = None, params: ClusterParams | None = None) -> 
             "error": wrong,
         }
     )
-    reflections = pd.DataFrame(
+    errors = pd.DataFrame(
         {
             "seq": np.arange(1, 1501),
             "day": [f"2026-01-{1 + i // 300:02d}" for i in range(1500)],
-            "reward_model": MODEL,
-            "is_error": pd.array(
-                np.concatenate([rng.random(1200) < 0.22, rng.random(300) < 0.45]), dtype="boolean"
-            ),
+            "annotator_id": [f"p{i % 7}" for i in range(1500)],
+            "comparison_id": [f"c{i}" for i in range(1500)],
+            "category": "all",
+            "expected_error": 0.25,
+            "error": np.r_[rng.random(1200) < 0.22, rng.random(300) < 0.45].astype(float),
         }
     )
-    errors = error_stream(reflections, MODEL)
     found = scan(errors, model_version=MODEL)
     failed = {"name": "calibration_slope_upper", "passed": False, "value": 0.41, "threshold": 0.8}
     passed = {"name": "ece_lower_bound", "passed": True, "value": 0.031, "threshold": 0.05}
@@ -168,7 +168,7 @@ def evidence(prompt: str | None = None, params: ClusterParams | None = None) -> 
         model_version=MODEL,
         reference=reference,
         current=current,
-        signals=DriftSignals(events, found.warnings, [failed, passed], 1500),
+        signals=DriftSignals(events, [failed, passed], 1500),
     )
     metric = {"column": "prompt_length", "method": "ks", "threshold": 0.01}
     return DayEvidence(
@@ -180,7 +180,6 @@ def evidence(prompt: str | None = None, params: ClusterParams | None = None) -> 
         judged=judged,
         errors=errors,
         events=events,
-        warnings=found.warnings,
         noise_ceiling=Interval(value=0.86, low=0.83, high=0.89, n=240),
         clusters=semantic_clusters(
             reference,

@@ -12,7 +12,8 @@ from rlhf_pipeline.retraining.explanation import (
     find_differences,
     read_inputs,
 )
-from rlhf_pipeline.retraining.triggers import TriggerParams, decide
+from rlhf_pipeline.retraining.triggers import REMEDIES, TriggerParams, decide
+from tests.unclear_change import risen
 
 NOW = datetime(2026, 1, 6, 12, tzinfo=UTC)
 CHAMPION, FORMER = "demo.reward_model@2", "demo.reward_model@1"
@@ -74,29 +75,32 @@ def test_decision_fires_if_and_only_if_no_condition_is_unmet() -> None:
     assert set(actions) == {"fire", "hold"}
 
 
+@pytest.mark.parametrize("max_seq", [1000, 1500])
+@pytest.mark.parametrize("cause", REMEDIES)
+@pytest.mark.parametrize("probability", [0.95, 0.7])
+def test_decision_with_causes_fires_if_and_only_if_no_condition_is_unmet(
+    cause: str, probability: float, max_seq: int
+) -> None:
+    made = decision((risen(1000, CHAMPION, **{cause: probability}),), max_seq=max_seq)
+    conditions = check_conditions(read_inputs(made))
+    assert any(c.is_met is False for c in conditions) == (made.action == "hold"), made.reasons
+
+
 def test_each_condition_shows_threshold_and_number() -> None:
     made = decision(FAR, last_fired_at=NOW - timedelta(hours=6), n_new_votes=40)
     shown = {c.name: (c.required, c.actual, c.is_met) for c in check_conditions(read_inputs(made))}
     assert shown == {
         "champion": ("a champion reward model", CHAMPION, True),
         "confirmations": (
-            "the rise test, or 2 detectors within 500 votes, or calibration tests that fail on 3 "
-            "days of a week",
+            "the sequential test, or 2 detectors within 500 votes, or calibration tests that fail "
+            "on 3 days of a week",
             "2 detectors (adwin, ddm), too far apart",
             False,
         ),
-        "people": ("no change that waits for a person", "none", True),
         "unfinished": ("no retraining that has not ended", "0", True),
         "cool-down": ("24 h since the last retraining", "6.0 h", False),
         "new votes": ("200 since the last retraining", "40", False),
-        "cause": ("a change that needs no person", "not examined", None),
-        "certainty": (
-            "the remedy is right with probability 60% or more, and whether annotators are the "
-            "cause is 93% certain; or 400 votes have arrived since the confirmation (800 if "
-            "annotators may be the cause)",
-            "not examined",
-            None,
-        ),
+        "cause": ("a cause that needs no person", "not examined", None),
     }
 
 

@@ -6,14 +6,15 @@ from rlhf_pipeline.records import Cause, ChangeCauses, Interval, TriggerDecision
 from rlhf_pipeline.retraining.messages import summarise_decision
 
 
-def decide(share: float, probability: float, **more: Any) -> TriggerDecision:
+def decide(probability: float, **more: Any) -> TriggerDecision:
+    rise = Interval(value=0.2, low=0.1, high=0.3, n=8)
     causes = ChangeCauses(
         change_seq=1,
         until_seq=9,
         n_before=4,
         n_after=4,
-        rise=Interval(value=0.2, low=0.1, high=0.3, n=8),
-        causes=(Cause(name="mix", share=share, probability=probability),),
+        rise=rise,
+        causes=(Cause(name="mix", probability=probability, effect=rise),),
         summary="",
     )
     evidence = {"causes": causes.model_dump(mode="json")}
@@ -27,16 +28,15 @@ def decide(share: float, probability: float, **more: Any) -> TriggerDecision:
     ("decision", "words"),
     [
         (
-            decide(0.998, 0.93),
-            "a changed mix of votes, >99% of the added errors (probability 93%); retrained",
+            decide(0.93),
+            "a changed mix of votes (probability 93%); retrained",
         ),
         (
-            decide(0.49, 0.15),
-            "no clear cause; the likeliest is a changed mix of votes, 49% of the added errors "
-            "(probability 15%); retrained",
+            decide(0.15),
+            "no clear cause; the likeliest is a changed mix of votes (probability 15%); retrained",
         ),
         (
-            decide(0.0, 0.0, action="hold", state="held", remedy="dismiss"),
+            decide(0.0, action="hold", state="held", remedy="dismiss"),
             "a rise of errors that did not last; dismissed as a false alarm",
         ),
     ],

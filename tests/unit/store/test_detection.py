@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -60,12 +61,14 @@ def test_errors_are_those_of_one_model_in_seq_order(
             make_vote("c0", "bob", choice="b"),  # wrong
         ]
     )
-    errors = store.detectors.errors_after(MODEL)
+    errors = store.detectors.errors_of(MODEL)
     assert errors["seq"].tolist() == [1, 2, 6]
     assert errors["error"].tolist() == [0.0, 1.0, 1.0]
     assert errors["day"].tolist() == ["2026-01-01"] * 3
-    assert store.detectors.errors_after(MODEL, 2)["seq"].tolist() == [6]
-    assert store.detectors.errors_after("demo.reward_model@2")["error"].tolist() == [
+    assert store.detectors.errors_of(MODEL, up_to_seq=2)["seq"].tolist() == [1, 2]
+    assert errors["expected_error"].tolist() == np.minimum(errors["p"], 1 - errors["p"]).tolist()
+    assert store.detectors.list_annotators(6) == {"ann"}
+    assert store.detectors.errors_of("demo.reward_model@2")["error"].tolist() == [
         1.0,
         1.0,
         0.0,
@@ -82,7 +85,7 @@ def test_votes_of_the_model_itself_are_no_errors(
     store.votes.cast_many(
         [make_vote("c0", choice="b"), make_vote("c1", MODEL, annotator_kind="machine")]
     )
-    assert store.detectors.errors_after(MODEL)["seq"].tolist() == [1]
+    assert store.detectors.errors_of(MODEL)["seq"].tolist() == [1]
 
 
 def test_a_superseded_vote_is_no_longer_an_error(
@@ -92,7 +95,7 @@ def test_a_superseded_vote_is_no_longer_an_error(
     store.comparisons.publish(comparisons, make_predictions(comparisons), published_at=NOON)
     slip = store.votes.cast(make_vote(choice="b"))
     store.votes.cast(make_vote(choice="a", supersedes=slip.vote_id, idempotency_key="undo"))
-    assert store.detectors.errors_after(MODEL)["error"].tolist() == [0.0]
+    assert store.detectors.errors_of(MODEL)["error"].tolist() == [0.0]
 
 
 def test_states_are_kept_per_model_and_stream(store):

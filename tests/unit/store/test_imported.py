@@ -37,7 +37,7 @@ def test_an_undated_vote_is_in_no_error_stream(
     store.comparisons.publish(frame, make_predictions(frame), published_at=NOON)
     store.votes.cast(make_vote("c0", choice="b", voted_at=None, origin="import"))
     dated = store.votes.cast(make_vote("c1", choice="b"))
-    assert store.detectors.errors_after(MODEL)["seq"].tolist() == [dated.seq]
+    assert store.detectors.errors_of(MODEL)["seq"].tolist() == [dated.seq]
 
 
 def test_the_task_of_a_vote_is_kept_and_audited(store, make_comparisons, make_vote):
