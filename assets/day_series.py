@@ -4,7 +4,7 @@ Windows and summaries of the policy are stored, and measured again where their i
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import date, timedelta
 from typing import TypeVar
 
@@ -248,10 +248,41 @@ def cluster_window(
     """
     if found.current is None or params.cluster_days == 1:
         return found.current
-    log = quarantines.drop(
-        files.read_days("reflection_log", _days_until(found.day, params.cluster_days))
-    )
-    label = found.current.model_version
+    days = _days_until(found.day, params.cluster_days)
+    return _read_judged(days, found.current.model_version, files, champions, quarantines)
+
+
+def read_policy_reference(
+    deployed: Sequence[PolicyDay], label: str, files: Artefacts, champions: Champions
+) -> Window | None:
+    """The judged comparisons of the policy of the last of `deployed`, from the days before it on
+    which reward model `label` scored them, where the model's own reference holds texts of an
+    earlier policy. None on the policy's first day, and where it served before the model did.
+    """
+    if not deployed:
+        return None
+    *earlier, today = deployed
+    days = [one.day for one in earlier if (one.policy, one.reward_model) == (today.policy, label)]
+    began = {
+        one.label: one.promoted_at
+        for served in (today.policy, label)
+        for one in champions.store.promotions.history(served.rpartition("@")[0])
+    }
+    if not days or not began.keys() >= {today.policy, label} or began[today.policy] < began[label]:
+        return None
+    quarantines = Quarantines.from_decisions(champions.store.decisions.fires())
+    window = _read_judged(days, label, files, champions, quarantines)
+    return replace(window, source=f"days of {today.policy} since {days[0]}")
+
+
+def _read_judged(
+    days: Sequence[str],
+    label: str,
+    files: Artefacts,
+    champions: Champions,
+    quarantines: Quarantines,
+) -> Window:
+    log = quarantines.drop(files.read_days("reflection_log", days))
     log = log[log["reward_model"] == label]
     embed, not_embedded = find_embedding(champions, label)
     return current_window(

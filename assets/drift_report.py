@@ -18,6 +18,7 @@ from assets.day_series import (
     load_policy_days,
     load_windows,
     measure_single_days,
+    read_policy_reference,
 )
 from assets.delivery import (
     StageReport,
@@ -130,7 +131,7 @@ def drift_report(
         rows, cast = (frame[frame["day"] == day] for frame in (reflection_log, votes))
         deployed = policy.until(day, config.policy_days)
         found, evidently = _collect_evidence(
-            day, rows, cast, deployed, streams, champions, store, config
+            day, rows, cast, deployed, streams, champions, files, config
         )
         window = cluster_window(found, files, champions, config, quarantines)
         found = replace(
@@ -287,13 +288,13 @@ def _collect_evidence(
     deployed: Sequence[PolicyDay],
     streams: dict[str, Stream],
     champions: Champions,
-    store: Store,
+    files: Artefacts,
     config: DriftConfig,
 ) -> tuple[DayEvidence, dict[str, Any]]:
     """Evidence of the day for the model that predicted most of its rows, and Evidently's results by
     file name.
     """
-    project = champions.registry.project
+    project, store = champions.registry.project, champions.store
     judged = rows[rows["is_error"].notna()]
     label = str(judged["reward_model"].mode().iloc[0]) if len(judged) else None
     if label is None:
@@ -341,6 +342,7 @@ def _collect_evidence(
             day,
             model_version=label,
             reference=reference,
+            of_policy=read_policy_reference(deployed, label, files, champions),
             current=current,
             signals=DriftSignals(events, tests, last_seq),
             policy_days=deployed,

@@ -496,6 +496,10 @@ class PromptMean(Record):
     variance: float = Field(description="between prompts; 0 for a single one")
 
 
+# of a drift report: a policy's texts, and all that is computed from them
+SPACES_OF_POLICY = ("completion_text", "completion_length", "embeddings", "scores", "confidence")
+
+
 class PolicyDay(Record):
     """Completions of one day by the deployed policy."""
 
@@ -710,6 +714,7 @@ Remedy = Literal[
     "refit_calibrator",
     "quarantine",
     "report_two_tastes",
+    "ask_for_cause",
     "lift_quarantine",
     "dismiss",
 ]

@@ -68,7 +68,8 @@ class Window:
     one completion per prompt. `not_embedded`: why there are none, unless there are too few rows.
     `mixes`: what the votes consist of, ties and skips included. `votes`: the single votes on the
     predictions of a reference window (VOTE_COLUMNS), which detectors begin with. `words` names
-    buckets of the texts' words; it is not saved.
+    buckets of the texts' words; it is not saved. `source` says what a reference is made of that is
+    not the model's own.
     """
 
     model_version: str
@@ -78,6 +79,7 @@ class Window:
     mixes: Mixes = field(default_factory=dict)
     votes: pd.DataFrame = field(default_factory=lambda: _cast_votes(pd.DataFrame()))
     words: Mapping[int, str] = field(default_factory=dict)
+    source: str | None = None
 
     def one_row_per_prompt(self) -> pd.DataFrame:
         """One comparison per prompt: completions of one prompt resemble each other, and a test

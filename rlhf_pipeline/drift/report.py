@@ -68,13 +68,15 @@ def drift_report(
     *,
     model_version: str | None = None,
     reference: Window | None = None,
+    of_policy: Window | None = None,
     current: Window | None = None,
     signals: DriftSignals | None = None,
     policy_days: Sequence[PolicyDay] = (),
     params: DriftParams | None = None,
 ) -> pd.DataFrame:
     """One row per space and test, and `overall`, in the schema DRIFT_REPORTS. Of the detectors only
-    the chosen ones count.
+    the chosen ones count. `of_policy` is the reference of the texts of a policy that was promoted
+    after the reward model.
 
     `overall` is `drift` if the sequential test says so, or at least `confirmations` detectors with
     an event in the last `confirmation_window` votes up to `last_seq` (by default that of the day's
@@ -94,7 +96,10 @@ def drift_report(
         and e.detector not in unchosen
     ]
     today = next((one for one in policy_days if one.day == day), None)
-    tests = [*run_tests(reference, current, params), *policy_tests(today, policy_days, params)]
+    tests = [
+        *run_tests(reference, current, params, of_policy),
+        *policy_tests(today, policy_days, params),
+    ]
     compared = judge_tests(tests, params)  # at one false discovery rate
     n_current = 0 if current is None else int(current.rows["n_votes"].sum())
     n_reference = 0 if reference is None else len(reference.rows)

@@ -8,7 +8,6 @@ from typing import Any, cast
 import numpy as np
 from pydantic import Field
 
-from rlhf_pipeline.drift.base import Floats
 from rlhf_pipeline.drift.reference import Window
 from rlhf_pipeline.drift.spaces import (
     Sample,
@@ -28,7 +27,7 @@ from rlhf_pipeline.drift.two_sample import (
 )
 from rlhf_pipeline.drift.words import word_difference
 from rlhf_pipeline.parameters import Parameters
-from rlhf_pipeline.records import Record, Verdict
+from rlhf_pipeline.records import SPACES_OF_POLICY, Record, Verdict
 
 
 class WindowParams(Parameters):
@@ -179,10 +178,24 @@ def compare_windows(
 
 
 def run_tests(
-    reference: Window | None, current: Window | None, params: WindowParams
+    reference: Window | None,
+    current: Window | None,
+    params: WindowParams,
+    of_policy: Window | None = None,
 ) -> list[SpaceTest]:
-    """Every test of two windows, before the correction for their number."""
-    return [_run_test(*name, reference, current, params) for name in THRESHOLDS]
+    """Every test of two windows, before the correction for their number. `of_policy`, where it is
+    given, is the reference of what a policy changes by itself.
+    """
+    return [
+        _run_test(
+            space,
+            detector,
+            of_policy if of_policy is not None and space in SPACES_OF_POLICY else reference,
+            current,
+            params,
+        )
+        for space, detector in THRESHOLDS
+    ]
 
 
 def judge_tests(tests: Sequence[SpaceTest], params: WindowParams) -> list[SpaceVerdict]:
@@ -193,17 +206,6 @@ def judge_tests(tests: Sequence[SpaceTest], params: WindowParams) -> list[SpaceV
         _make_verdict(test, None if test.result is None else next(adjusted), params)
         for test in tests
     ]
-
-
-def judge_error_rate(before: Floats, now: Floats, params: WindowParams) -> SpaceVerdict:
-    """The verdict on the error rates of two windows, one value per comparison, where every other
-    test of the day is made and finds nothing.
-    """
-    is_enough = len(before) >= params.min_reference and len(now) >= params.min_votes
-    result = error_rate_rise(before, now) if is_enough else None
-    test = SpaceTest("errors", "error_rate", params.error_effect, result, len(before), len(now))
-    adjusted = None if result is None else min(1.0, result.p_value * N_TESTS)
-    return _make_verdict(test, adjusted, params)
 
 
 def _run_test(
@@ -217,6 +219,8 @@ def _run_test(
     needed = params.min_votes if space == "errors" else params.min_prompts
     n_before, n_now = count_rows(before), count_rows(now)
     result, evidence = None, {}
+    if reference is not None and reference.source:
+        evidence["reference"] = reference.source
     if n_before < params.min_reference or n_now < needed:
         few = (
             f"{n_before} reference and {n_now} current rows; {params.min_reference} and {needed} "

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from rlhf_pipeline.api_types.base import Answer
-from rlhf_pipeline.records import Verdict
+from rlhf_pipeline.records import SPACES_OF_POLICY, Verdict
 from rlhf_pipeline.reports.chart import (
     Axis,
     Chart,
@@ -41,11 +41,6 @@ MARKS: dict[str, tuple[Literal["dots", "triangles", "diamonds"], Role]] = {
     "drift": ("triangles", "fired"),
 }
 FIRED = (Verdict.WARNING, Verdict.DRIFT)
-# what another policy changes by itself: its texts, and all that is computed from them
-SPACES_OF_POLICY = (
-    *("completion_text", "completion_length", "embeddings", "scores", "confidence"),
-    "policy",
-)
 # spaces in the order of the report: what people decided on first, then what moved beside it
 FIRST_SPACES = ("overall", "errors", "calibration")
 # on a phone the names of lanes have 25 characters
@@ -159,24 +154,20 @@ def order_by_firing(tests: Sequence[DriftTest]) -> list[tuple[str, str]]:
 def find_promotion_shifts(
     tests: Sequence[DriftTest], policies: Mapping[date, str]
 ) -> set[tuple[date, str, str]]:
-    """Day, space and detector of the shifts of texts and scores that a promotion explains: the
-    reference of the reward model holds texts of another policy than the one that served that day.
+    """Day, space and detector of the shifts of texts and scores that a promotion explains: those of
+    the first day of a policy. From the next day on its texts are compared with its own.
     """
-    first: dict[str, date] = {}  # of each reward model
-    for test in sorted(tests, key=lambda test: test.day):
-        first.setdefault(test.model_version, test.day)
 
     def find_policy(day: date) -> str | None:
         known = [each for each in policies if each <= day]
         return policies[max(known)] if known else None
 
-    before = {model: find_policy(day - timedelta(days=1)) for model, day in first.items()}
     return {
         (test.day, test.space, test.detector)
         for test in tests
         if test.verdict in FIRED
         and test.space in SPACES_OF_POLICY
-        and before[test.model_version] not in (None, find_policy(test.day))
+        and find_policy(test.day - timedelta(days=1)) not in (None, find_policy(test.day))
     }
 
 

@@ -7,7 +7,13 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.drift.reference import Window
-from rlhf_pipeline.drift.windows import THRESHOLDS, WindowParams, compare_windows
+from rlhf_pipeline.drift.windows import (
+    THRESHOLDS,
+    WindowParams,
+    compare_windows,
+    judge_tests,
+    run_tests,
+)
 from rlhf_pipeline.drift.words import hash_words
 from rlhf_pipeline.errors import InvalidScores
 from rlhf_pipeline.records import Verdict
@@ -145,3 +151,17 @@ def test_a_missing_number_is_an_error_not_a_verdict(column):
     window.rows.loc[6, column] = np.nan
     with pytest.raises(InvalidScores, match="current sample is not finite at row"):
         compare_windows(made(1, 100), window, PARAMS)
+
+
+def test_texts_of_a_promoted_policy_are_compared_with_its_own_days():
+    reference, current = made(1, 150), made(2, 100, length=260, score=2.0, prompts=0.6)
+    own = replace(made(3, 60, length=260, score=2.0), source="days of demo.policy@2 since then")
+    found = {
+        (test.space, test.detector): test
+        for test in judge_tests(run_tests(reference, current, PARAMS, own), PARAMS)
+    }
+    assert found["completion_length", "ks"].verdict == Verdict.STABLE
+    assert found["scores", "ks"].evidence["reference"] == "days of demo.policy@2 since then"
+    assert found["prompt_text", "word_classifier"].verdict == Verdict.DRIFT
+    alone = verdicts(reference, current)
+    assert alone["completion_length/ks"] == alone["scores/ks"] == Verdict.DRIFT
