@@ -15,7 +15,7 @@ from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.report import overall_verdict
 from rlhf_pipeline.intervals import interval_of_mean
 from rlhf_pipeline.records import GateDecision, Interval, TriggerDecision
-from rlhf_pipeline.retraining.messages import summarise_decision
+from rlhf_pipeline.retraining.messages import read_causes, summarise_decision
 from rlhf_pipeline.simulation import DEMO_SCENARIO, Taste, utility
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.terminal import escape_markup
@@ -145,7 +145,7 @@ def print_decisions(
         reasons = decision.reasons[:1] if decision.action == "fire" else decision.reasons
         console.print(
             f"[bold]Trigger {decision.decision_id}: {decision.action}[/] · "
-            f"{escape_markup(summarise_decision(decision))}\n"
+            f"{escape_markup(summarise_decision(decision))}{describe_rise(decision)}\n"
             f"  {escape_markup('; '.join(reasons))}"
         )
     if not triggers:
@@ -161,6 +161,16 @@ def print_decisions(
         for check in gate.checks:
             mark = "!" if check.is_warning else "✓" if check.passed else "✗"
             console.print(f"  {mark} {escape_markup(check.reason)}")
+
+
+def describe_rise(decision: TriggerDecision) -> str:
+    """The evidence of a change: by how much errors exceed those expected, and in how many votes."""
+    causes = read_causes(decision)
+    if causes is None:
+        return ""
+    rise = causes.rise
+    points = f"{rise.value:+.2f} ({rise.low:+.2f} to {rise.high:+.2f})"
+    return f" · errors {points} over what is stated, in {causes.n_after:,} votes"
 
 
 def print_utility(

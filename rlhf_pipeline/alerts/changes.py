@@ -16,6 +16,7 @@ REMEDY_WORDS = {
     "refit_calibrator": "fit the calibrator again",
     "quarantine": "leave out the votes of careless annotators",
     "report_two_tastes": "ask people whose taste counts",
+    "ask_for_cause": "ask people whether to retrain, as no cause is clear",
     "dismiss": "nothing; it was a false alarm",
 }
 

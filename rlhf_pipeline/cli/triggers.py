@@ -101,8 +101,8 @@ def answer(
     ],
     reason: Reason,
 ) -> None:
-    """Answer a decision that waits for a person: careless annotators where the project asks first,
-    or newcomers with another taste.
+    """Answer a decision that waits for a person: about careless annotators, newcomers with another
+    taste, or a cause that is not clear.
 
     Of two tastes, `quarantine` keeps the old one and `retrain` takes both.
     """

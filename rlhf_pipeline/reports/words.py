@@ -98,15 +98,11 @@ def name_models(text: str, *, is_first: bool = False) -> str:
 FIGURE_NAMES = {
     "first_seq": "from vote",
     "n_votes": "votes read",
-    "n_before": "votes before",
     "n_after": "votes after",
     "error_before": "error rate before",
     "error_after": "error rate after",
     "error_expected": "error rate expected",
-    "error_rate": "error rate",
-    "deviations": "standard deviations above the lowest rate",
     "value": "measured",
-    "p_value": "p",
 }
 
 

@@ -57,7 +57,7 @@ class TriggerParams(ConfirmationParams):
     )
     unclear_cause: Literal["retrain", "hold"] = Field(
         default="retrain",
-        description="What follows on a cause that is still unclear then: `hold` waits for a person",
+        description="What follows on a cause that is still unclear then: `hold` asks a person",
     )
 
 
@@ -72,8 +72,10 @@ REMEDIES: dict[CauseName, Remedy] = {
 }
 # These train a policy.
 RETRAINING_REMEDIES: frozenset[Remedy] = frozenset({"retrain", "retrain_category", "reweight"})
-# These would leave out people's votes, or count them less: a person decides.
-ASKING_REMEDIES: frozenset[Remedy | None] = frozenset({"quarantine", "report_two_tastes"})
+# A person decides: two of these would leave out people's votes, or count them less.
+ASKING_REMEDIES: frozenset[Remedy | None] = frozenset(
+    {"quarantine", "report_two_tastes", "ask_for_cause"}
+)
 # After these, pairs and drift reports are made anew, and no model is fitted.
 RECOMPUTING_REMEDIES: frozenset[Remedy | None] = frozenset({"quarantine", "lift_quarantine"})
 # Only these find that votes before the change follow another taste.
@@ -84,6 +86,7 @@ _MEANING: dict[Remedy, str] = {
     "refit_calibrator": "fit the calibrator again",
     "quarantine": "a person decides whether votes of careless annotators are left out: {named}",
     "report_two_tastes": "a person decides about newcomers with another taste: {named}",
+    "ask_for_cause": "the cause is not clear: a person decides whether to retrain",
     "dismiss": "dismissed as a false alarm",
 }
 SHOWN_NAMES = 10
@@ -155,8 +158,8 @@ def choose_remedy(
 
     A sure cause has its own. At the deadline, likely chance and what is no rise are dismissed, a
     person is asked about people if they are the likeliest cause, and any other unclear cause
-    retrains, or holds as `unclear_cause` says. Without causes the change retrains; where only
-    calibration tests fail, the calibrator is fitted again.
+    retrains, or asks a person, as `unclear_cause` says. Without causes the change retrains; where
+    only calibration tests fail, the calibrator is fitted again.
     """
     if is_miscalibration(confirmed):
         return "refit_calibrator"
@@ -172,7 +175,7 @@ def choose_remedy(
         return "dismiss"
     if REMEDIES[top.name] in ASKING_REMEDIES:
         return REMEDIES[top.name]
-    return None if params.unclear_cause == "hold" else "retrain"
+    return "ask_for_cause" if params.unclear_cause == "hold" else "retrain"
 
 
 def is_sure(causes: ChangeCauses, params: TriggerParams) -> bool:
@@ -267,8 +270,6 @@ def describe_wait(
     """Why a confirmed change has no remedy yet."""
     n_missing = find_deadline(confirmed, params) - max_seq
     likely = describe_probabilities(causes) if causes else "not examined"
-    if n_missing <= 0:
-        return f"cause not clear ({likely}): a person decides, as `unclear_cause` is hold"
     return f"cause not clear yet ({likely}): decided after {n_missing:,} more votes"
 
 

@@ -135,7 +135,7 @@ class RowList(Generic[M]):
     template takes beside the rows with `describe`, and with `count` the number of all rows.
 
     Templates extend `list.html` and fill the blocks `columns`, `name`, `cells`, `panel` and
-    `nothing`.
+    `nothing`; `headline` replaces the title by a sentence.
     """
 
     title: str

@@ -62,6 +62,6 @@ def test_an_event_is_listed_within_ten_seconds_of_its_detection(site: People, co
     log_in(page, site, site.add("eve@example.org", Role.ENGINEER, name="Eve"), "/drift-events")
     page.get_by_text("No drift events").wait_for()
     ask_people(site.store)
-    event = page.locator(".row", has_text="sequential test")
+    event = page.locator("tbody tr", has_text="sequential test")
     event.wait_for(timeout=10_000)
     assert event.count() == 1

@@ -1,9 +1,11 @@
 """Decisions and drift events by API and page: in words, answered by people, once, and audited."""
 
+from collections.abc import Mapping
 from datetime import UTC, date, datetime
+from typing import Any
 
 from rlhf_pipeline.api_types.filters import AuditFilter
-from rlhf_pipeline.records import DriftEvent, TriggerDecision
+from rlhf_pipeline.records import DriftEvent, Remedy, Role, TriggerDecision
 from rlhf_pipeline.store import Store
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
@@ -26,7 +28,23 @@ CAUSES = {
 }
 
 
-def ask_people(store: Store) -> int:
+NAMED = {"annotator_ids": ["ann3"], "from_seq": 290}
+CARELESS = {
+    "each": [
+        {
+            "annotator_id": "ann3",
+            "probability": 0.98,
+            "n_votes": 41,
+            "error_after": 0.51,
+            "error_expected": 0.22,
+        }
+    ]
+}
+
+
+def ask_people(
+    store: Store, remedy: Remedy = "report_two_tastes", causes: Mapping[str, Any] = CAUSES
+) -> int:
     """Store an event, and a decision about it that waits for a person; returns its number."""
     event = DriftEvent(
         kind="drift",
@@ -47,12 +65,12 @@ def ask_people(store: Store) -> int:
             reasons=("newcomers with another taste: ann3, from vote 290 on",),
             event_ids=(event.event_id,),
             evidence={
-                "causes": CAUSES,
-                "quarantine": {"annotator_ids": ["ann3"], "from_seq": 290},
+                "causes": causes,
                 "looked_at": {"max_seq": 400},
-            },
+            }
+            | ({} if remedy == "ask_for_cause" else {"quarantine": NAMED}),
             decided_at=NOW,
-            remedy="report_two_tastes",
+            remedy=remedy,
         ),
         now=NOW,
         champion="demo.reward_model@1",
@@ -101,3 +119,24 @@ def test_a_person_answers_once_and_ends_the_quarantine(web: Web):
     assert engineer.post(f"/decisions/{number}:lift", json={"reason": "no"}).status_code == 409
     actors = {link.actor for link in web.store.audit.page(AuditFilter(action="decision.*"))[0]}
     assert engineer.user.user_id in actors
+
+
+def test_a_question_about_careless_annotators_shows_their_figures(paged: Web):
+    careless = {"name": "carelessness", "probability": 0.95, "effect": EFFECT, "evidence": CARELESS}
+    number = ask_people(paged.store, "quarantine", CAUSES | {"causes": [careless]})
+    page = paged.browser(paged.add(Role.ENGINEER)).get(f"{paged.url}/decisions/{number}").text
+    assert "<h1>Careless annotators (probability 95%); waits for a person</h1>" in page
+    row = page[page.index('<th scope="row">') :].partition("</tr>")[0]
+    for part in ("ann3</a>", ">98%<", ">41<", ">51%<", ">22%<"):
+        assert part in row, part
+
+
+def test_an_unclear_cause_is_answered_by_retraining_or_nothing(paged: Web):
+    number = ask_people(paged.store, "ask_for_cause")
+    page = paged.browser(paged.add(Role.ENGINEER)).get(f"{paged.url}/decisions/{number}").text
+    assert 'value="retrain"' in page
+    assert 'value="quarantine"' not in page
+    made = paged.client("engineer").post(
+        f"/decisions/{number}:answer", json={"answer": "retrain", "reason": REASON}
+    )
+    assert (made.json()["remedy"], made.json()["change_seq"]) == ("retrain", 290)

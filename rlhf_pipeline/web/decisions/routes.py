@@ -6,6 +6,7 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Request, Response
 
 from rlhf_pipeline.api_types.base import Page
+from rlhf_pipeline.api_types.filters import Filter
 from rlhf_pipeline.api_types.project import DecisionOut
 from rlhf_pipeline.errors import ConfigurationError, StoreError
 from rlhf_pipeline.permissions import Permission, Principal
@@ -16,7 +17,15 @@ from rlhf_pipeline.retraining.messages import CAUSES
 from rlhf_pipeline.web.decisions import queries
 from rlhf_pipeline.web.decisions.answers import DecisionDetail, Justification, NewAnswer
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
-from rlhf_pipeline.web.lists import Cursor, Paged
+from rlhf_pipeline.web.lists import (
+    ListPage,
+    Paged,
+    RowList,
+    page_filter,
+    render_list,
+    send_csv,
+    wants_csv,
+)
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, render, see_other
 from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses
@@ -26,7 +35,10 @@ api, pages = api_router("decisions"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 Decider = Annotated[Principal, Depends(needs(Permission.DECISIONS_ANSWER))]
 Number = Annotated[int, Path(ge=1, le=10**9)]
-SHOWN = 20
+Shown = Annotated[Filter, page_filter(Filter)]
+DECISIONS = RowList(
+    "Decisions", "/decisions", "decisions/page.html", DecisionOut, key="decision_id"
+)
 
 
 @api.get("/decisions")
@@ -58,15 +70,15 @@ def lift(
 
 
 @pages.get("/decisions")
-def show_list(
-    site: AnySite, request: Request, principal: Reader, cursor: Cursor = None
-) -> Response:
-    return render(
-        "decisions/page.html",
+def show_list(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
+    if wants_csv(request):
+        return send_csv(DECISIONS, asked, lambda part: read_all(site, principal, part))
+    return render_list(
+        DECISIONS,
         request,
         site,
         principal,
-        page=queries.page(site, cursor=cursor, limit=SHOWN),
+        ListPage(asked, read_all(site, principal, asked)),
         waiting=[queries.describe(site.store, each) for each in queries.find_waiting(site.store)],
         names=names_for(site, principal),
     )
@@ -165,13 +177,18 @@ def _render_one(
     decision_id: int,
     problem: Problem | None = None,
 ) -> Response:
+    one = queries.detail(site, decision_id)
+    careless = next((cause for cause in one.causes if cause.name == "carelessness"), None)
     return render(
         "decisions/decision.html",
         request,
         site,
         principal,
         status=problem.status if problem else 200,
-        one=queries.detail(site, decision_id),
+        one=one,
+        figures={each["annotator_id"]: each for each in careless.evidence.get("each", ())}
+        if careless and one.remedy == "quarantine"
+        else {},
         problem=problem.detail if problem else None,
         names=names_for(site, principal),
         cause_words=CAUSES,

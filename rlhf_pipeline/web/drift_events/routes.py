@@ -10,13 +10,31 @@ from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.words import display_name, name_figure, name_stream
 from rlhf_pipeline.retraining.messages import format_figures
 from rlhf_pipeline.web.decisions.answers import DriftEventOut
-from rlhf_pipeline.web.lists import make_cursor, parse_cursor
-from rlhf_pipeline.web.rendering import query_of, render
+from rlhf_pipeline.web.lists import (
+    FilterField,
+    ListPage,
+    RowList,
+    make_cursor,
+    page_filter,
+    parse_cursor,
+    render_list,
+    send_csv,
+    wants_csv,
+)
 from rlhf_pipeline.web.routing import AnySite, api_router, needs
 
 api, pages = api_router("drift-events"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 Asked = Annotated[DriftEventFilter, Query()]
+Shown = Annotated[DriftEventFilter, page_filter(DriftEventFilter)]
+EVENTS = RowList(
+    "Drift events", "/drift-events", "drift_events/page.html", DriftEventOut, key="event_id"
+)
+FIELDS = (
+    FilterField("day", "Day", "day"),
+    FilterField("is_open", "Show", choices={"": "all", "true": "without a decision"}),
+    FilterField("decision_id", "decision", "given"),
+)
 
 
 @api.get("/drift-events")
@@ -40,18 +58,21 @@ def read_all(site: AnySite, _: Reader, asked: Asked) -> Page[DriftEventOut]:
 
 
 @pages.get("/drift-events")
-def show_page(site: AnySite, request: Request, principal: Reader, asked: Asked) -> Response:
+def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
+    if wants_csv(request):
+        return send_csv(EVENTS, asked, lambda part: read_all(site, principal, part))
     page = read_all(site, principal, asked)
-    return render(
-        "drift_events/page.html",
+    newest = read_all(site, principal, DriftEventFilter(limit=1)).items
+    return render_list(
+        EVENTS,
         request,
         site,
         principal,
-        page=page,
+        ListPage(asked, page, FIELDS),
+        newest=newest[0] if newest else None,
+        n_open=len(site.store.events.find_open()),
         figures={each.event_id: format_figures(each.evidence) for each in page.items},
         display=display_name,
         name_figure=name_figure,
         name_stream=name_stream,
-        filters=asked.chosen,
-        query=query_of(asked.chosen),
     )

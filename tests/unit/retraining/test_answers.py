@@ -39,6 +39,7 @@ def answer(held, chosen):
         ("report_two_tastes", "quarantine", "fire", "quarantine", None),
         ("report_two_tastes", "retrain", "fire", "reweight", None),
         ("report_two_tastes", "nothing", "hold", None, None),
+        ("ask_for_cause", "retrain", "fire", "retrain", 900),
     ],
 )
 def test_an_answer_is_a_decision_by_hand(held, chosen, action, remedy, change_seq):

@@ -178,8 +178,10 @@ def test_an_unclear_cause_waits_for_more_votes_and_then_retrains():
     assert replay(waiting) == waiting
     assert decide_at(1500).remedy == "retrain"
     assert decide_at(1100, min_certainty=0.5).remedy == "retrain"
-    kept = decide_at(1500, unclear_cause="hold")
-    assert held(kept, "a person decides, as `unclear_cause` is hold")
+    asked = decide_at(1500, unclear_cause="hold")
+    assert held(asked, "the cause is not clear: a person decides whether to retrain")
+    assert (asked.remedy, asked.quarantine) == ("ask_for_cause", None)
+    assert replay(asked) == asked
     careless = risen(1000, carelessness=0.6, taste=0.4)
     assert decide_at(1499, careless).remedy is None
     assert decide_at(1500, careless).remedy == "quarantine"
