@@ -6,6 +6,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from rlhf_pipeline.calibration import (
@@ -18,7 +19,8 @@ from rlhf_pipeline.calibration import (
 from rlhf_pipeline.champions import AcceptanceParams, CalibrationOutcome, Champions, Judge
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.mixes import Mixes, count_mixes
-from rlhf_pipeline.drift.reference import judge_votes, reference_window
+from rlhf_pipeline.drift.reference import Window, judge_votes, reference_window
+from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.evaluation.error_memory import recall_predictions, retest
 from rlhf_pipeline.protocols import Progress, ignore_progress
 from rlhf_pipeline.records import ModelVersion, Promotion
@@ -36,9 +38,14 @@ from rlhf_pipeline.reward_model import (
     encoder_params,
     find_warm_start_obstacle,
 )
+from rlhf_pipeline.reward_model.evaluation import left_out_margins
+from rlhf_pipeline.reward_model.training import change_weights
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import Quarantines, drop_machine_votes
 from rlhf_pipeline.votes.counting import standing
+
+# Held-out votes from which the model's bias is known well enough without those it learned from
+ENOUGH_REFERENCE_VOTES = 400
 
 
 class CalibrateParams(*CALIBRATORS.params(CalibrationParams, AcceptanceParams)):  # type: ignore[misc]
@@ -174,10 +181,35 @@ def calibrate_model(
             scores=scores,
             mixes=_count_mixes(data, comparisons),
         )
-        votes = _current_votes(data).merge(comparisons[["comparison_id", "category"]])
-        window = replace(window, votes=judge_votes(votes, window))
-        champions.save_reference_window(version, window)
+        votes = _judge_reference(outcome.judge, data, comparisons, window)
+        champions.save_reference_window(version, replace(window, votes=votes))
     return outcome
+
+
+def _judge_reference(
+    judge: Judge, data: LearningData, comparisons: pd.DataFrame, window: Window
+) -> pd.DataFrame:
+    """The votes on the held-out predictions of `window`; of a young model, which has few, also
+    those it learned from, each on a prediction that was made without its prompt's votes.
+    """
+    votes = _current_votes(data).merge(comparisons[["comparison_id", "category"]])
+    held_out = window.rows.set_index("comparison_id")["p"]
+    judged = judge_votes(votes, held_out)
+    if len(judged) >= ENOUGH_REFERENCE_VOTES:
+        return judged
+    changes = data.taste_changes
+    train = data.pairs[data.pairs["split"] == "train"].reset_index(drop=True)
+    weight = float(judge.version.params.get("weight_before_change", 1.0))
+    weights, is_current = change_weights(train, changes, weight), changes.is_current(train)
+    try:
+        margins = left_out_margins(judge.reward_model, train, weights, is_current)
+    except NotEnoughData:
+        return judged
+    current = train[is_current]
+    p_chosen = judge.p_of_scores(margins, np.zeros(len(margins)))
+    p_a = np.where(current["chosen_side"] == "a", p_chosen, 1 - p_chosen)
+    left_out = pd.Series(p_a, index=current["comparison_id"].to_numpy())
+    return judge_votes(votes, pd.concat([held_out, left_out]))
 
 
 def _count_mixes(data: LearningData, comparisons: pd.DataFrame) -> Mixes:

@@ -20,7 +20,7 @@ def build_causes(seq: int, *, low: float = 0.1, people: float = 1.0, **probabili
         change_seq=max(1, seq - 20),
         until_seq=seq,
         n_before=20,
-        n_after=20,
+        n_after=200,
         rise=Interval(value=0.2, low=low, high=0.3, n=40),
         people=people,
         causes=tuple(

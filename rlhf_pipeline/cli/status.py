@@ -8,6 +8,7 @@ from rlhf_pipeline.artefacts import STAGES
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.config import Settings
+from rlhf_pipeline.drift.confirmation import describe_requirement
 from rlhf_pipeline.learning import NextFit, find_reason_to_wait, plan_next_fit
 from rlhf_pipeline.loop_settings import LoopSettings
 from rlhf_pipeline.retraining.answers import find_waiting
@@ -112,11 +113,7 @@ def describe_retraining(store: Store, trigger: TriggerParams) -> Iterator[str]:
     """Events that wait, what holds the next retraining back, the last decision and gate."""
     decisions, gates = store.decisions.all(), store.gates.all()
     n_events = len(store.events.find_open())
-    needed = (
-        f"{trigger.confirmations} detectors report within {trigger.confirmation_window:,} votes"
-    )
-    if trigger.sequential_test_confirms:
-        needed = f"the sequential test or {needed}"
+    needed = f"reported by {describe_requirement(trigger)}"
     if trigger.calibration_days:
         needed += f", or calibration fails on {trigger.calibration_days} days of a week"
     found = f"{n_events} open drift or calibration events" if n_events else "no open event"

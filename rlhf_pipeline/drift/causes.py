@@ -40,7 +40,10 @@ CATEGORY_SD = 0.3
 MOVED = 4.0  # standard errors by which the mean of the stated log odds has moved
 LATE = 200  # votes by which a change may be dated too late
 MOST_AFTER = 2000  # votes after the change that are read
-OVER = 50  # votes after which a rise may end, and since which it has to be over
+OVER = 50  # votes since which a rise has to be over
+# A rise that comes and goes begins or ends between two blocks of votes, with these chances: its
+# lengths are of the order of 200 votes, the times between them of 500.
+BLOCK, BEGINS, ENDS = 10, 0.02, 0.05
 KNOWN_FROM = 100  # earlier votes from which it is known who is new
 CAUSE_VOTES = 1500  # votes after a detection up to which its causes are found again
 MAX_NAMED = 200  # annotators in evidence
@@ -247,15 +250,23 @@ class _Changed:
         return self._term(self._risen(), self._compare(everything))
 
     def nothing(self) -> _Term:
-        """Half the prior for a rise that is over since OVER votes or more."""
-        ends = np.arange(OVER, len(self.error) - OVER, OVER) - 1
-        if not len(ends):
+        """Half the prior for rises that come and go and are over since OVER votes: a chain of two
+        states, read forwards in blocks of BLOCK votes.
+        """
+        gains = self._gain(self._risen())
+        n_blocks = (gains.shape[-1] - OVER) // BLOCK
+        if n_blocks < 1:
             return _Term(np.zeros(1), np.zeros(1), {})
-        risen = self._risen()
-        ratios = np.cumsum(self._gain(risen), axis=-1)[:, ends].ravel()
-        rises = np.cumsum(risen - self.chance, axis=-1)[:, ends].ravel() / len(self.error)
-        log_prior = np.full(len(ratios), -np.log(2 * len(ratios)))
-        return _Term(np.r_[0.0, ratios], np.r_[0.0, rises], {}, np.r_[-np.log(2), log_prior])
+        blocks = gains[:, : n_blocks * BLOCK].reshape(len(gains), n_blocks, BLOCK).sum(axis=-1)
+        calm, risen = np.full((2, len(gains)), -np.log(2))
+        for gain in blocks.T:
+            calm, risen = (
+                np.logaddexp(np.log1p(-BEGINS) + calm, np.log(ENDS) + risen),
+                np.logaddexp(np.log(BEGINS) + calm, np.log1p(-ENDS) + risen) + gain,
+            )
+        log_prior = np.full(len(calm), -np.log(2 * len(calm)))
+        zeros = np.zeros(1 + len(calm))
+        return _Term(np.r_[0.0, calm], zeros, {}, np.r_[-np.log(2), log_prior])
 
     def category(self) -> _Term:
         code, names = pd.factorize(self.after["category"])
@@ -357,10 +368,12 @@ class _Changed:
 
 
 def _count_people(votes: pd.DataFrame) -> float:
-    """The number of annotators who, casting equally many votes, would be as diverse (Laakso and
-    Taagepera 1979).
+    """The number of annotators who, casting equally many votes, would be as diverse: two votes are
+    of one annotator with the chance 1 / number (Simpson 1949, without the bias of few votes).
     """
-    return float(1 / (votes["annotator_id"].value_counts(normalize=True) ** 2).sum())
+    counts = votes["annotator_id"].value_counts().to_numpy(dtype=float)
+    n = len(votes)
+    return float(n * (n - 1) / max(1.0, (counts * (counts - 1)).sum())) if n > 1 else 1.0
 
 
 def _find_offsets(rows: pd.DataFrame, by: str, sd: float) -> tuple[float, dict[str, float]]:
@@ -370,13 +383,9 @@ def _find_offsets(rows: pd.DataFrame, by: str, sd: float) -> tuple[float, dict[s
     odds, error = stated_odds(rows), rows["error"].to_numpy(dtype=float)
     bias, _ = fit_bias(odds, error, np.ones(len(odds)))
     p = _expit(odds + bias)
-    sums = (
-        pd.DataFrame({"excess": error - p, "information": p * (1 - p)})
-        .groupby(rows[by].to_numpy())
-        .sum()
-    )
-    shrunk: dict[Any, float] = (sums["excess"] / (sums["information"] + 1 / sd**2)).to_dict()
-    return bias, shrunk
+    code, names = pd.factorize(rows[by])
+    excess, information = (_sum_by(code, each, len(names)) for each in (error - p, p * (1 - p)))
+    return bias, dict(zip(names, excess / (information + 1 / sd**2), strict=True))
 
 
 def _summarise(causes: list[Cause], rise: Interval) -> str:

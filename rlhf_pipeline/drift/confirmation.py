@@ -1,4 +1,4 @@
-"""Decides when detectors confirm a drift: the sequential test alone, those of Frouros together."""
+"""Decides when detectors confirm a drift: the sequential test alone, or several together."""
 
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
@@ -6,6 +6,7 @@ from statistics import median_low
 
 from pydantic import Field
 
+from rlhf_pipeline.drift.frouros_detectors import FROUROS
 from rlhf_pipeline.drift.sequential_test import SequentialTest
 from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.records import DriftEvent
@@ -18,12 +19,14 @@ class ConfirmationParams(Parameters):
         default=True,
         description="An event of the sequential test, whose false-alarm rate is known, is enough",
     )
+    # With two, days that differ by chance retrain more often than their limit allows
+    # (`benchmarks/bench_changes.py`).
     confirmations: int = Field(
-        default=2,
-        ge=1,
-        le=4,
-        description="Distinct detectors that must report where the sequential test does not; "
-        "1 = any detector alone",
+        default=3,
+        ge=0,
+        le=len(FROUROS),
+        description="Distinct detectors that confirm a change where the sequential test does not; "
+        "1 = any detector alone, 0 = others than the sequential test only warn",
     )
     calibration_days: int = Field(
         default=3,
@@ -35,6 +38,14 @@ class ConfirmationParams(Parameters):
     confirmation_window: int = Field(
         default=500, ge=1, description="Votes within which they must report to confirm each other"
     )
+
+
+def describe_requirement(params: ConfirmationParams) -> str:
+    """Which detectors have to report a change, in words."""
+    n, ways = params.confirmations, ["the sequential test"] * params.sequential_test_confirms
+    if n or not ways:
+        ways.append(f"{n} detector{'s' * (n != 1)} within {params.confirmation_window:,} votes")
+    return " or ".join(ways)
 
 
 def event_sources(events: Iterable[DriftEvent]) -> list[str]:
@@ -76,7 +87,7 @@ def find_confirming_events(
         key=lambda span: (-len(event_sources(span)), span[-1].seq - span[0].seq, span[0].seq),
         default=(),
     )
-    if len(event_sources(best)) >= params.confirmations:
+    if 0 < params.confirmations <= len(event_sources(best)):
         return best
     return _find_lasting_miscalibration(events, params.calibration_days)
 

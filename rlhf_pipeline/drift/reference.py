@@ -216,12 +216,13 @@ def reference_window(
     return replace(window, mixes=mixes or {})
 
 
-def judge_votes(votes: pd.DataFrame, window: Window) -> pd.DataFrame:
-    """People's votes for a side of the window's comparisons, as errors of its predictions.
+def judge_votes(votes: pd.DataFrame, p_by_comparison: "pd.Series[float]") -> pd.DataFrame:
+    """People's votes for a side of the predicted comparisons, as errors of the predictions.
 
-    `votes`: annotator_id, comparison_id, category, choice.
+    `votes`: annotator_id, comparison_id, category, choice. `p_by_comparison`: calibrated P(a
+    preferred) by comparison_id.
     """
-    p = votes["comparison_id"].map(window.rows.set_index("comparison_id")["p"])
+    p = votes["comparison_id"].map(p_by_comparison)
     is_judged = p.notna() & (p != 0.5) & votes["choice"].isin(["a", "b"])
     rows, p = votes[is_judged], p[is_judged]
     return _cast_votes(

@@ -14,6 +14,7 @@ from rlhf_pipeline.drift.choice import DetectorChoice
 from rlhf_pipeline.drift.clusters import ClusterParams
 from rlhf_pipeline.drift.confirmation import (
     ConfirmationParams,
+    describe_requirement,
     event_sources,
     find_confirming_events,
     list_confirmers,
@@ -78,7 +79,7 @@ def drift_report(
     the chosen ones count. `of_policy` is the reference of the texts of a policy that was promoted
     after the reward model.
 
-    `overall` is `drift` if the sequential test says so, or at least `confirmations` detectors with
+    `overall` is `drift` if the sequential test says so, or `confirmations` detectors or more with
     an event in the last `confirmation_window` votes up to `last_seq` (by default that of the day's
     last event), or on that day, that confirm each other. Any other drift makes it `warning`, data
     drift included (a change of the data does not prove that the model is wrong); so does a warning
@@ -244,7 +245,7 @@ def _overall_row(
     sources |= set(event_sources(find_confirming_events(of_day, params)))
     suspects = [r for r in rows if r.verdict in (Verdict.DRIFT, Verdict.WARNING)]
     is_confirmed = params.sequential_test_confirms and SequentialTest.name in sources
-    if is_confirmed or len(sources) >= params.confirmations:
+    if is_confirmed or 0 < params.confirmations <= len(sources):
         verdict = Verdict.DRIFT
     elif suspects or sources:
         verdict = Verdict.WARNING
@@ -258,8 +259,8 @@ def _overall_row(
         "says_drift": sorted(sources),
         "confirmations": params.confirmations,
         "suspects": [f"{r.space}/{r.detector}: {r.verdict}" for r in suspects],
-        "rule": f"drift needs the sequential test, or {params.confirmations} of the other error "
-        "detectors; data drift, a day's error rate or calibration alone is a warning",
+        "rule": f"drift needs {describe_requirement(params)}; other error detectors, data drift, a "
+        "day's error rate or calibration alone are a warning",
     }
     row = _row("overall", "confirmation", verdict, n_reference, n_current, evidence)
     return row.model_copy(

@@ -15,7 +15,8 @@ things keep the rate near that:
   would be learnt away;
 - a person's day and week, and a day of all, deviate together: the log ratio of a cluster is divided
   by 1 + V tau², V being its information and tau² the variance of such clusters so far;
-- a day counts at most `MOST_A_DAY`, so that two days have to agree.
+- of a day's log ratio beyond `SURE_DAY` only a tenth counts, so that two days have to agree, unless
+  one is overwhelming.
 
 Tempering keeps a supermartingale only for independent votes: the rates are measured
 (`benchmarks/bench_changes.py`).
@@ -39,7 +40,7 @@ CORRELATION = 0.35  # of the errors of two votes on one comparison
 PERSON_SD, WEEKDAY_SD, BIAS_SD = 0.25, 0.15, 0.3  # priors of the offsets, in log odds
 LEARNT_AFTER = 1000  # votes: younger ones could hide a slow change from the bias
 TOLERANCE = 0.05  # log odds that are no change
-MOST_A_DAY = 4.0  # log ratio
+SURE_DAY, BEYOND = 4.0, 0.1  # log ratio of a day that counts in full, and what counts beyond it
 DAY_PRIOR, MOST_DAY_VARIANCE = 0.01, 0.3
 NEWTON_STEPS = 4
 
@@ -143,7 +144,7 @@ class _Cluster:
     """Log ratios of votes that deviate together, one for each shift."""
 
     variance: float = 0.0  # of the log odds between such clusters
-    most: float = math.inf
+    in_full: float = math.inf  # the log ratio beyond which only a share counts
     sums: list[float] = field(default_factory=lambda: [0.0] * len(SHIFTS))
     information: float = 0.0
     counted: list[float] = field(default_factory=lambda: [0.0] * len(SHIFTS))
@@ -155,36 +156,37 @@ class _Cluster:
         changed = []
         for i, step in enumerate(steps):
             self.sums[i] += step
-            now = min(self.most, self.sums[i] * weight)
+            now = self.sums[i] * weight
+            if now > self.in_full:
+                now = self.in_full + BEYOND * (now - self.in_full)
             changed.append(now - self.counted[i])
             self.counted[i] = now
         return changed
 
 
 class _Evidence:
-    """Shiryaev–Roberts' statistic of each shift, in logarithms, and since when the log ratios have
-    risen (the date of Page's CUSUM, 1954).
+    """Shiryaev–Roberts' statistic of each shift, in logarithms, and the likeliest beginning of a
+    rise (Page's CUSUM, 1954): of whole log ratios, since what a day counts at most says nothing
+    about the date.
     """
 
     def __init__(self) -> None:
         self.logs = [-math.inf] * len(SHIFTS)
         self.risen = [0.0] * len(SHIFTS)
         self.since = [0] * len(SHIFTS)
+        self.mean = 0.0
 
-    def add(self, steps: list[float], seq: int) -> None:
+    def add(self, counted: list[float], steps: list[float], seq: int) -> None:
         for i, step in enumerate(steps):
-            self.logs[i] = _log1p_exp(self.logs[i]) + step
+            self.logs[i] = _log1p_exp(self.logs[i]) + counted[i]
             if self.risen[i] <= 0:
                 self.risen[i], self.since[i] = 0.0, seq
             self.risen[i] += step
-
-    @property
-    def mean(self) -> float:
-        return sum(math.exp(min(each, 700.0)) for each in self.logs) / len(SHIFTS)
+        self.mean = sum(math.exp(min(each, 700.0)) for each in self.logs) / len(SHIFTS)
 
     @property
     def change_seq(self) -> int:
-        return self.since[max(range(len(SHIFTS)), key=lambda i: self.logs[i])]
+        return self.since[max(range(len(SHIFTS)), key=lambda i: self.risen[i])]
 
 
 class _StreamDay:
@@ -203,9 +205,9 @@ class _StreamDay:
         self.person_days: defaultdict[str, _Cluster] = defaultdict(
             lambda: _Cluster(self._of_person_day)
         )
-        self.whole = _Cluster(self._of_day, MOST_A_DAY)
+        self.whole = _Cluster(self._of_day, SURE_DAY)
         self.categories: defaultdict[str, _Cluster] = defaultdict(
-            lambda: _Cluster(self._of_day, MOST_A_DAY)
+            lambda: _Cluster(self._of_day, SURE_DAY)
         )
 
 
@@ -218,7 +220,8 @@ class _Reader:
         self._people: defaultdict[str, _Score] = defaultdict(_Score)
         self._weekdays: defaultdict[int, _Score] = defaultdict(_Score)
         self._of_days, self._of_person_days = _Variance(DAY_PRIOR), _Variance(0.0)
-        self._bias_votes = [(v.stated, v.error, 1.0) for v in reference]  # with their weights
+        weights = _weigh(reference)
+        self._bias_votes = [(v.stated, v.error, w) for v, w in zip(reference, weights, strict=True)]
         self._waiting: list[tuple[float, float, float]] = []
         self._bias, self._bias_sd = 0.0, BIAS_SD
         self._since_signal: list[tuple[int, str, float, float]] = []  # seq, category, p, error
@@ -226,8 +229,8 @@ class _Reader:
         self._day = _StreamDay(0, 0.0, 0.0)
         self._restart()
         self._fit_bias()
-        for v in reference:
-            score = self._score(v, 1.0)
+        for v, weight in zip(reference, weights, strict=True):
+            score = self._score(v, weight)
             self._everybody.add(score)
             self._people[v.annotator_id].add(score)
 
@@ -252,10 +255,11 @@ class _Reader:
         p = _expit(odds)
         information = weight * p * (1 - p)
         steps = [weight * each for each in _log_ratios(odds, p, v.error)]
-        steps = day.person_days[who].add(steps, information)
-        steps = week.add(steps, information)
-        self._all.add(day.whole.add(steps, information), v.seq)
-        self._categories[v.category].add(day.categories[v.category].add(steps, information), v.seq)
+        of_person = week.add(day.person_days[who].add(steps, information), information)
+        counted = day.whole.add(of_person, information)
+        self._all.add(counted, steps, v.seq)
+        counted = day.categories[v.category].add(of_person, information)
+        self._categories[v.category].add(counted, steps, v.seq)
         day.scores[who].add(self._score(v, weight))
         self._waiting.append((v.stated, v.error, weight))
         self._since_signal.append((v.seq, v.category, _expit(v.stated), v.error))
@@ -353,6 +357,17 @@ def fit_bias(
         information = float(weight @ (p * (1 - p))) + 1 / BIAS_SD**2
         bias += excess / information
     return bias, information**-0.5
+
+
+def _weigh(votes: Sequence[StreamVote]) -> list[float]:
+    """How much each counts: those of one comparison share its error."""
+    n_on: defaultdict[str, int] = defaultdict(int)
+    weights = []
+    for vote in votes:
+        n_on[vote.comparison_id] += 1
+        n = n_on[vote.comparison_id]
+        weights.append(_effective(n) - _effective(n - 1))
+    return weights
 
 
 def _effective(n: int) -> float:

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from rlhf_pipeline.drift.causes import examine
+from rlhf_pipeline.drift.choice import DetectorChoice
 from rlhf_pipeline.drift.confirmation import find_confirming_events
 from rlhf_pipeline.drift.sequential_test import SequentialTest
 from rlhf_pipeline.drift.stream import scan
@@ -37,6 +38,7 @@ MODEL = "lab.reward_model@1"
 # In a world 24 hours bring fewer votes than `min_new_votes`, so no cool-down is simulated.
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 PARAMS = TriggerParams()
+DETECTORS = DetectorChoice()
 
 
 class Response(NamedTuple):
@@ -106,9 +108,18 @@ def list_ticks(votes: pd.DataFrame) -> list[int]:
 class TriggerRun:
     """The votes of a world, and what the trigger has done about them so far."""
 
-    def __init__(self, votes: pd.DataFrame, draw_known: Callable[[int], pd.DataFrame]) -> None:
-        """`draw_known` makes the reference of the model after so many retrainings."""
+    def __init__(
+        self,
+        votes: pd.DataFrame,
+        draw_known: Callable[[int], pd.DataFrame],
+        *,
+        tests_calibration: bool = True,
+    ) -> None:
+        """`draw_known` makes the reference of the model after so many retrainings. Calibration
+        tests take most of the time and retrain nothing.
+        """
         self._votes, self._draw_known = votes, draw_known
+        self._tests_calibration = tests_calibration
         self._ticks = list_ticks(votes)
         self._n_retrained = 0
         self._fired = 0  # the last vote that the last fire knew
@@ -176,6 +187,10 @@ class TriggerRun:
         """
         self._own_votes = self._votes[self._votes["seq"] > start]
         self._reference = self._draw_known(self._n_retrained)
-        found = scan(self._own_votes, model_version=MODEL, reference=self._reference)
-        of_days = find_day_events(self._own_votes, self._ticks, MODEL)
-        self._events = sorted([*found.events, *of_days], key=lambda e: (e.seq, e.event_id))
+        found = scan(
+            self._own_votes, model_version=MODEL, params=DETECTORS, reference=self._reference
+        )
+        self._events = list(found.events)
+        if self._tests_calibration:
+            self._events += find_day_events(self._own_votes, self._ticks, MODEL)
+        self._events.sort(key=lambda e: (e.seq, e.event_id))

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from pydantic import Field, ValidationError
 
 from rlhf_pipeline.drift.confirmation import (
+    describe_requirement,
     event_sources,
     find_confirming_events,
     list_confirmers,
@@ -147,13 +148,11 @@ def _check_confirmation(inputs: Inputs) -> Condition:
         found += "; calibration tests alone failed"
     if confirming:
         found += f" between votes {confirming[0].seq:,} and {confirming[-1].seq:,}"
-    elif len(sources) >= params.confirmations:
+    elif 0 < params.confirmations <= len(sources):
         found += ", too far apart"
-    needed = params.confirmations
     return Condition(
         name="confirmations",
-        required=("the sequential test, or " if params.sequential_test_confirms else "")
-        + f"{needed} detector{'s' * (needed > 1)} within {params.confirmation_window:,} votes"
+        required=describe_requirement(params)
         + (
             f", or calibration tests that fail on {params.calibration_days} days of a week"
             if params.calibration_days

@@ -9,6 +9,7 @@ from pydantic import Field
 from rlhf_pipeline.drift.causes import CAUSE_VOTES, LIKELY, read_causes
 from rlhf_pipeline.drift.confirmation import (
     ConfirmationParams,
+    describe_requirement,
     estimate_change_seq,
     event_sources,
     find_confirming_events,
@@ -90,7 +91,10 @@ _MEANING: dict[Remedy, str] = {
     "dismiss": "dismissed as a false alarm",
 }
 SHOWN_NAMES = 10
-LEAST_PEOPLE = 0.7  # of the usual effective number of annotators, who show a change of taste
+# A session of careless votes looks like a change of everybody's taste while it lasts. So a change
+# retrains once so large a share of the usual number of annotators show it, or at the deadline.
+LEAST_PEOPLE = 0.7
+LEAST_AFTER = 100  # votes after a change: of fewer, one topic's block looks like everybody
 
 
 def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> TriggerDecision:
@@ -156,39 +160,42 @@ def choose_remedy(
 ) -> Remedy | None:
     """The remedy of a confirmed change; None while its cause is unclear.
 
-    A sure cause has its own. At the deadline, likely chance and what is no rise are dismissed, a
-    person is asked about people if they are the likeliest cause, and any other unclear cause
-    retrains, or asks a person, as `unclear_cause` says. Without causes the change retrains; where
-    only calibration tests fail, the calibrator is fitted again.
+    A sure cause has its own, a retraining only once most annotators have voted since. At the
+    deadline, likely chance and what is no rise are dismissed, a person is asked about people if
+    they are the likeliest cause, and any other unclear cause retrains, or asks a person, as
+    `unclear_cause` says. Without causes the change retrains; where only calibration tests fail, the
+    calibrator is fitted again.
     """
     if is_miscalibration(confirmed):
         return "refit_calibrator"
     if causes is None:
         return "retrain"
     top = causes.causes[0]
+    top_remedy = REMEDIES[top.name]
     is_late = max_seq >= find_deadline(confirmed, params)
-    if top.name != "nothing" and is_sure(causes, params):
-        return REMEDIES[top.name]
+    is_shared = is_late or top_remedy not in RETRAINING_REMEDIES or causes.people >= LEAST_PEOPLE
+    if top.name != "nothing" and is_shared and is_sure(causes, params):
+        return top_remedy
     if not is_late:  # a rise needs time to show, as carelessness does
         return None
     if top.name == "nothing" or causes.rise.low <= 0:
         return "dismiss"
-    if REMEDIES[top.name] in ASKING_REMEDIES:
-        return REMEDIES[top.name]
+    if top_remedy in ASKING_REMEDIES:
+        return top_remedy
     return "ask_for_cause" if params.unclear_cause == "hold" else "retrain"
 
 
 def is_sure(causes: ChangeCauses, params: TriggerParams) -> bool:
-    """Whether the likeliest cause, or another of those that retrain as well, is certain enough.
-
-    While few people vote, a change of everybody's taste and a session of careless annotators look
-    alike.
+    """Whether the likeliest cause, or another of those that retrain as well, is certain enough, in
+    enough votes.
     """
     top = causes.causes[0]
+    if causes.n_after < LEAST_AFTER:
+        return False
     if REMEDIES[top.name] not in RETRAINING_REMEDIES:
         return top.probability >= params.min_certainty
     retrains = [c.probability for c in causes.causes if REMEDIES[c.name] in RETRAINING_REMEDIES]
-    return causes.people >= LEAST_PEOPLE and sum(retrains) >= params.min_certainty
+    return sum(retrains) >= params.min_certainty
 
 
 def find_unclear_change(
@@ -270,7 +277,10 @@ def describe_wait(
     """Why a confirmed change has no remedy yet."""
     n_missing = find_deadline(confirmed, params) - max_seq
     likely = describe_probabilities(causes) if causes else "not examined"
-    return f"cause not clear yet ({likely}): decided after {n_missing:,} more votes"
+    reason = f"cause not clear yet ({likely})"
+    if causes and is_sure(causes, params) and causes.people < LEAST_PEOPLE:
+        reason = f"{likely}, but of few annotators, as in a session of careless votes"
+    return f"{reason}: decided after {n_missing:,} more votes at the latest"
 
 
 def describe_probabilities(causes: ChangeCauses) -> str:
@@ -344,11 +354,10 @@ def _describe_unconfirmed(own: Sequence[DriftEvent], params: TriggerParams) -> s
             if params.calibration_days
             else "unconfirmed: calibration tests alone failed"
         )
-    distance = ", but too far apart" if len(sources) >= params.confirmations else ""
+    distance = ", but too far apart" if 0 < params.confirmations <= len(sources) else ""
     return (
         f"unconfirmed: {_count(len(sources), 'detector')} reported "
-        f"({', '.join(sources)}){distance}; "
-        f"{params.confirmations} within {params.confirmation_window} votes are required"
+        f"({', '.join(sources)}){distance}; {describe_requirement(params)} must report"
     )
 
 

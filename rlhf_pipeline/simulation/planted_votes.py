@@ -122,7 +122,7 @@ def build_reference(votes: pd.DataFrame, reward_model: str) -> Window:
     )
     stated = np.maximum(p, 1 - p)
     window = reference_window(pairs, stated, model_version=reward_model, scores=scores)
-    return replace(window, votes=judge_votes(cast, window))
+    return replace(window, votes=judge_votes(cast, window.rows.set_index("comparison_id")["p"]))
 
 
 def build_votes(votes: pd.DataFrame, votes_per_comparison: int) -> Iterator[NewVote]:

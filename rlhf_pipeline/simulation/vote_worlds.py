@@ -17,6 +17,7 @@ Generator = np.random.Generator
 FIRST_DAY = date(2026, 1, 5)  # a Monday
 SECONDS, SPREAD_OF_TIME = 12.0, 0.5  # usual duration of a vote, deviation of its logarithm
 UNDISTURBED = 200  # votes before the first careless session
+N_TEAMS = 3
 REPEAT_WITHIN = 300  # comparisons back that a repeat may come from
 LEAST_REFERENCE, MOST_REFERENCE = 200, 400  # comparisons
 # Variances of a comparison's log odds, in units of `likeness`, that the model knows and does not.
@@ -60,6 +61,11 @@ class VoteWorld(Record):
     n_annotators: int = Field(30, ge=2)
     votes_per_day: int = Field(100, ge=1)
     weekend_rise: float = Field(0.0, description="of the error rate on Saturdays and Sundays")
+    day_sd: float = Field(0.0, ge=0, description="of the error rate between days")
+    team_sd: float = Field(
+        0.0, ge=0, description="of the error rate between three teams that take weeks in turn"
+    )
+    activity_sd: float = Field(0.0, ge=0, description="of the log activity of annotators")
     n_bursts: int = Field(0, ge=0, description="sessions of a few careless, hasty annotators")
     votes_per_burst: int = Field(150, ge=1)
     annotators_per_burst: int = Field(5, ge=1)
@@ -86,6 +92,8 @@ def draw_votes(world: VoteWorld, seed: int) -> pd.DataFrame:
     )
     place = np.arange(n)
     day = place // world.votes_per_day
+    more = np.random.default_rng([seed, 3])  # so that worlds without these draw as they always did
+    team = day // 7 % N_TEAMS
     votes = {
         "annotator": _draw_annotators(world, n, rng),
         "log_seconds": rng.normal(np.log(SECONDS), SPREAD_OF_TIME, n),
@@ -97,6 +105,11 @@ def draw_votes(world: VoteWorld, seed: int) -> pd.DataFrame:
     odds = _mean_odds(votes["rate"], world.likeness) + known
     stated = _average(odds, UNKNOWN * world.likeness)
     votes["rate"] = votes["rate"] + world.weekend_rise * (day % 7 >= 5)
+    votes["rate"] = votes["rate"] + more.normal(0, world.day_sd, day[-1] + 1)[day]
+    votes["rate"] = votes["rate"] + more.normal(0, world.team_sd, N_TEAMS)[team]
+    if world.team_sd:
+        members = world.n_annotators // N_TEAMS
+        votes["annotator"] = votes["annotator"] % members + team * members
     for change in world.changes:
         _apply(change, votes, category, world, rng)
     chance = 1 / (1 + np.exp(-_mean_odds(votes["rate"], world.likeness) - known - unknown))
@@ -138,6 +151,8 @@ def draw_reference(world: VoteWorld, seed: int, number: int = 0) -> pd.DataFrame
             "n_votes": n * world.votes_per_comparison,
             "error_rate": world.error_rate + 2 / 7 * world.weekend_rise,
             "weekend_rise": 0.0,
+            "day_sd": 0.0,
+            "team_sd": 0.0,
             "repeats": 0.0,
             "n_bursts": 0,
             "changes": (),
@@ -172,6 +187,9 @@ def _draw_categories(world: VoteWorld, n: int, rng: Generator) -> npt.NDArray[np
 def _draw_annotators(world: VoteWorld, n: int, rng: Generator) -> Ints:
     """Different annotators for the votes on one comparison."""
     per = world.votes_per_comparison
+    if world.activity_sd:
+        activity = np.exp(rng.normal(0, world.activity_sd, world.n_annotators))
+        return np.asarray(rng.choice(world.n_annotators, n, p=activity / activity.sum()))
     if per == 1:
         return np.asarray(rng.integers(0, world.n_annotators, n), dtype=np.int64)
     drawn = [rng.permutation(world.n_annotators)[:per] for _ in range(-(-n // per))]

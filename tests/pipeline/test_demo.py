@@ -201,7 +201,7 @@ def test_a_retraining_killed_with_its_demo_is_retried_and_settled(
 ) -> None:
     project = branch(grown, evaluation_file=few_prompts)
     last = project.day(2)
-    project.store.events.add([event(project, "ddm"), event(project, "adwin")])
+    project.store.events.add([event(project, "sequential_test")])
     runner = demo_of(project).runner
     runner.clock = lambda: tick_time(last)
     request = runner.tick("retraining").run_requests[0]

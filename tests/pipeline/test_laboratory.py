@@ -30,7 +30,7 @@ def test_assets_and_library_notice_the_same_change_of_a_known_world(
         n_votes=900,
         votes_per_day=150,
         weekend_rise=0.05,
-        changes=(Change(cause="taste", at=500, size=0.3),),
+        changes=(Change(cause="taste", at=470, size=0.3),),
     )
     run = open_world(make_project, world, 1)
     store = run.runner.store

@@ -85,7 +85,7 @@ def retrained(grown: Any, branch: Callable[..., Any]) -> Any:
     """
     project = branch(grown)
     change = int(project.files.read_frame("votes", project.day(2))["seq"].min())
-    drift(project, "ddm", "adwin", change=change)
+    drift(project, "sequential_test", change=change)
     requests = project.tick("retraining").run_requests
     assert len(requests) == 1
     project.run_request(requests[0], "retraining", config=quick())
@@ -93,7 +93,7 @@ def retrained(grown: Any, branch: Callable[..., Any]) -> Any:
     return project
 
 
-def test_one_detector_alone_holds_and_a_second_one_fires_once(
+def test_a_detector_alone_holds_and_the_sequential_test_fires_once(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     project = branch(grown)
@@ -101,7 +101,7 @@ def test_one_detector_alone_holds_and_a_second_one_fires_once(
     before = len(project.store.decisions.all())
     drift(project, "ddm")
     assert not project.tick("retraining").run_requests
-    drift(project, "ddm", "adwin")
+    drift(project, "sequential_test")
     requests = project.tick("retraining").run_requests
     held, fired = project.store.decisions.all()[before:]
     assert (held.action, fired.action, fired.state) == ("hold", "fire", "pending")

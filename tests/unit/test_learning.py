@@ -172,12 +172,12 @@ def test_a_fit_waits_while_the_cause_of_a_change_is_unclear(
     promoted(store, 1, seq)
     assert wait() is None
     store.events.add([unclear_rise(seq)])
-    assert "answered as it stands after 20 more votes" in str(wait())
+    assert "decided after 10 more votes" in str(wait())
     store.decisions.decide(
         lambda evidence: decide(evidence, trigger), now=NOON, champion="demo.reward_model@1"
     )
-    assert "after 20 more votes" in str(wait())  # held, and not yet answered
-    vote(19)
+    assert "after 10 more votes" in str(wait())  # held, and not yet answered
+    vote(9)
     assert "after 1 more votes" in str(wait())
     last = vote(1)
     assert wait() is None

@@ -61,13 +61,13 @@ def cluster(words: str, **more: Any) -> PromptCluster:
 
 @pytest.fixture(scope="module")
 def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A steady day, and one on which two detectors confirm a change that the trigger fires on."""
+    """A steady day, and one on which three detectors confirm a change that the trigger fires on."""
     home = tmp_path_factory.mktemp("reported")
     HomeFacts(project="demo").write(home)
     workspace = Workspace(Settings(home=home))
     store = workspace.store
     store.migrate()
-    events = [event("ddm", 1000), event("hddm_a", 1040)]
+    events = [event("ddm", 1000), event("adwin", 1020), event("hddm_a", 1040)]
     store.events.add(events)
     rule = TriggerParams(min_new_votes=0)
     store.decisions.decide(lambda e: decide(e, rule), now=utc_now(), champion=MODEL)
@@ -103,12 +103,12 @@ def test_summary_shows_each_day_with_what_confirmed_it(reported: Path) -> None:
         for day in (STEADY, CHANGED)
     )
     assert "insufficient" in steady
-    assert "0, 2 needed" in steady
-    assert "2, 2 needed: ddm, hddm_a" in changed
+    assert "0, 3 needed" in steady
+    assert "3, 3 needed: adwin, ddm, hddm_a" in changed
     assert "errors" in changed
-    events = output[output.index("2 events of detectors") :]
+    events = output[output.index("3 events of detectors") :]
     assert "1,040" in events
-    assert events.count("fire 1") == 2
+    assert events.count("fire 1") == 3
     assert "rate_after" not in output
     changed_clusters = output[output.index("clusters of prompts that changed or fail") :]
     assert "grew, fails" in changed_clusters
@@ -121,4 +121,4 @@ def test_json_holds_the_stored_rows_and_events(reported: Path) -> None:
     stored = Artefacts(str(reported / "frames")).read_frame("drift_report", CHANGED)
     assert [test["detector"] for test in shown["tests"]] == stored["detector"].tolist()
     assert shown["tests"][0]["evidence"] == json.loads(stored["evidence"].iloc[0])
-    assert [each["detector"] for each in shown["events"]] == ["ddm", "hddm_a"]
+    assert [each["detector"] for each in shown["events"]] == ["ddm", "adwin", "hddm_a"]

@@ -12,5 +12,5 @@ def test_new_home_names_its_next_steps(rlhf: Callable[..., Result]) -> None:
     assert any("nothing collected yet" in line for line in lines)
     assert any("0 of 350 voted comparisons" in line for line in lines)
     assert any(
-        "fires when the sequential test or 2 detectors report within" in line for line in lines
+        "fires when reported by the sequential test or 3 detectors within" in line for line in lines
     )

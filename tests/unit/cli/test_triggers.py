@@ -46,7 +46,7 @@ def decided(voted: LearntHome, tmp_path_factory: pytest.TempPathFactory) -> Lear
         reason="test",
         actor="test",
     )
-    rule = partial(decide, params=TriggerParams(min_new_votes=10))
+    rule = partial(decide, params=TriggerParams(min_new_votes=10, confirmations=2))
     with home.store as store:
         store.promotions.record(champion)
         for i, detector in enumerate(("ddm", "adwin")):

@@ -9,7 +9,7 @@ from rlhf_pipeline.drift.confirmation import (
 )
 from rlhf_pipeline.records import DriftEvent
 
-PARAMS = ConfirmationParams()
+PARAMS = ConfirmationParams(confirmations=2)
 
 
 def event(detector: str, seq: int, change: int | None = None, kind: str = "drift") -> DriftEvent:
@@ -60,7 +60,7 @@ def test_the_sequential_test_confirms_alone_and_others_together() -> None:
     assert find_confirming_events([ours, other], PARAMS) == (ours, other)
     assert find_confirming_events([other], PARAMS) == ()
     assert find_confirming_events([other], ConfirmationParams(confirmations=1)) == (other,)
-    together = ConfirmationParams(sequential_test_confirms=False)
+    together = PARAMS.model_copy(update={"sequential_test_confirms": False})
     assert find_confirming_events([ours], together) == ()
     assert find_confirming_events([ours, other], together) == (ours, other)
 

@@ -217,7 +217,9 @@ def test_votes_on_the_reference_become_errors_of_its_predictions():
             "choice": ["a", "b", "a", "tie", "a"],
         }
     )
-    judged = judge_votes(votes, window())  # c00: p of side a is .9; c04: .5
+    judged = judge_votes(
+        votes, window().rows.set_index("comparison_id")["p"]
+    )  # c00: p of side a is .9; c04: .5
     assert judged["comparison_id"].tolist() == ["c00", "c00"]
     assert judged["expected_error"].tolist() == pytest.approx([0.1, 0.1])
     assert judged["error"].tolist() == [0, 1]

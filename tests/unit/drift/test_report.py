@@ -117,13 +117,14 @@ def test_a_quiet_day_is_stable_in_every_space():
     pd.testing.assert_frame_equal(check_frame(made, DRIFT_REPORTS), made)
 
 
-def test_two_detectors_make_the_day_drift_and_one_a_warning():
-    assert overall_verdict(report(events=[event("ddm", 900)])) == Verdict.WARNING
-    both = report(events=[event("ddm", 900), event("adwin", 950)])
-    assert overall_verdict(both) == Verdict.DRIFT
-    overall = json.loads(both.loc[both["space"] == "overall", "evidence"].iloc[0])
-    assert overall["says_drift"] == ["adwin", "ddm"]
-    fired = json.loads(both.loc[both["detector"] == "ddm", "evidence"].iloc[0])["events"]
+def test_three_detectors_make_the_day_drift_and_two_a_warning():
+    events = [event("ddm", 900), event("adwin", 950), event("hddm_a", 960)]
+    assert overall_verdict(report(events=events[:2])) == Verdict.WARNING
+    three = report(events=events)
+    assert overall_verdict(three) == Verdict.DRIFT
+    overall = json.loads(three.loc[three["space"] == "overall", "evidence"].iloc[0])
+    assert overall["says_drift"] == ["adwin", "ddm", "hddm_a"]
+    fired = json.loads(three.loc[three["detector"] == "ddm", "evidence"].iloc[0])["events"]
     assert fired[0]["seq"] == 900
     assert fired[0]["change_seq"] == 850
 

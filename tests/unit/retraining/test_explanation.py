@@ -16,6 +16,7 @@ from rlhf_pipeline.retraining.triggers import REMEDIES, TriggerParams, decide
 from tests.unclear_change import risen
 
 NOW = datetime(2026, 1, 6, 12, tzinfo=UTC)
+TWO = TriggerParams(confirmations=2)
 CHAMPION, FORMER = "demo.reward_model@2", "demo.reward_model@1"
 
 
@@ -49,7 +50,7 @@ def decision(events: tuple[DriftEvent, ...] = NEAR, **more: object) -> TriggerDe
         "max_seq": 2000,
         "now": NOW,
     }
-    return decide(TriggerEvidence(**values | more)).model_copy(update={"decision_id": 7})
+    return decide(TriggerEvidence(**values | more), TWO).model_copy(update={"decision_id": 7})
 
 
 def test_decision_fires_if_and_only_if_no_condition_is_unmet() -> None:
@@ -92,7 +93,7 @@ def test_each_condition_shows_threshold_and_number() -> None:
     assert shown == {
         "champion": ("a champion reward model", CHAMPION, True),
         "confirmations": (
-            "the sequential test, or 2 detectors within 500 votes, or calibration tests that fail "
+            "the sequential test or 2 detectors within 500 votes, or calibration tests that fail "
             "on 3 days of a week",
             "2 detectors (adwin, ddm), too far apart",
             False,

@@ -7,13 +7,14 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 from sqlalchemy import func, select
 
 from rlhf_pipeline.records import DriftEvent, NewVote
-from rlhf_pipeline.retraining.triggers import decide
+from rlhf_pipeline.retraining.triggers import TriggerParams, decide
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import audit, votes
 from rlhf_pipeline.votes.counting import counting
@@ -119,12 +120,16 @@ def test_a_killed_writer_leaves_whole_transactions_and_can_be_repeated(
     assert store.comparisons.publish(comparisons, predictions, published_at=NOON).n_new == 0
 
 
+# two detectors confirm a change
+DECIDE = partial(decide, params=TriggerParams(confirmations=2))
+
+
 def report_and_decide(url: str, events: list[DriftEvent]) -> None:
     """What every tick does, over and over: the scan's events again, then a decision."""
     with opened(url) as store:
         while True:
             store.events.add(events)
-            store.decisions.decide(decide, now=NOON, champion=MODEL)
+            store.decisions.decide(DECIDE, now=NOON, champion=MODEL)
 
 
 def test_killed_deciders_and_1000_duplicate_events_leave_one_response(
@@ -132,7 +137,6 @@ def test_killed_deciders_and_1000_duplicate_events_leave_one_response(
 ):
     store.comparisons.publish(make_comparisons(200), published_at=NOON)
     store.votes.cast_many([make_vote(f"c{i}") for i in range(200)])
-    # ddm and adwin confirm one change
     pair = [make_event(150, change_seq=100), make_event(160, detector="adwin", change_seq=100)]
     duplicates = pair * 500
     moments = random.Random(20260102)
@@ -144,7 +148,7 @@ def test_killed_deciders_and_1000_duplicate_events_leave_one_response(
             process.join()
     store.events.add(duplicates)
     assert store.events.for_model(MODEL) == pair
-    store.decisions.decide(decide, now=NOON, champion=MODEL)
+    store.decisions.decide(DECIDE, now=NOON, champion=MODEL)
     assert [d.state for d in store.decisions.all()] == ["pending"]
     assert len(store.decisions.all()[0].event_ids) == 2
     assert [change.change_seq for change in store.taste_changes.all()] == [100]
