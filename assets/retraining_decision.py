@@ -9,6 +9,7 @@ from rlhf_pipeline.records import TriggerDecision
 from rlhf_pipeline.store import Store
 
 DECISION_TAG = "rlhf/decision_id"  # on each run: the decision that requested it
+ATTEMPT_TAG = "rlhf/attempt"
 
 retraining_decision = dg.AssetSpec(
     "retraining_decision",

@@ -14,9 +14,14 @@ from assets.delivery import (
     make_rule,
     unpartitioned_asset,
 )
-from assets.retraining_decision import record_launch, retraining_decision
+from assets.retraining_decision import (
+    ATTEMPT_TAG,
+    DECISION_TAG,
+    record_launch,
+    retraining_decision,
+)
 from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.champions import Champions
+from rlhf_pipeline.champions import Champions, Judge, compare_with_chance
 from rlhf_pipeline.config import Settings
 from rlhf_pipeline.drift.cluster_history import find_failing_ids
 from rlhf_pipeline.errors import NotEnoughData
@@ -30,6 +35,8 @@ from rlhf_pipeline.retraining.selection import SelectionParams, find_set_problem
 from rlhf_pipeline.retraining.vote_halves import VoteHalves, label_reserved, score_pairs
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.votes import Quarantines, TasteChanges
+
+FIRST = -1  # priority of offers; 0 is usual
 
 
 class RetrainingSetConfig(SelectionParams, dg.Config):
@@ -69,6 +76,8 @@ def retraining_set(
     _, held_out = require(settings, store, pairs)
     frozen = frozen_prompt_ids(held_out)
     assert judge is not None  # a version was given
+    changes = TasteChanges.from_log(store.taste_changes.all())
+    _require_more_than_chance(context, champions, judge, pairs, changes)
     by_all = CompletionJudge(judge.reward_model, judge.label, judge.calibrator)
     known = prompts.dropna(subset=["reference"])
     references = known.set_index("prompt_id")["reference"].to_dict()
@@ -77,7 +86,7 @@ def retraining_set(
         pairs,
         reflections=Quarantines.from_decisions(store.decisions.fires()).drop(reflection_log),
         params=config,
-        taste_changes=TasteChanges.from_log(store.taste_changes.all()),
+        taste_changes=changes,
         frozen_prompt_ids=frozen,
         failing_ids=_find_failing_ids(config, settings, store),
         references=references,
@@ -141,6 +150,40 @@ def retraining_set(
                 "mean_weight", "expect_column_mean_to_be_between", column="weight", min_value=0.3
             )
         ],
+    )
+
+
+def _require_more_than_chance(
+    context: dg.AssetExecutionContext,
+    champions: Champions,
+    judge: Judge,
+    pairs: pd.DataFrame,
+    changes: TasteChanges,
+) -> None:
+    """A reward model that cannot be told from a coin would label pairs and judge candidates by
+    chance: the decision waits for votes on held-out comparisons, which are offered first. Raises
+    NotEnoughData.
+    """
+    window, store = champions.reference_window(judge.label), champions.store
+    tested = compare_with_chance(window.votes if window else pd.DataFrame())
+    if not tested.n_missing:
+        return
+    held_out = pairs[(pairs["split"] == "calib") & ~changes.is_current(pairs)]
+    latest = held_out.sort_values("max_seq").tail(tested.n_missing)
+    for n_votes, group in latest.groupby("n_votes"):
+        ids = group["comparison_id"].tolist()
+        store.cards.offer(ids, overlap=int(n_votes) + 1, priority=FIRST)
+    tags = context.run.tags
+    if ATTEMPT_TAG in tags:
+        store.training_jobs.postpone(
+            int(tags[DECISION_TAG]),
+            attempt=int(tags[ATTEMPT_TAG]),
+            until_seq=store.votes.max_seq() + tested.n_missing,
+            reason=tested.message,
+        )
+    raise NotEnoughData(
+        f"{judge.label} neither labels nor judges: {tested.message}. Cards of {len(latest)} are "
+        "offered first; the retraining begins again once they are answered."
     )
 
 

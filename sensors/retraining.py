@@ -15,7 +15,7 @@ from typing import Any
 
 import dagster as dg
 
-from assets.retraining_decision import DECISION_TAG, decision_event, describe
+from assets.retraining_decision import ATTEMPT_TAG, DECISION_TAG, decision_event, describe
 from jobs.feedback import learning_config
 from jobs.loop import ENDED_STATUSES
 from jobs.retraining import (
@@ -43,8 +43,6 @@ from sensors.runs import (
     skip_during_replay,
     status_of,
 )
-
-ATTEMPT_TAG = "rlhf/attempt"
 
 
 @loop_sensor("retraining", retraining, recalibration, recomputation, policy_training, is_quick=True)
@@ -121,6 +119,8 @@ def _request_pending(
 ) -> Iterator[dg.RunRequest]:
     """A run for each pending fire decision that has none and that no other daemon is submitting."""
     for pending in store.training_jobs.pending():
+        if pending.evidence.get("wait_until_seq", 0) > store.votes.max_seq():
+            continue
         key = run_key(settings.project, pending)
         recomputes = pending.remedy in RECOMPUTING_REMEDIES
         days = _reported_days(settings, store, pending) if recomputes else []
@@ -184,6 +184,7 @@ def run_config(decision: TriggerDecision) -> dict[str, Any]:
     if decision.order is not None:  # nothing before the retraining set is made anew
         return {"ops": {stage: {"config": own} for stage, own in decision.order.stages.items()}}
     known = decision.evidence.get("looked_at", {}).get("max_seq")
+    known = decision.evidence.get("wait_until_seq", known)
     if known is None:
         return {}
     if decision.remedy in RECOMPUTING_REMEDIES:  # detectors do not read less than they have read

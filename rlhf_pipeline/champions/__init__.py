@@ -3,8 +3,10 @@
 from rlhf_pipeline.champions.assessment import (
     AcceptanceParams,
     Assessment,
+    ChanceTest,
     assess,
     compare_with_champion,
+    compare_with_chance,
 )
 from rlhf_pipeline.champions.champions import CalibrationOutcome, Champions
 from rlhf_pipeline.champions.judge import Judge, PairPrediction, Question
@@ -14,9 +16,11 @@ __all__ = [
     "Assessment",
     "CalibrationOutcome",
     "Champions",
+    "ChanceTest",
     "Judge",
     "PairPrediction",
     "Question",
     "assess",
     "compare_with_champion",
+    "compare_with_chance",
 ]

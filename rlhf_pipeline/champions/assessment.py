@@ -5,7 +5,9 @@ rules read pairs of the calib split: the serving model is chosen there, and the 
 measures the choice.
 """
 
+import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +24,10 @@ from rlhf_pipeline.records import Interval
 from rlhf_pipeline.reward_model.base import Floats, margins_of
 from rlhf_pipeline.reward_model.evaluation import length_gaps, wins
 from rlhf_pipeline.votes import NO_CHANGES, TasteChanges
+
+# of a model that cannot be told from a coin yet: what it may turn out to be
+SUPPOSED_ACCURACY = 0.65
+FEWEST_MISSING = 10  # votes after which it is tested again
 
 
 class AcceptanceParams(BootstrapParams):
@@ -95,12 +101,53 @@ def _has_majority(pairs: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
 
 def _mean_interval(
-    values: Floats, pairs: pd.DataFrame, params: AcceptanceParams, *, of_shares: bool = True
+    values: Floats, pairs: pd.DataFrame, params: BootstrapParams, *, of_shares: bool = True
 ) -> Interval:
     """Mean with an interval by bootstrap over prompts, because pairs of one prompt are similar."""
     return interval_of_mean(
         values, groups=pairs["prompt_id"].to_numpy(), params=params, of_shares=of_shares
     )
+
+
+class ChanceTest(NamedTuple):
+    """Whether a reward model prefers what people prefer more often than a coin does."""
+
+    accuracy: Interval | None  # None without a vote
+    n_missing: int  # about so many more votes would show it; 0 if it does
+
+    @property
+    def message(self) -> str:
+        """What is missing, in words."""
+        found = "too few votes since the last change of taste were left out to test it"
+        if self.accuracy is not None:
+            found = (
+                f"its accuracy {self.accuracy} on {self.accuracy.n} left-out votes since the last "
+                "change of taste is not surely above that of a coin"
+            )
+        return f"{found}: about {self.n_missing} more votes are missing"
+
+
+def compare_with_chance(votes: pd.DataFrame, params: BootstrapParams | None = None) -> ChanceTest:
+    """By votes on predictions that were made without them: columns comparison_id and error (0 or
+    1), as in a model's reference window.
+    """
+    if votes.empty:
+        return ChanceTest(None, _count_votes(SUPPOSED_ACCURACY))
+    accuracy = interval_of_mean(
+        1 - votes["error"].to_numpy(dtype=float),
+        groups=votes["comparison_id"].to_numpy(),
+        params=params or BootstrapParams(),
+        of_shares=True,
+    )
+    if accuracy.low > 0.5:
+        return ChanceTest(accuracy, 0)
+    needed = _count_votes(max(accuracy.value, SUPPOSED_ACCURACY))
+    return ChanceTest(accuracy, max(FEWEST_MISSING, needed - len(votes)))
+
+
+def _count_votes(accuracy: float) -> int:
+    """Votes of which a 95 % interval around the accuracy lies above one half."""
+    return math.ceil(1.96**2 * accuracy * (1 - accuracy) / (accuracy - 0.5) ** 2)
 
 
 ROUNDING = 1e-9  # nats: two losses within this distance are equal

@@ -29,7 +29,7 @@ from rlhf_pipeline.retraining.triggers import (
 EXPLAINED = {"looked_at", "params", "reported", "confirmed", "confirming_event_ids"}
 # Not the reasons: their words may change, what they lead to may not.
 COMPARED = ("action", "event_ids", "change_seq", "remedy", "parent")
-INPUTS = {"looked_at", "params"}  # copied, not decided
+INPUTS = {"looked_at", "params", "wait_until_seq"}  # not decided
 
 
 class Condition(Record):

@@ -9,6 +9,7 @@ from sqlalchemy import Connection, RowMapping, or_, select
 from rlhf_pipeline.errors import IdempotencyConflict, StoreError
 from rlhf_pipeline.records import TrainingOrder, TriggerDecision
 from rlhf_pipeline.store.audit import audited_transaction
+from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.decisions import (
     OPEN_STATES,
     build_decision,
@@ -202,6 +203,33 @@ class TrainingJobs:
             }
 
         return self._change_state(decision_id, retry_or_fail)
+
+    def postpone(
+        self, decision_id: int, *, attempt: int, until_seq: int, reason: str
+    ) -> TriggerDecision:
+        """Let the decision, whose run of this attempt ends without a model, wait for vote
+        `until_seq`; its next run reads the votes up to there. Ignored for an earlier attempt.
+        """
+
+        def wait(row: RowMapping) -> dict[str, Any]:
+            if row["attempt"] != attempt or row["state"] not in OPEN_STATES:
+                return {}
+            made = build_decision(row)
+            waiting = made.model_copy(
+                update={
+                    "reasons": (*made.reasons, f"waits until vote {until_seq:,}: {reason}"),
+                    "evidence": made.evidence | {"wait_until_seq": until_seq},
+                }
+            )
+            return {
+                "state": "pending",
+                "attempt": row["attempt"] + 1,
+                "run_id": None,
+                "leased_until": None,
+                "record": json_of(waiting, "The retraining decision"),
+            }
+
+        return self._change_state(decision_id, wait)
 
     def _find_order(self, connection: Connection, order: TrainingOrder) -> TriggerDecision | None:
         fires = select(decisions).where(decisions.c.action == "fire")

@@ -114,6 +114,36 @@ def test_a_detector_alone_holds_and_the_sequential_test_fires_once(
     assert len(project.store.decisions.all()) == before + 2
 
 
+def test_a_model_that_nobody_has_tested_since_the_change_neither_labels_nor_judges(
+    grown: Any, branch: Callable[..., Any]
+) -> None:
+    project = branch(grown)
+    store, last = project.store, project.store.votes.max_seq()
+    drift(project, "sequential_test", change=last)
+    (request,) = project.tick("retraining").run_requests
+    project.run_request(request, "retraining", ok=False, config=quick())
+    project.tick("retraining")
+    fired = store.decisions.all()[-1]
+    assert (fired.state, fired.attempt) == ("pending", 2)
+    missing = fired.evidence["wait_until_seq"] - last
+    assert f"about {missing} more votes are missing" in fired.reasons[-1]
+    assert not project.registry.list_versions("policy")[1:]
+    pairs = project.files.read_frame("preference_pairs")
+    wanted = store.cards.count_wanted(
+        pairs.loc[pairs["split"] == "calib", "comparison_id"].tolist()
+    )
+    assert sum(n_wanted > n_done for n_wanted, n_done in wanted.values()) == missing
+
+    assert not project.tick("retraining").run_requests
+    day = project.day(3)
+    project.collect(day)
+    project.vote(day)
+    (again,) = project.tick("retraining").run_requests
+    assert again.run_key == f"retraining:demo:{fired.decision_id}:2"
+    learning = again.run_config["ops"]["reward_model"]["config"]
+    assert learning["up_to_seq"] == fired.evidence["wait_until_seq"]
+
+
 def test_the_request_holds_the_decision_and_the_store_the_change(retrained: Any) -> None:
     """The change is in the store, where every fit finds it, and no longer in the request: a
     retracted one does not come back with a retry.

@@ -6,7 +6,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.champions import AcceptanceParams
+from rlhf_pipeline.champions import AcceptanceParams, compare_with_chance
 from rlhf_pipeline.champions.assessment import accuracy_difference, find_weakness
 from rlhf_pipeline.records import Interval
 
@@ -105,3 +105,22 @@ def test_with_too_few_pairs_no_model_is_refused():
     enough = pairs(20, longer_wins=1.0), margins(20, 0.0)
     assert find_weakness(*enough, ceiling(0.9), PARAMS) is not None
     assert accuracy_difference(*enough, margins(20, 1.0), PARAMS).high < 0
+
+
+@pytest.mark.parametrize(
+    ("n", "accuracy", "least", "most"), [(60, 0.75, 0, 0), (12, 0.7, 10, 40), (200, 0.5, 10, 10)]
+)
+def test_a_model_beats_chance_only_where_the_lower_bound_of_its_accuracy_does(
+    n, accuracy, least, most
+):
+    error = (margins(n, accuracy) < 0).astype(float)
+    votes = pd.DataFrame({"comparison_id": [f"c{i}" for i in range(n)], "error": error})
+    tested = compare_with_chance(votes, PARAMS)
+    assert least <= tested.n_missing <= most
+    assert (tested.accuracy.low > 0.5) == (tested.n_missing == 0)
+
+
+def test_a_model_without_votes_since_the_change_does_not_beat_chance():
+    tested = compare_with_chance(pd.DataFrame())
+    assert tested.accuracy is None
+    assert f"about {tested.n_missing} more votes" in tested.message

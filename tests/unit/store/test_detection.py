@@ -249,6 +249,18 @@ def test_a_retry_is_a_new_attempt_until_there_were_enough(store, decide, make_ev
     assert store.decisions.get(1).error == "killed"
 
 
+def test_a_decision_waits_for_votes(store, decide, make_event):
+    store.events.add([make_event()])
+    decide(fire)
+    store.training_jobs.mark_submitted(1, 1, "run-1")
+    for _ in range(2):  # the run may be repeated
+        waits = store.training_jobs.postpone(1, attempt=1, until_seq=40, reason="few votes")
+        assert (waits.state, waits.attempt, waits.run_id) == ("pending", 2, None)
+        assert waits.reasons == ("1 events", "waits until vote 40: few votes")
+    assert store.training_jobs.retry(1, attempt=1) == waits
+    assert store.decisions.get(1).evidence["wait_until_seq"] == 40
+
+
 def test_one_of_two_daemons_gets_the_lease(store, decide, make_event):
     store.events.add([make_event()])
     decide(fire)
