@@ -10,6 +10,8 @@ from rlhf_pipeline.intervals import Floats
 from rlhf_pipeline.policy.batches import MAX_LOGITS, batch_by_logits
 from rlhf_pipeline.policy.causal_lm import Policy
 
+POSITIONS = 256  # whose distributions are held in float64 at once
+
 
 def kl_per_token(
     candidate: Policy,
@@ -96,19 +98,25 @@ def _batch_figures(
         [[0] * (len(p) - 1) + [1] * len(c) + [0] * (width - len(p) - len(c)) for p, c in rows]
     ).bool()
     with torch.inference_mode():
-        log_p, log_q = (
+        logits = [
             model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device))
             .logits[:, :-1][judged.to(model.device)]  # (completion tokens of all rows, vocabulary)
-            .cpu()
-            .double()
-            .log_softmax(-1)
+            .split(POSITIONS)
             for model in (candidate, champion)
-        )
-        p = log_p.exp()
-        # negative only by rounding
-        kl = (p * (log_p - log_q)).sum(-1).clamp(min=0.0)
-        entropy = -(p * log_p).sum(-1)
+        ]
+        # reduced where they are: all logits as float64 would be copied to the CPU
+        figures = torch.cat([_reduce(*pair).cpu() for pair in zip(*logits, strict=True)], dim=-1)
         lengths = judged.sum(-1).tolist()
         return np.array(
-            [[float(row.mean()) for row in figure.split(lengths)] for figure in (kl, entropy)]
+            [[float(row.mean()) for row in figure.split(lengths)] for figure in figures]
         )
+
+
+def _reduce(candidate: Any, champion: Any) -> Any:
+    """KL and entropy at each position, (2, positions), of logits (positions, vocabulary)."""
+    import torch
+
+    log_p, log_q = (each.double().log_softmax(-1) for each in (candidate, champion))
+    p = log_p.exp()
+    # negative only by rounding
+    return torch.stack([(p * (log_p - log_q)).sum(-1).clamp(min=0.0), -(p * log_p).sum(-1)])

@@ -25,7 +25,9 @@ from rlhf_pipeline.policy.causal_lm import Policy
 from rlhf_pipeline.records import Record, content_hash
 from rlhf_pipeline.retraining.rewards import RewardFunction, score_with_deviation
 
-SAMPLED_LENGTH = "completions/mean_length"  # of a batch, as TRL's online trainers log it
+# of a batch, as TRL's online trainers log them
+SAMPLED_LENGTH = "completions/mean_length"
+FLAT_GROUPS = "frac_reward_zero_std"
 
 
 class SentinelParams(Parameters):
@@ -58,6 +60,16 @@ class SentinelParams(Parameters):
     max_disagreement: float | None = Field(
         2.0, description="Disagreement of the reward model's members, as a multiple", gt=1, le=100
     )
+    max_cut_rise: float | None = Field(
+        0.3, description="Share of completions cut at the token limit, above the parent's", gt=0
+    )
+    max_flat_groups: float | None = Field(
+        0.8,
+        description="Share of the sampled groups whose completions have one reward, which teach "
+        "nothing",
+        gt=0,
+        lt=1,
+    )
     max_chosen_loss: float | None = Field(
         15.0, description="Log probability that chosen completions lose, in nats each", gt=0
     )
@@ -71,6 +83,11 @@ class Measurement(Record):
     entropy: float = Field(description="nats per token")
     diversity: float = Field(description="share of word pairs that are distinct, 0 to 1")
     length: float = Field(description="mean tokens per completion")
+    cut: float = Field(description="share of completions cut at the token limit, 0 to 1")
+    flat_groups: float | None = Field(
+        description="share of the last sampled groups without variance in rewards; None where "
+        "none is sampled"
+    )
     chosen_log_p: float = Field(description="mean over chosen completions, in nats")
     reward: float | None = Field(description="mean reward; None without a reward model")
     disagreement: float | None = Field(description="mean deviation between uncalibrated members")
@@ -100,6 +117,8 @@ LABELS = {
     "entropy": "sentinel: entropy",
     "diversity": "sentinel: diversity",
     "length": "sentinel: length",
+    "cut": "sentinel: cut completions",
+    "flat_groups": "sentinel: groups with one reward",
     "chosen_log_p": "sentinel: log p of chosen",
     "reward": "sentinel: reward",
     "disagreement": "sentinel: disagreement",
@@ -113,6 +132,11 @@ ADVICE = {
     "the votes or the reward model prefer.",
     "length": "The policy changes the length instead of the content. Take length out of the reward "
     "model, and compare the lengths of chosen and rejected completions.",
+    "cut": "Completions no longer end by themselves. Raise max_new_tokens if the parent's were "
+    "short of it, or take length out of the reward model.",
+    "flat_groups": "Completions of one prompt have the same reward, so that they teach nothing: "
+    "the policy repeats itself, or the reward is saturated. Raise the temperature or kl_penalty, "
+    "or choose harder prompts.",
     "disagreement": "The policy finds completions on which the reward model's members disagree: "
     "their reward is a guess. Collect votes on such completions, or raise kl_penalty.",
     "chosen_log_p": "Chosen completions become less likely, and mass moves to completions nobody "
@@ -129,13 +153,15 @@ def find_violation(
     upper = {
         "kl": (now.kl, params.max_kl),
         "length": (now.length, _times(start.length, params.max_length)),
+        "cut": (now.cut, _plus(start.cut, params.max_cut_rise)),
+        "flat_groups": (now.flat_groups, params.max_flat_groups),
         "disagreement": (now.disagreement, _times(start.disagreement, params.max_disagreement)),
     }
     lower = {
         "length": (now.length, _times(start.length, params.min_length)),
         "entropy": (now.entropy, _times(start.entropy, params.min_entropy)),
         "diversity": (now.diversity, _times(start.diversity, params.min_diversity)),
-        "chosen_log_p": (now.chosen_log_p, _minus(start.chosen_log_p, params.max_chosen_loss)),
+        "chosen_log_p": (now.chosen_log_p, _plus(start.chosen_log_p, params.max_chosen_loss, -1)),
     }
     for name, (value, limit) in upper.items():
         if value is not None and limit is not None and not value <= limit:
@@ -162,6 +188,7 @@ class SentinelWatch:
     reward: RewardFunction | None = None
     measurements: list[Measurement] = field(default_factory=list)
     violation: tuple[str, float, float] | None = None
+    flat_groups: float | None = None  # as last logged
 
     def start(self, policy: Policy, step: int) -> None:
         """Measure the untrained policy, or read the figures up to the checkpoint of `step`."""
@@ -176,12 +203,15 @@ class SentinelWatch:
 
     def is_suspect(self, logged: Mapping[str, Any]) -> bool:
         """Whether completions that an online strategy has sampled for its last step have a length
-        beyond a limit: a reason to measure before the next time that is due.
+        beyond a limit, or too many groups one reward: a reason to measure before the next time that
+        is due.
         """
         if SAMPLED_LENGTH not in logged:
             return False
+        self.flat_groups = logged.get(FLAT_GROUPS)
         start = self.measurements[0]
-        seen = start.model_copy(update={"length": float(logged[SAMPLED_LENGTH])})
+        figures = {"length": float(logged[SAMPLED_LENGTH]), "flat_groups": self.flat_groups}
+        seen = start.model_copy(update=figures)
         return find_violation(seen, start, self.params) is not None
 
     def check(self, policy: Policy, step: int) -> bool:
@@ -275,6 +305,8 @@ def measure(policy: Policy, watch: SentinelWatch, *, step: int) -> Measurement:
         entropy=float(entropy.mean()),
         diversity=distinct_share(texts) or 0.0,
         length=float(np.mean([one.n_tokens for one in made])),
+        cut=float(np.mean([one.finish_reason == "length" for one in made])),
+        flat_groups=watch.flat_groups,
         chosen_log_p=float(policy.log_likelihood(prompts, watch.rows["chosen"].tolist())[0].mean()),
         reward=None if rewards is None else float(rewards.mean()),
         disagreement=None if deviations is None else float(deviations.mean()),
@@ -285,8 +317,8 @@ def _times(value: float | None, factor: float | None) -> float | None:
     return None if value is None or factor is None else value * factor
 
 
-def _minus(value: float | None, loss: float | None) -> float | None:
-    return None if value is None or loss is None else value - loss
+def _plus(value: float, change: float | None, sign: int = 1) -> float | None:
+    return None if change is None else value + sign * change
 
 
 @contextmanager

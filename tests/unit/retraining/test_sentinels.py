@@ -6,6 +6,7 @@ import torch
 
 from rlhf_pipeline.errors import StoppedBySentinel
 from rlhf_pipeline.retraining.sentinels import (
+    FLAT_GROUPS,
     SAMPLED_LENGTH,
     Measurement,
     SentinelParams,
@@ -20,6 +21,8 @@ START = Measurement(
     entropy=1.0,
     diversity=0.5,
     length=20.0,
+    cut=0.2,
+    flat_groups=None,
     chosen_log_p=-10.0,
     reward=0.0,
     disagreement=0.1,
@@ -38,6 +41,8 @@ def after(**changes):
         ({"diversity": 0.2}, "diversity", 0.3),
         ({"length": 31.0}, "length", 30.0),
         ({"length": 9.0}, "length", 10.0),
+        ({"cut": 0.55}, "cut", 0.5),
+        ({"flat_groups": 0.9}, "flat_groups", 0.8),
         ({"disagreement": 0.21}, "disagreement", 0.2),
         ({"chosen_log_p": -25.5}, "chosen_log_p", -25.0),
         ({"kl": float("nan")}, "kl", 0.5),
@@ -85,10 +90,23 @@ def test_sampled_completions_beyond_a_limit_are_measured_at_once(tmp_path):
     callback = make_sentinel_callback(watch, None)
     control, model = SimpleNamespace(should_save=False), torch.nn.Linear(1, 1)
     model.config = SimpleNamespace()
-    for step, length in enumerate((29.0, 31.0, 20.0, 31.0, None, 9.0), start=1):
+    flat = FLAT_GROUPS
+    for step, logs in enumerate(
+        (
+            {SAMPLED_LENGTH: 29.0, flat: 0.5},
+            {SAMPLED_LENGTH: 31.0},
+            {SAMPLED_LENGTH: 20.0},
+            {SAMPLED_LENGTH: 31.0},
+            {"loss": 0.1},
+            {SAMPLED_LENGTH: 9.0},
+            {SAMPLED_LENGTH: 20.0, flat: 0.9},
+        ),
+        start=1,
+    ):
         state = SimpleNamespace(global_step=step)
         callback.on_step_end(None, state, control, model=model)
-        logs = {"loss": 0.1} if length is None else {SAMPLED_LENGTH: length}
         callback.on_log(None, state, control, logs=logs, model=model)
-    # step 4 is due anyway; completions of steps 2 and 6 are too long and too short
-    assert [one.step for one in watch.measurements] == [0, 2, 4, 6]
+    # step 4 is due anyway; completions of steps 2 and 6 are too long and too short, and most groups
+    # of step 7 have one reward
+    assert [one.step for one in watch.measurements] == [0, 2, 4, 6, 7]
+    assert watch.flat_groups == 0.9
