@@ -24,7 +24,7 @@ import numpy.typing as npt
 import pandas as pd
 
 from rlhf_pipeline.drift.sequential_test import CORRELATION, PERSON_SD, fit_bias
-from rlhf_pipeline.drift.stream import stated_odds
+from rlhf_pipeline.drift.stream import UNTESTED_ERROR, stated_odds
 from rlhf_pipeline.errors import NotEnoughData
 from rlhf_pipeline.intervals import format_estimate, interval_of_share
 from rlhf_pipeline.records import Cause, CauseName, ChangeCauses, DriftEvent, Interval
@@ -65,6 +65,8 @@ def find_causes(
     Raises NotEnoughData without votes from `change_seq` on.
     """
     rows = votes.sort_values("seq")
+    if reference is None or reference.empty:  # as in `stream.scan`
+        rows = rows.assign(expected_error=UNTESTED_ERROR)
     after = rows[rows["seq"] >= change_seq].head(MOST_AFTER)
     if after.empty:
         raise NotEnoughData(
@@ -359,7 +361,7 @@ class _Changed:
             return IMPOSSIBLE
         old, new = stated_odds(self.before), stated_odds(self.after)
         error = np.sqrt(old.var() / len(old) + new.var() / len(new))
-        if abs(new.mean() - old.mean()) < MOVED * error:
+        if abs(new.mean() - old.mean()) <= max(MOVED * error, 1e-9):
             return IMPOSSIBLE
         stretched = np.concatenate([SLOPES, 1 / SLOPES])
         chances = _expit(self.odds * stretched[:, None])

@@ -20,6 +20,10 @@ ALL_VOTES, CATEGORY = "errors", "category:"  # streams of events; a category's n
 SCAN = "scan"  # name of the saved state
 # what detectors and causes read of a vote on a prediction
 COLUMNS = ("annotator_id", "comparison_id", "category", "expected_error", "error")
+# The chances that a model states are untested where it has no votes on held-out predictions: its
+# errors are compared with the rate of its first votes, whatever chance it states for each.
+FIRST_VOTES, UNTESTED_ERROR = 200, 0.25
+UNTESTED_ODDS = float(np.log(UNTESTED_ERROR / (1 - UNTESTED_ERROR)))
 SUREST = 0.001  # lowest stated chance of an error: log odds of 0 and 1 are infinite
 
 
@@ -46,7 +50,8 @@ def scan(
     """Let the chosen detectors read all votes on the model, in any row order: COLUMNS, seq and day.
 
     `params` holds the fields of DetectorChoice and of the detectors' `Params`; those it lacks are
-    at their defaults. `reference` holds votes on held-out predictions of the model (COLUMNS).
+    at their defaults. `reference` holds votes on held-out predictions of the model (COLUMNS);
+    without any, the model's first votes serve as its reference.
 
     Detectors keep no state: a scan finds the events of earlier ones again, under the same ids. An
     event up to the last vote that an earlier scan has read (`state`) is `is_replayed`, so that only
@@ -59,6 +64,9 @@ def scan(
     is_out = quarantines.find(votes).to_numpy() if quarantines else np.zeros(len(votes), dtype=bool)
     rows = stream_votes(votes[~is_out])
     known = [] if reference is None else reference_votes(reference)
+    if not known:
+        constant = [row._replace(stated=UNTESTED_ODDS) for row in rows]
+        known, rows = constant[:FIRST_VOTES], constant[FIRST_VOTES:]
     replayed_until = _find_replayed(state, quarantines)
     at = detected_at or utc_now()
     days = {row.seq: row.day for row in rows}

@@ -32,6 +32,11 @@ def votes_frame(seed: int = 0, n_before: int = 800, n_after: int = 400) -> pd.Da
     )
 
 
+def held_out() -> pd.DataFrame:
+    """Votes on held-out predictions, as often wrong as stated."""
+    return votes_frame(seed=1, n_after=0).assign(comparison_id=lambda f: "r" + f.comparison_id)
+
+
 def scanned(frame, state=None, **more):
     return scan(frame, state, model_version="demo.reward_model@1", detected_at=AT, **more)
 
@@ -47,11 +52,25 @@ def test_a_change_gives_events_with_their_day_and_the_beginning():
     assert len({e.event_id for e in result.events}) == len(result.events)
 
 
+def test_chances_that_no_held_out_vote_has_tested_explain_no_rise():
+    """A model that was never calibrated may state any chance: errors are compared with the rate of
+    its first votes.
+    """
+    frame = votes_frame()
+    frame["expected_error"] = np.where(frame.index < 800, 0.25, 0.55)
+    found = [e.change_seq for e in scanned(frame).events if e.detector == "sequential_test"]
+    assert found
+    assert abs(found[0] - 1611) < 150
+    tested = scanned(frame, reference=held_out())
+    assert not [e for e in tested.events if e.detector == "sequential_test"]
+
+
 def test_an_event_of_one_category_names_it():
     frame = votes_frame(n_after=0, n_before=1600)
     frame["category"] = np.where(np.arange(1600) % 5 == 0, "maths", "prose")
-    frame.loc[(frame["category"] == "maths") & (frame.index > 1000), "error"] = 1.0
-    streams = [e.stream for e in scanned(frame).events if e.detector == "sequential_test"]
+    frame.loc[(frame["category"] == "maths") & (frame.index > 1100), "error"] = 1.0
+    events = scanned(frame, reference=held_out()).events
+    streams = [e.stream for e in events if e.detector == "sequential_test"]
     assert streams[0] == "category:maths"
 
 
