@@ -218,7 +218,7 @@ def test_home_dates_the_change_by_its_vote_and_replayed_runs_by_their_votes(page
     assert f"beats version 1 in {share}; since" in page
 
 
-def confirm_change(web: Web, state: str = "succeeded") -> int:
+def confirm_change(web: Web, state: str = "succeeded", remedy: str = "retrain") -> int:
     """A change of everybody's taste at vote 1, and its retraining."""
     put_event(web)
     causes = ChangeCauses(
@@ -236,10 +236,10 @@ def confirm_change(web: Web, state: str = "succeeded") -> int:
     )
     fired = web.store.decisions.decide(
         lambda evidence: TriggerDecision(
-            action="fire",
+            action="hold" if remedy == "dismiss" else "fire",
             reasons=("confirmed",),
             event_ids=(),
-            remedy="retrain",
+            remedy=remedy,
             change_seq=1,
             evidence={"causes": causes.model_dump(mode="json"), "confirmed": ["adwin"]},
         ),
@@ -273,6 +273,18 @@ def test_a_refused_candidate_keeps_the_change_first_until_a_person_decides(paged
     assert approver.post(f"/decisions/{number}:answer", json=kept).status_code == 201
     headline = approver.get("/home").json()["headline"]
     assert headline["text"] == f"Taste changed on {today}. A person kept the present policy."
+
+
+@on_sqlite
+def test_a_dismissed_rise_is_not_called_by_its_likeliest_cause(paged: Web):
+    """Which may name people who did nothing wrong."""
+    vote(paged, paged.publish(1)[0])
+    confirm_change(paged, remedy="dismiss")
+    headline = paged.client("auditor").get("/home").json()["headline"]
+    assert headline["text"] == (
+        f"From {paged.clock.now():%-d %b} on errors rose above those stated. Later votes show no "
+        "rise: a false alarm."
+    )
 
 
 @on_sqlite

@@ -21,7 +21,7 @@ EVENTS: dict[CauseName, str] = {
     "carelessness": "Some annotators have voted carelessly since {day}.",
     "mix": "The mix of votes changed on {day}.",
     "calibration": "Stated probabilities have not fitted the votes since {day}.",
-    "nothing": "Errors rose for a while from {day} on, probably by chance.",
+    "nothing": "Errors have risen since {day}, perhaps by chance.",
 }
 NO_CHANGE = "No change of taste so far."
 NO_MODEL = (
@@ -89,6 +89,8 @@ def _describe_event(decision: TriggerDecision, day: date) -> str:
     causes = read_causes(decision)
     if causes is None:
         return f"Detectors confirmed a change on {day:%-d %b}."
+    if decision.remedy in (None, "dismiss"):  # the likeliest cause may be wrong, and name people
+        return f"From {day:%-d %b} on errors rose above those stated."
     first = causes.causes[0]
     category = first.evidence.get("category") or "one category"
     return EVENTS[first.name].format(day=f"{day:%-d %b}", category=category)
