@@ -58,6 +58,7 @@ from rlhf_pipeline.metrics.stages import (
 from rlhf_pipeline.monitoring import MetricPoint
 from rlhf_pipeline.records import (
     CalibrationWindow,
+    DriftEvent,
     GroupCalibration,
     Interval,
     PolicyDay,
@@ -231,10 +232,18 @@ def _measure_days(
 
 @dataclass(frozen=True)
 class Stream:
-    """The readable errors of one reward model, without those of quarantined votes."""
+    """The readable errors of one reward model, without those of quarantined votes, and the events:
+    those that detectors find in these votes, and failed calibration tests.
+    """
 
     errors: pd.DataFrame
     n_quarantined: int
+    found: frozenset[str]
+
+    def list_events(self, store: Store, label: str) -> list[DriftEvent]:
+        """What only quarantined votes showed stays stored, and is no part of a report."""
+        events = store.events.for_model(label)
+        return [e for e in events if e.kind != "drift" or e.event_id in self.found]
 
 
 def _last_readable_seq(store: Store) -> int | None:
@@ -278,7 +287,8 @@ def _read_stream(
     for event in store.events.for_model(label):
         if (examined := examine(event, errors, reference, known)) != event:
             store.events.update(examined)
-    return Stream(errors, found.n_quarantined)
+    ids = frozenset(event.event_id for event in found.events)
+    return Stream(errors, found.n_quarantined, ids)
 
 
 def _collect_evidence(
@@ -331,7 +341,7 @@ def _collect_evidence(
         {CALIBRATION: state},
         stream=CALIBRATION,
     )
-    events = store.events.for_model(label)
+    events = stream.list_events(store, label)
     last_seq = int(judged["seq"].max())
     data_drift = _measure_data_drift(reference, current, config)
     evidently = {f"calibration_{day}.json": calibration_json, f"data_drift_{day}.json": data_drift}
@@ -399,7 +409,7 @@ def _draw_timeline(store: Store, label: str, votes: pd.DataFrame, stream: Stream
     return draw_png(
         chart_timeline(
             stream.errors,
-            store.events.for_model(label),
+            stream.list_events(store, label),
             noise_ceiling=noise_ceiling_or_repeats(load_earlier_votes(votes, store)),
             title=f"Errors of {label} in vote order",
         )

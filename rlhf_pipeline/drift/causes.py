@@ -119,15 +119,17 @@ def examine(
     known: Collection[str] = (),
 ) -> DriftEvent:
     """The event with the causes of its change in the votes known by now, at most CAUSE_VOTES after
-    it. Replayed events and calibration tests start nothing that depends on a cause.
+    it. Replayed events and calibration tests start nothing that depends on a cause, and where a
+    quarantine leaves out all votes since the change, the causes stay as they are.
     """
     if event.is_replayed or event.kind != "drift":
         return event
     rows = votes[votes["seq"] <= event.seq + CAUSE_VOTES]
     found = read_causes(event)
-    if found is not None and int(rows["seq"].max()) <= found.until_seq:
-        return event
     start = event.seq if event.change_seq is None else event.change_seq
+    read_until = start - 1 if found is None else found.until_seq
+    if not (rows["seq"] > read_until).any():
+        return event
     causes = find_causes(rows, start, reference, known)
     return event.model_copy(
         update={"evidence": event.evidence | {"causes": causes.model_dump(mode="json")}}

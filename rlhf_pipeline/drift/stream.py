@@ -63,6 +63,7 @@ def scan(
     params = params or NoParams()
     is_out = quarantines.find(votes).to_numpy() if quarantines else np.zeros(len(votes), dtype=bool)
     rows = stream_votes(votes[~is_out])
+    first_seq = rows[0].seq if rows else 0
     known = [] if reference is None else reference_votes(reference)
     if not known:
         constant = [row._replace(stated=UNTESTED_ODDS) for row in rows]
@@ -84,7 +85,8 @@ def scan(
                     stream=ALL_VOTES if signal.category is None else CATEGORY + signal.category,
                     seq=signal.seq,
                     day=date.fromisoformat(days[signal.seq]),
-                    change_seq=signal.change_seq,
+                    # held-out votes have no seq: a change among them shows in all votes
+                    change_seq=max(signal.change_seq, first_seq),
                     evidence=signal.evidence | {"params": detector.params.model_dump(mode="json")},
                     detected_at=at,
                     is_replayed=signal.seq <= replayed_until,

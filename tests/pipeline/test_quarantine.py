@@ -114,6 +114,10 @@ def test_careless_annotators_are_left_out_once_and_nothing_is_retrained(
     states = project.store.detectors.states(quarantined.run.label)
     assert sorted(states["scan"]["quarantines"]) == CARELESS
     assert not project.store.events.find_open(), "without their votes no detector reports"
+    days = project.files.days("drift_report")
+    reports = project.files.read_days("drift_report", days).set_index("detector")
+    verdicts = set(reports.loc["sequential_test", "verdict"])
+    assert verdicts <= {"insufficient", "stable"}, "nor does a report of their days"
     assert {run.job_name for run in project.instance.get_runs()} == {
         "feedback",
         "recomputation",

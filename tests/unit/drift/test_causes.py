@@ -104,6 +104,9 @@ def test_an_event_keeps_the_causes_in_the_votes_known_so_far() -> None:
     later = examine(first, votes)
     assert read_causes(later).until_seq == risen.seq + CAUSE_VOTES
     assert examine(later, votes) == later
+    for left in (votes[votes["seq"] <= AT], votes.iloc[:0]):  # a quarantine leaves out the others
+        assert examine(later, left) == later
+        assert examine(risen, left) == risen
     for other in ({"is_replayed": True}, {"kind": "calibration"}):
         unexamined = risen.model_copy(update=other)
         assert examine(unexamined, votes) == unexamined

@@ -65,6 +65,16 @@ def test_chances_that_no_held_out_vote_has_tested_explain_no_rise():
     assert not [e for e in tested.events if e.detector == "sequential_test"]
 
 
+def test_a_rise_from_the_first_vote_on_is_dated_at_a_vote_on_the_model():
+    """Some held-out votes err by chance just before it."""
+    frame = votes_frame(n_before=0).assign(error=1.0)
+    reference = held_out().head(108)
+    reference["error"] = [0.0, 0.0, 0.0, 1.0] * 25 + [1.0] * 8
+    events = scanned(frame, reference=reference).events
+    assert {"ddm", "adwin"} <= {event.detector for event in events}
+    assert min(event.change_seq for event in events) == 11
+
+
 def test_an_event_of_one_category_names_it():
     frame = votes_frame(n_after=0, n_before=1600)
     frame["category"] = np.where(np.arange(1600) % 5 == 0, "maths", "prose")
