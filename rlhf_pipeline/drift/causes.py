@@ -420,6 +420,8 @@ def _describe(cause: Cause) -> str:
         return f"the taste in category {e['category']} changed ({errors})"
     if cause.name == "newcomers":
         return f"{e['n_annotators']} newcomers have another taste ({errors})"
+    if not e["n_annotators"]:
+        return "some annotators are careless, none of them surely"
     return f"{e['n_annotators']} annotators are careless ({errors})"
 
 

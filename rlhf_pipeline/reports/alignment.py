@@ -307,7 +307,7 @@ def _mark_changes(accuracy: Sequence[MetricPoint]) -> list[Mark]:
             style="line",
             role="model",
             x=(day_value(now.day),) * 2,
-            label="@" + now.labels["reward_model"].rpartition("@")[2],
+            label="reward model @" + now.labels["reward_model"].rpartition("@")[2],
             name="reward model changed",
         )
         for before, now in pairwise(ordered)

@@ -131,7 +131,13 @@ def format_share(value: float) -> str:
 
 
 def format_value(value: float | None) -> str:
-    return "–" if value is None or math.isnan(value) else f"{value:.3g}"
+    """
+    >>> format_value(0.03251), format_value(5158.7), format_value(None)
+    ('0.0325', '5,159', '–')
+    """
+    if value is None or math.isnan(value):
+        return "–"
+    return f"{value:,.0f}" if 1000 <= abs(value) < math.inf else f"{value:.3g}"
 
 
 def format_p_value(p: float) -> str:

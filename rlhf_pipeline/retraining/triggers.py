@@ -291,7 +291,7 @@ def describe_probabilities(causes: ChangeCauses) -> str:
 
 def _describe_named(named: Quarantine | None) -> str:
     if named is None:
-        return ""
+        return "none surely enough to be named"
     shown = ", ".join(named.annotator_ids[:SHOWN_NAMES])
     n_more = len(named.annotator_ids) - SHOWN_NAMES
     more = f" and {n_more} more" if n_more > 0 else ""

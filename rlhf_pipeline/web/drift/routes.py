@@ -18,7 +18,7 @@ from rlhf_pipeline.reports.drift_days import (
     find_promotion_shifts,
     order_by_firing,
 )
-from rlhf_pipeline.reports.words import display_name, format_threshold, name_test
+from rlhf_pipeline.reports.words import display_name, format_threshold, format_value, name_test
 from rlhf_pipeline.retraining.messages import summarise_decision
 from rlhf_pipeline.web.drift.reports import DriftTestOut
 from rlhf_pipeline.web.rendering import render
@@ -119,6 +119,7 @@ def show_day(site: AnySite, request: Request, principal: Reader, day: date) -> R
         model=tests[0].model_version,  # a report is about one
         display=display_name,
         format_threshold=format_threshold,
+        number=format_value,
         alpha=_find_evidence(tests, "alpha"),
         rule=_find_evidence(tests, "rule"),
         before=ordered[place - 1] if place else None,

@@ -78,6 +78,16 @@ def test_evidence_and_summary_name_what_changed() -> None:
     assert newcomers["error_after"] > 0.6 > newcomers["error_of_others"]
 
 
+def test_careless_annotators_with_a_vote_each_are_not_counted_as_none() -> None:
+    votes = draw("nothing", n_after=300).assign(expected_error=0.12)
+    is_after = votes["seq"] > AT
+    votes["error"] = np.where(is_after, votes["seq"] % 4 == 0, votes["seq"] % 8 == 0) * 1.0
+    votes["annotator_id"] = votes["annotator_id"].where(~is_after, votes["seq"].astype(str))
+    found = find_causes(votes, AT + 1, draw_reference(VoteWorld(), 1).assign(expected_error=0.12))
+    assert cause_of(found, "carelessness").evidence["n_annotators"] == 0
+    assert "some annotators are careless, none of them surely (" in found.summary
+
+
 def test_who_voted_on_an_earlier_model_is_no_newcomer() -> None:
     votes = draw("newcomers")
     known = frozenset(votes["annotator_id"])

@@ -54,7 +54,7 @@ def test_lines_mark_the_days_on_which_taste_or_the_model_changed():
         places = [mark.x for mark in panel.marks]
         assert places == [(day_value(FIRST) + 2,) * 2, (day_value(FIRST) + 3,) * 2]
     assert chart.panels[0] is not None
-    assert [mark.label for mark in chart.panels[0].marks] == ["taste changed", "@2"]
+    assert [mark.label for mark in chart.panels[0].marks] == ["taste changed", "reward model @2"]
 
 
 def test_verdicts_lie_in_the_lane_of_their_space_the_overall_one_on_top():

@@ -136,6 +136,11 @@ def test_whatever_leaves_out_votes_asks_a_person_and_names_them():
         decision = decide(evidence(risen(1000, **{cause: 0.95})))
         assert held(decision, f"{', '.join(names)}, from vote 980 on")
         assert decision.quarantine == Quarantine(annotator_ids=names, from_seq=980)
+    rise = risen(1000, carelessness=0.95)
+    rise.evidence["causes"]["causes"][0]["evidence"]["annotator_ids"] = []
+    decision = decide(evidence(rise))
+    assert held(decision, "careless annotators are left out: none surely enough to be named")
+    assert decision.quarantine is None
 
 
 def test_later_signs_of_a_change_left_to_people_belong_to_it():
