@@ -240,17 +240,20 @@ def _was_interrupted(result: dg.ExecuteInProcessResult) -> bool:
 
 
 def _stage_runs(result: dg.ExecuteInProcessResult, day: str) -> Iterator[StageRun]:
-    """One per materialised stage, with the headline that it reported."""
+    """One per materialised stage, with the headline that it reported: of several days, on the
+    last.
+    """
     seconds = {
         event.step_key: event.step_success_data.duration_ms / 1000
         for event in result.all_events
         if event.event_type_value == "STEP_SUCCESS"
     }
-    for event in result.get_asset_materialization_events():
+    made = {event.asset_key: event for event in result.get_asset_materialization_events()}
+    for key, event in made.items():
         metadata = event.materialization.metadata
         yield StageRun(
-            day=day,
-            stage=event.materialization.asset_key.to_user_string(),
+            day=event.materialization.partition or day,
+            stage=key.to_user_string() if key else "",
             seconds=seconds.get(event.step_key or "", 0.0),
             headline=str(metadata["headline"].value) if "headline" in metadata else "",
         )

@@ -106,7 +106,11 @@ def test_careless_annotators_are_left_out_once_and_nothing_is_retrained(
     assert quarantined.request.job_name == "recomputation"
     before = pairs(project)
     assert not spam(quarantined) & before, "a quarantine begins with its decision"
-    project.run_request(quarantined.request, "retraining")
+    runner = quarantined.run.runner
+    runner.run_request(quarantined.request, "retraining", "2026-02-01")
+    last = quarantined.request.tags["dagster/asset_partition_range_end"]
+    shown = [(each.day, each.stage) for each in runner.history[-2:]]
+    assert sorted(shown) == [(last, "drift_report"), ("2026-02-01", "preference_pairs")]
     project.tick("retraining")
     assert [d.state for d in project.store.decisions.fires()] == ["succeeded"]
     assert pairs(project) == before
