@@ -200,13 +200,16 @@ class VoteImport:
             own_id, source_id = vote["comparison_id"], vote.pop("source_pair_id")
             found = own_id if own_id in stored else by_source_id.get(source_id)
             if found is None:
-                name = f"comparison_id {own_id!r}" if own_id else f"source_pair_id {source_id!r}"
-                refused.append(
-                    (
-                        row,
-                        f"{name} is not a comparison of this project. Import its comparisons first",
-                    )
+                reason = (
+                    f"source_pair_id {source_id!r} is not a comparison of this project. Import its "
+                    "comparisons first"
                 )
+                if own_id:
+                    reason = (
+                        f"comparison_id {own_id!r} is not an id that this project gave. Import "
+                        "comparisons and votes with ids of your own as source_pair_id"
+                    )
+                refused.append((row, reason))
             else:
                 placed.append((row, vote | {"comparison_id": found}, is_own))
         return placed

@@ -8,8 +8,8 @@ For independent votes 1/limit bounds the chance that an alarm comes at a given v
 mean number of votes between false alarms is at least the limit; votes are not independent, and four
 things keep the rate near that:
 
-- votes of one comparison share one error: the j-th counts n(j) - n(j - 1), n(m) = m / (1 + (m - 1)
-  rho), the effective number of m equally correlated votes (Kish 1965);
+- votes of a day on one comparison share one error: the j-th counts n(j) - n(j - 1),
+  n(m) = m / (1 + (m - 1) rho), the effective number of m equally correlated votes (Kish 1965);
 - the model's own bias, people's and weekdays' are subtracted as ridge estimates from the reference
   and votes of earlier days; a person's only as it differs from everybody's, or a change of all
   would be learnt away;

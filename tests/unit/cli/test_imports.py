@@ -360,6 +360,8 @@ def test_a_vote_that_breaks_a_rule_is_rejected_by_line_the_others_are_cast(rlhf,
     wrong = {
         "choice is 'c'": vote(1, choice="c"),
         "source_pair_id 'p9' is not a comparison of this project": vote(9),
+        "comparison_id 'q1' is not an id that this project gave": vote(1)
+        | {"pair_id": None, "comparison_id": "q1"},
         "comparison_id and source_pair_id are both missing": vote(1) | {"pair_id": None},
         "annotator_id is empty": vote(1, annotator=""),
         "strength 2 with choice tie": vote(1, choice="tie", strength=2),
@@ -381,9 +383,9 @@ def test_a_vote_that_breaks_a_rule_is_rejected_by_line_the_others_are_cast(rlhf,
         )
     )
     output = rlhf("import", "votes", file, "--no-replay")
-    assert output.startswith("1 imported, 0 already known, 0 merged, 14 rejected")
+    assert output.startswith("1 imported, 0 already known, 0 merged, 15 rejected")
     kept = [json.loads(line) for line in Path(f"{file}.rejected.jsonl").read_text().splitlines()]
-    assert [line["line"] for line in kept] == list(range(2, 16))
+    assert [line["line"] for line in kept] == list(range(2, 17))
     for why, line in zip(wrong, kept, strict=True):
         assert why in line["reason"]
 
