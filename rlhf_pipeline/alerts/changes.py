@@ -121,7 +121,10 @@ def _find_end(
         return ""
     if decision.action == "fire" and decision.state == "succeeded":
         return "its run finished"
-    if champion is not None and champion.promoted_at > decision.decided_at:
+    # the decisions of a replay are of days before any model was promoted
+    asked_about = decision.evidence.get("looked_at", {}).get("champion")
+    is_newer = champion is not None and champion.promoted_at > decision.decided_at
+    if champion is not None and is_newer and champion.label != asked_about:
         return f"{champion.label} is the champion now"
     return ""
 
