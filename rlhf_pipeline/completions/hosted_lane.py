@@ -12,18 +12,19 @@ from rlhf_pipeline.completions.faults import NO_ANSWER, fault
 from rlhf_pipeline.completions.limits import Limiter, Pause, expected_tokens
 from rlhf_pipeline.completions.local_lane import OnItem, ignore_text
 from rlhf_pipeline.completions.work import LOOK_S, CompletionWork, ProviderLane
-from rlhf_pipeline.protocols import Claim, Lane
+from rlhf_pipeline.protocols import Attempt, Claim, Lane
 from rlhf_pipeline.records import utc_now
 
-GATHER_S = 0.05  # in which calls that end share a transaction, while other calls can begin
+GATHER_S = 0.005  # in which calls that end share a transaction
 LONGEST_SLEEP_S = 5.0  # without a transaction, each of which renews the claims
 
 
 class HostedLane(ProviderLane):
     """One worker per concurrent call takes the next claim, calls, and leaves the attempt. Another
-    task records attempts and claims items for the workers, so no call waits for a transaction.
+    task records attempts, several in a transaction, and claims items ahead of the workers.
 
-    A killed run pays at most the calls under way and those of one transaction twice.
+    A worker goes on once its attempt is recorded, so a killed run pays at most as many calls twice
+    as may be under way at once.
     """
 
     def __init__(
@@ -43,6 +44,7 @@ class HostedLane(ProviderLane):
         self._n_useless = 0  # useless prompts whose items this lane has failed
         self._next = asyncio.Lock()  # held by the worker that takes the next claim
         self._refilled = asyncio.Event()
+        self._recorded = asyncio.Condition()
 
     async def complete(self) -> None:
         n_workers = self.work.params.concurrency
@@ -61,6 +63,8 @@ class HostedLane(ProviderLane):
             can_call = self.closed is None and self._pause.left_s == 0
             n_wanted = max(0, most - len(self.waiting) - self._n_called) if can_call else 0
             turn = await self.turn(n_wanted)
+            async with self._recorded:
+                self._recorded.notify_all()
             self.waiting.extend(turn.claimed.get(self.key, ()))
             await self._fail_useless()
             self._refilled.set()
@@ -94,9 +98,13 @@ class HostedLane(ProviderLane):
     async def _work(self) -> None:
         try:
             while not self._is_ending:  # a backend may ignore that it is cancelled
-                await self._call(*await self._take())
+                await self._wait_until_recorded(await self._call(*await self._take()))
         except Exception as bug:  # noqa: BLE001  raised at the end of the run
             self.work.stop(bug)
+
+    async def _wait_until_recorded(self, attempt: Attempt) -> None:
+        async with self._recorded:
+            await self._recorded.wait_for(lambda: attempt not in self.attempts)
 
     async def _take(self) -> tuple[Claim, CompletionRequest]:
         """The next claim and its request, as soon as the limits allow the call."""
@@ -115,7 +123,7 @@ class HostedLane(ProviderLane):
                     async with asyncio.timeout(wait_s):
                         await self._refilled.wait()
 
-    async def _call(self, claim: Claim, request: CompletionRequest) -> None:
+    async def _call(self, claim: Claim, request: CompletionRequest) -> Attempt:
         started_at, began = utc_now(), perf_counter()
         reply = fault(
             "cancelled", "The run was ended during this call; whether it is billed is unknown."
@@ -130,12 +138,12 @@ class HostedLane(ProviderLane):
             reply = self._pause_or_close(claim, reply)
             if on_text is not None and reply.partial:
                 on_text(None)
-            self.attempts.append(
-                build_attempt(
-                    self.key, self.work.plan, claim, reply, self.work.params, started_at, latency_ms
-                )
+            attempt = build_attempt(
+                self.key, self.work.plan, claim, reply, self.work.params, started_at, latency_ms
             )
+            self.attempts.append(attempt)
             self.wake.set()
+        return attempt
 
     def _pause_or_close(self, claim: Claim, reply: Reply) -> Reply:
         """Pause or park a provider that asks for it; close one that refuses every call."""
