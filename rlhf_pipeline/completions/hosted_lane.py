@@ -104,7 +104,7 @@ class HostedLane(ProviderLane):
 
     async def _wait_until_recorded(self, attempt: Attempt) -> None:
         async with self._recorded:
-            await self._recorded.wait_for(lambda: attempt not in self.attempts)
+            await self._recorded.wait_for(lambda: self._is_ending or attempt not in self.attempts)
 
     async def _take(self) -> tuple[Claim, CompletionRequest]:
         """The next claim and its request, as soon as the limits allow the call."""

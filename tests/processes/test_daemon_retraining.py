@@ -184,7 +184,7 @@ def test_the_receiver_gets_one_signed_message_with_cause_and_link(
     data = message["data"]
     assert data["title"].startswith("Preferences drifted: ")
     assert data["evidence"]["cause"] == "taste"
-    assert data["evidence"]["shares"]["taste"] > 0.5
+    assert data["evidence"]["probabilities"]["taste"] > 0.5
     assert data["evidence"]["detectors"]
     number = submitted.tags[DECISION]
     assert data["evidence"]["decision_id"] == int(number)

@@ -172,7 +172,9 @@ def test_what_is_open_after_a_round_is_asked_for_again_and_never_a_row() -> None
         ask(ledger, Scripted(lambda n: YES), n=3)
 
 
-def test_a_call_does_not_wait_until_the_one_before_is_recorded() -> None:
+def test_a_place_is_free_only_once_its_call_is_recorded() -> None:
+    """So that a kill pays no more calls twice than may be under way."""
+
     class Slow(GenerationLedger):
         def settle_and_claim(
             self, run_id: str, owner: str, attempts: Any, *more: Any, **k: Any
@@ -184,7 +186,7 @@ def test_a_call_does_not_wait_until_the_one_before_is_recorded() -> None:
     backend = Scripted(lambda n: YES)
     ask(temporary_ledger(Slow), backend, n=2, params=ONE, concurrency=1)
     first, second = backend.asked
-    assert second - first < 0.5
+    assert second - first > 0.9
 
 
 def test_a_bug_in_a_backend_ends_the_run_and_its_call_is_booked(store: Store) -> None:
