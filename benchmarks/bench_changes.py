@@ -33,21 +33,21 @@ from rlhf_pipeline.drift.stream import reference_votes, stream_votes  # noqa: E4
 from rlhf_pipeline.laboratory.trigger_runs import Response, TriggerRun  # noqa: E402
 from rlhf_pipeline.retraining.triggers import ASKING_REMEDIES  # noqa: E402
 
-# row -> most alarms of the sequential test, most retrainings, per 1,000 votes
-STEADY: dict[str, tuple[float | None, float | None]] = {
-    "independent": (0.03, 0.03),
-    "three in a row": (0.03, 0.03),
-    "five in a row": (0.03, 0.03),
-    "week +.05": (0.03, 0.03),
-    "sessions": (0.03, 0.03),
-    "one casts 40 %": (0.03, 0.03),
-    "week +.10": (0.08, 0.08),
-    "topic a day": (0.08, 0.08),
-    "topic a day, unknown": (None, None),
-    "teams": (0.08, 0.08),
-    "days sd .02": (None, 0.08),
-    "days sd .04": (0.08, 0.08),
-    "bursts": (None, 0.08),
+# row -> most retrainings per 1,000 votes; alarms are printed
+STEADY: dict[str, float | None] = {
+    "independent": 0.03,
+    "three in a row": 0.03,
+    "five in a row": 0.03,
+    "week +.05": 0.03,
+    "sessions": 0.03,
+    "one casts 40 %": 0.03,
+    "week +.10": 0.08,
+    "topic a day": 0.08,
+    "topic a day, unknown": None,
+    "teams": 0.08,
+    "days sd .02": 0.08,
+    "days sd .04": 0.08,
+    "bursts": 0.08,
 }
 AT = 2000  # the vote of the change in rows of power
 # row -> kind of world, votes within which an alarm must come, least share, what is changed
@@ -177,17 +177,12 @@ def main() -> int:
 
 def measure_steady(run: Any, seeds: Sequence[int], limits: Limits) -> None:
     rows = []
-    for kind, limits_of_row in STEADY.items():
+    for kind, most in STEADY.items():
         counts = np.array(list(run(partial(count_alarms, kind=kind), seeds)))
-        row: list[str] = [kind]
-        for what, n, most in zip(
-            ("alarms", "retrainings"), counts.sum(axis=0), limits_of_row, strict=True
-        ):
-            rate = float(n) / (len(seeds) * 5)
-            verdict = _judge(limits, f"{kind}, {what}", rate, most, is_most=True)
-            row += [f"{rate:.3f}", *verdict]
-        rows.append(tuple(row))
-    header = ("row", "alarms", "limit", "", "retrainings", "limit", "")
+        alarms, retrainings = counts.sum(axis=0) / (len(seeds) * 5)
+        verdict = _judge(limits, kind, retrainings, most, is_most=True)
+        rows.append((kind, f"{alarms:.3f}", f"{retrainings:.3f}", *verdict))
+    header = ("row", "alarms", "retrainings", "limit", "")
     print_table("per 1,000 votes where nothing changes", header, rows)
 
 
