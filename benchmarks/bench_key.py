@@ -33,7 +33,7 @@ from benchmarks.web_server import open_store, run_server  # noqa: E402
 from rlhf_pipeline.frames import COMPARISONS, check_frame  # noqa: E402
 from rlhf_pipeline.records import Role, utc_now  # noqa: E402
 
-P95_MS = 50.0
+P95_MS = 35.0
 N_COMPARISONS = 400
 BURST = 60
 KEYS = "1234567890"
