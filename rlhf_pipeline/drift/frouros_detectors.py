@@ -59,7 +59,7 @@ class FrourosDetector:
     predictions state. So each error is made one of the constant rate q by a coupling: where p > q
     is stated an error stays one with probability q / p, where p < q a hit becomes one with
     probability (q - p) / (1 - p). The draw follows from the vote's seq. A rise is dated by the
-    likelihood of all splits (`ChangeDate`); a change without a rise is no signal.
+    likelihood of all splits (`ChangeDate`); a change in which errors do not rise gives no signal.
     """
 
     name: ClassVar[str]

@@ -12,7 +12,7 @@ from rlhf_pipeline.records import CauseName, Interval
 from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_votes
 
 CAUSES = "Causes of noticed changes"
-# A mix that the model states right is no change, and chance is none.
+# Where the model states errors rightly, another mix is no change; neither is chance.
 NAMED = [name for name in NAMES if name not in ("mix", "nothing")]
 PAIRS = tuple(combinations([name for name in NAMED if name != "calibration"], 2))
 TITLES: dict[CauseName, str] = {

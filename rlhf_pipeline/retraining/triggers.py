@@ -248,7 +248,9 @@ def is_miscalibration(confirmed: Sequence[DriftEvent]) -> bool:
 
 
 def name_annotators(causes: ChangeCauses, confirmed: Sequence[DriftEvent]) -> Quarantine | None:
-    """Whose votes a person decides about, and from which vote on; None where nobody is named."""
+    """The annotators about whose votes a person decides, and the first vote concerned; None where
+    nobody is named.
+    """
     names = causes.causes[0].evidence.get("annotator_ids", ())
     start = estimate_change_seq(confirmed)
     start = causes.change_seq if start is None else start
