@@ -103,7 +103,13 @@ def test_a_chart_is_downloaded_as_csv_and_as_picture(page: Any) -> None:
         first_chart(page).get_by_role("link", name="CSV").press("Enter")
     lines = download.value.path().read_text(encoding="utf-8").splitlines()
     assert lines[0] == "panel,series,x,y,low,high,n,evidence"
-    assert sum(line.endswith(",reward model changed: @2,2026-01-21,,,,,") for line in lines) == 1
+    assert (
+        sum(
+            line.endswith(",reward model changed: reward model @2,2026-01-21,,,,,")
+            for line in lines
+        )
+        == 1
+    )
     assert any("accuracy,2026-01-01,0.7,0.6" in line and ",1200," in line for line in lines)
     with page.expect_download() as download:
         first_chart(page).get_by_role("link", name="PNG").press("Enter")
