@@ -19,7 +19,7 @@ $(READY): pyproject.toml constraints.txt
 	@command -v $(PYTHON) >/dev/null || { echo "$(PYTHON) is not installed. Install Python 3.11, or name yours: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)"; exit 1; }
 	echo "making .venv and installing (a few minutes the first time)"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 || { echo "torch 2.13.0 could not be installed; see 'CPU builds of torch' in docs/operations.md"; exit 1; }
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 || { echo "torch 2.13.0 could not be installed; see 'A small torch' in docs/guides/troubleshooting.md"; exit 1; }
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt torch==2.13.0 --editable '.[dev]'
 	touch $(READY)
 
@@ -73,7 +73,11 @@ dev: install ## the web app, Dagster's web server and daemon and MLflow's UI on 
 graph: install ## draw docs/graph.svg from the real definitions
 	@$(BIN)/python docs/draw_graph.py
 
+docs: install ## build the site in var/site, with the reference from the code; make docs SERVE=1 shows it
+	@$(BIN)/python -c "import mkdocs, mkdocstrings" 2>/dev/null || $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[docs]'
+	NO_MKDOCS_2_WARNING=true PYTHONPATH=. $(BIN)/python -m mkdocs $(if $(SERVE),serve,build --strict --quiet)
+
 bench: install ## every benchmark, one table each
 	@broken=0; for script in benchmarks/bench_*.py; do echo; echo "== $$script"; $(BIN)/python "$$script" || broken=1; done; exit $$broken
 
-.PHONY: help install demo test test-rest acceptance acceptance-real test-all faults browser lint check dev graph bench
+.PHONY: help install demo test test-rest acceptance acceptance-real test-all faults browser lint check dev graph docs bench

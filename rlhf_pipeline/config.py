@@ -433,12 +433,12 @@ class Settings(BaseSettings):
     alert_targets: tuple[AlertTarget, ...] = Field(
         default=(),
         description="Where alerts are sent beside the log: names with their settings, in the "
-        "environment as JSON (docs/monitoring.md)",
+        "environment as JSON (docs/guides/alerts.md)",
     )
     retention: RetentionParams = Field(
         default=RetentionParams(),
         description="How long the job `housekeeping` keeps what can be made again "
-        "(docs/operations.md); in the environment as JSON, or RLHF_RETENTION__RUN_DAYS=30",
+        "(docs/guides/retention.md); in the environment as JSON, or RLHF_RETENTION__RUN_DAYS=30",
     )
 
     @classmethod

@@ -25,7 +25,7 @@ def build_message(
     alert: Alert, kind: MessageKind, target: str, now: datetime, *, project: str, web_url: str
 ) -> AlertMessage:
     """A message with the alert as it is now: type, timestamp and data, as Standard Webhooks names
-    them. The fields are part of the public contract: docs/monitoring.md lists them.
+    them. The fields are part of the public contract: docs/guides/alerts.md lists them.
     """
     data = {"project": project} | alert.model_dump(mode="json", exclude=INTERNAL)
     if alert.link and alert.link.startswith("/"):

@@ -46,7 +46,7 @@ class AlertRule(Parameters):
 
     name: RuleName
     reads: MetricName = Field(
-        description="Metric or fact that is read; docs/monitoring.md lists them"
+        description="Metric or fact that is read; the reference of the docs lists them"
     )
     labels: Mapping[str, str] = Field(
         default={}, description="Labels that a point must have; empty = any"

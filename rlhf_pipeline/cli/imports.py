@@ -69,7 +69,9 @@ Map = Annotated[
 ]
 MappingFile = Annotated[
     Path | None,
-    typer.Option("--mapping", help="YAML with `columns:` and `choices:`, see docs/importing.md."),
+    typer.Option(
+        "--mapping", help="YAML with `columns:` and `choices:`, see docs/guides/importing.md."
+    ),
 ]
 Delimiter = Annotated[
     str | None, typer.Option(help="Separator of a CSV file's cells; default: comma.")

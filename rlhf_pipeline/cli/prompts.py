@@ -81,7 +81,7 @@ def generate_prompts(
     ] = None,
     changes: Changes = None,
 ) -> None:
-    """Write prompts as JSONL, from the shipped templates or another source. docs/prompts.md
+    """Write prompts as JSONL, from the shipped templates or another source. docs/guides/prompts.md
     describes the sources.
     """
     settings = Settings.read()

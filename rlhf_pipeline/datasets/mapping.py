@@ -112,7 +112,7 @@ class ColumnMapping(BaseModel):
             )
             raise DatasetError(
                 f"Mapping {path}: {problems}. It holds `columns:` and `choices:`, see "
-                "docs/importing.md."
+                "docs/guides/importing.md."
             ) from cause
         columns = dict(mapping.columns)
         for flag in flags:

@@ -188,7 +188,7 @@ def _refuse_lost_registry(settings: Settings, *, has_models: bool) -> None:
     if was_there and is_empty(database):
         raise ConfigurationError(
             f"MLflow's database of {settings.home} is missing or empty: {database} held its "
-            f"models. {RESTORE}; docs/operations.md, 'A lost part', says how to save the votes "
+            f"models. {RESTORE}; docs/guides/home.md, 'A lost part', says how to save the votes "
             "without one. If the database is elsewhere, set RLHF_MLFLOW_URL or RLHF_SERVER_URL."
         )
 

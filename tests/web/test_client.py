@@ -105,7 +105,7 @@ def test_admin_reads_lists_offers_and_sends_feedback(admin: Client) -> None:
 
 
 def test_script_of_the_documents_runs_in_under_thirty_lines(server: Served) -> None:
-    page = (ROOT / "docs" / "api.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "guides" / "api.md").read_text(encoding="utf-8")
     script = re.search(r"<!-- example -->\n```python\n(.*?)```", page, re.DOTALL).group(1)
     assert len(script.splitlines()) < 30
     token = server.token("bot@client.test", Role.ANNOTATOR, Role.ENGINEER, kind="service")

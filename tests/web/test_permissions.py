@@ -1,6 +1,5 @@
 """Every route declares who may call it, and the documents say the same."""
 
-import re
 from pathlib import Path
 
 import httpx
@@ -79,21 +78,6 @@ def test_a_plain_starlette_route_is_undeclared_too():
     app = FastAPI()  # brings its own documentation routes
     with pytest.raises(ConfigurationError, match="/docs"):
         refuse_undeclared(app)
-
-
-def test_the_document_of_roles_says_what_the_code_does():
-    rows = re.findall(
-        r"^\| (\w+) \| (.*) \|$",
-        (ROOT / "docs" / "api.md").read_text().partition("## Roles")[2],
-        re.MULTILINE,
-    )
-    told = {role: set(re.findall(r"`([\w.]+)`", said)) for role, said in rows[1:]}
-    told["curator"] |= told["annotator"]
-    told["admin"] = {permission.value for permission in Permission}
-    assert told == {
-        role.value: {permission.value for permission in allowed}
-        for role, allowed in ROLE_PERMISSIONS.items()
-    }
 
 
 def test_the_store_knows_which_roles_vote():

@@ -18,7 +18,7 @@ from rlhf_pipeline.web.site import Site
 
 
 class ClusterOut(PromptCluster):
-    """A cluster of the prompts that were judged on a day; `docs/loop.md` explains the figures."""
+    """A cluster of the prompts judged on a day, as `docs/guides/drift-report.md` explains."""
 
     day: date
     first_day: date = Field(description="The day on which it was first found.")

@@ -48,7 +48,7 @@ class ConsensusFilter(Filter):
 
 
 class ConsensusOut(Answer):
-    """The combined judgement on a comparison; `docs/annotating.md` explains the rule."""
+    """The combined judgement on a comparison; `docs/guides/agreement.md` explains the rule."""
 
     comparison_id: str
     prompt_id: str

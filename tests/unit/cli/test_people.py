@@ -331,8 +331,8 @@ def tamper(home: Path, *statements: str) -> None:
 
 
 def test_the_documented_script_verifies_an_archive_and_finds_changes(rlhf, store, home, tmp_path):
-    """Retention: what docs/operations.md says to run where there is no database."""
-    text = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
+    """What docs/guides/backup.md says to run where there is no database."""
+    text = (Path(__file__).parents[3] / "docs" / "guides" / "backup.md").read_text(encoding="utf-8")
     script = re.search(r"```python\n(import hashlib, json\n.*?)```", text, re.DOTALL).group(1)
     published(store, 3)
     for name in ("Ann", "Zoë"):

@@ -3,7 +3,6 @@ functions of what was said.
 """
 
 from datetime import UTC, datetime
-from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
@@ -193,14 +192,3 @@ def test_tokens_a_minute_are_kept_and_settled_by_what_was_used() -> None:
     assert limiter.wait_s(5000) == pytest.approx(2.0), (
         "more than there can be at once is taken when it is full"
     )
-
-
-def test_every_kind_and_parameter_is_in_the_documents() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "completions.md").read_text(encoding="utf-8")
-    assert [kind for kind in KINDS if f"| `{kind}` |" not in page] == []
-    for name, field in CallParams.model_fields.items():
-        default = str(field.default).lower() if isinstance(field.default, bool) else field.default
-        shown = "" if default is None else f"`{default}`"
-        assert f"| `{name}` | {shown} | {field.description} |" in page, (
-            "copy the line above into docs/completions.md"
-        )

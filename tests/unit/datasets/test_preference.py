@@ -4,8 +4,6 @@ so.
 
 import io
 import json
-import re
-from pathlib import Path
 
 import jsonschema
 import pandas as pd
@@ -236,15 +234,3 @@ def test_a_tuple_is_one_vote_with_its_texts():
 )
 def test_a_vote_that_gives_no_pair_is_not_a_tuple(vote):
     assert tuple_rows(votes(vote), comparisons(), "demo").empty
-
-
-def test_each_column_is_in_the_table_of_the_documents():
-    page = (Path(__file__).parents[3] / "docs" / "exporting.md").read_text(encoding="utf-8")
-    for kind, schema in KINDS.items():
-        for name, column in schema.columns.items():
-            missing = "yes" if column.nullable else ""
-            row = (
-                rf"\| `{name}` \| [a-z, ]*\b{kind}\b[a-z, ]* \| {missing} \| "
-                rf"{re.escape(column.description)}( \(.*\))? \|"
-            )
-            assert re.search(row, page), f"{kind}.{name}: {column.description}"
