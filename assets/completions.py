@@ -50,7 +50,7 @@ def completions(
     backend = champions.backend(settings, timeout_s=config.timeout_s)
     made_of = generate(
         prompts,
-        [backend],
+        backend,
         config,
         ledger=store.generation,
         calls=config,

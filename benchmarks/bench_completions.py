@@ -89,7 +89,7 @@ def complete(
 ) -> Generation:
     return generate(
         frame,
-        [OpenAICompatibleBackend("stub-model", url, timeout_s=30)],
+        OpenAICompatibleBackend("stub-model", url, timeout_s=30),
         PARAMS,
         ledger=store.generation,
         calls=CallParams(concurrency=CONCURRENCY, **PRICES, **calls),  # type: ignore[arg-type]

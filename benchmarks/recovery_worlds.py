@@ -62,7 +62,7 @@ class CompletedPool:
         with open_fresh_store() as store:
             made = complete_prompts(
                 prompts,
-                [LocalBackend(policy_folder, model_version="bench@1")],
+                LocalBackend(policy_folder, model_version="bench@1"),
                 CompletionParams(seed=seed),
                 ledger=store.generation,
             ).frame

@@ -238,7 +238,7 @@ class LoopSettings:
 
     def calls(self, **more: Any) -> CallParams:
         """Prices and daily budget of the calls outside the asset `completions`, such as those that
-        write prompts; its other limits, and whether it uses batches, are its own.
+        write prompts; its other limits are its own.
         """
         given = self.params("completions").model_dump(include=PRICES_AND_DAY)
         return CallParams(**(given | more))

@@ -30,9 +30,6 @@ Lane = tuple[str, str]  # provider and model: what shares a limit
 ItemState = Literal["open", "leased", "succeeded", "failed"]
 Outcome = Literal["succeeded", "retryable", "terminal"]
 Billing = Literal["metered", "none", "unknown"]
-# Ends the name of an owner that claims items for a batch and calls for none of them. If it dies,
-# nothing is lost or perhaps billed: a batch has a row of its own before it is submitted.
-NO_CALLS_SUFFIX = "-looks"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,25 +86,12 @@ class Attempt:
     partial: str | None = None
     result: str | None = None
     not_before: datetime | None = None
-    submission_id: str | None = None  # of the batch that made it
 
 
 class CallObserver(Protocol):
     """Receives the calls of a transaction that recorded them. It is quick and never raises."""
 
     def __call__(self, attempts: Sequence[Attempt]) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerBatch:
-    """A batch of items as submitted to a provider under our own id. `batch_id` is the provider's;
-    None until its reply came. `claims` are of the items that are not settled.
-    """
-
-    submission_id: str
-    batch_id: str | None
-    submitted_at: datetime
-    claims: Sequence[Claim]
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,9 +165,6 @@ RENEW_S = 30.0
 LONGEST_PAUSE_S = 604_800.0  # for which a run may wait for a provider
 
 
-BATCH_PREFIX = "batch:"  # begins a submission id
-
-
 class WorkLedger(Protocol):
     """Every requested completion as a row that is claimed, called and settled; usable from any
     thread or process.
@@ -202,11 +183,10 @@ class WorkLedger(Protocol):
         asset: str,
         record: str,
         origin: str | None = None,
-        retry_lost: bool = False,
     ) -> None:
         """Record the items of a run and the Dagster run that requests them (`origin`). An
         interrupted or paused run continues at current prices; a run that ended reopens its failed
-        items, those of a lost batch, which may be billed, only with `retry_lost`.
+        items.
         """
         ...
 
@@ -247,25 +227,6 @@ class WorkLedger(Protocol):
 
     def release(self, run_id: str, owner: str, items: Sequence[int] | None = None) -> None:
         """Reopen items that were claimed but not called; by default all of the owner's."""
-        ...
-
-    def begin_batch(self, run_id: str, owner: str, lane: Lane, submission_id: str) -> Sequence[int]:
-        """Record, before the call that submits it, that the provider may have a batch of this id,
-        and move the owner's claims of a lane into it; returns their items. It keeps them until
-        they are settled or returned.
-        """
-        ...
-
-    def name_batch(self, submission_id: str, batch_id: str) -> None:
-        """Record the provider's id."""
-        ...
-
-    def return_batch(self, run_id: str, submission_id: str) -> None:
-        """Reopen what is left of a batch of which nothing more can come."""
-        ...
-
-    def read_batches(self, run_id: str, lane: Lane) -> Sequence[LedgerBatch]:
-        """The batches of a lane with items that are not settled."""
         ...
 
     def reopen(self, run_id: str, items: Sequence[int]) -> None:

@@ -63,7 +63,7 @@ def complete_frame(
     **more: Any,
 ) -> pd.DataFrame:
     """The completions of one backend, by default in a ledger of their own."""
-    return generate(prompts, [backend], params, ledger=ledger or temporary_ledger(), **more).frame
+    return generate(prompts, backend, params, ledger=ledger or temporary_ledger(), **more).frame
 
 
 def complete(

@@ -1,9 +1,6 @@
 """`rlhf generate`: completions of a file of prompts, by any backend, through the work ledger."""
 
-import io
 import json
-import sys
-import threading
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any
@@ -109,16 +106,6 @@ def generate(
         float | None,
         typer.Option("--completion-price", min=0, help="Price of a million completion tokens."),
     ] = None,
-    stream: Annotated[
-        bool, typer.Option("--stream", help="Print each text as it arrives.")
-    ] = False,
-    retry_lost: Annotated[
-        bool,
-        typer.Option(
-            "--retry-lost",
-            help="Repeat the requests of lost batches, although they may already be billed.",
-        ),
-    ] = False,
     changes: Changes = None,
 ) -> None:
     """Complete a file of prompts; write JSON, CSV and a log of every call. Run again, it continues
@@ -141,8 +128,6 @@ def generate(
         budget_per_run=budget,
         prompt_price=prompt_price,
         completion_price=completion_price,
-        stream=stream or None,
-        retry_lost=retry_lost or None,
     )
     prompts = _read_prompts(file)
     workspace = Workspace.from_settings(settings)
@@ -152,13 +137,12 @@ def generate(
         with progress_bar("completions") as progress:
             made = complete(
                 prompts,
-                [asked],
+                asked,
                 params,
                 ledger=workspace.store.generation,
                 calls=params,
                 requested_by=RequestedBy(ASSET),
                 progress=progress,
-                on_text=_make_printer() if stream else None,
             )
     except KeyboardInterrupt:
         echo(
@@ -170,14 +154,6 @@ def generate(
     folder = out or settings.exports / "completions"
     _write(made, prompts, folder)
     n_calls = _write_log(workspace.store.generation.read_calls(made.run_id), folder / LOG)
-    # the reader closed the pipe itself
-    if made.callback_error is not None and not isinstance(made.callback_error, BrokenPipeError):
-        why = f"{type(made.callback_error).__name__}: {made.callback_error}"
-        echo(
-            f"Not every text was shown ({why}); all of them are in {folder}.",
-            fg=typer.colors.YELLOW,
-            err=True,
-        )
     _print_summary(made, folder, n_calls)
 
 
@@ -202,28 +178,6 @@ def _read_prompts(path: Path) -> pd.DataFrame:
             "question."
         )
     return to_frame(drafts, source="dataset", day=NO_DAY, seed=0)
-
-
-def _make_printer() -> Any:
-    """Print pieces of streamed texts as they arrive, each after its prompt's number if several run
-    concurrently.
-    """
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")  # the encoding of the terminal lacks a character
-    lock, last = threading.Lock(), [-1]
-
-    def print_piece(item_no: int, piece: str | None) -> None:
-        with lock:
-            if piece is None:
-                echo(f"\n[{item_no}] was interrupted; asking again", nl=False)
-                last[0] = -1
-                return
-            if last[0] != item_no:
-                echo(f"\n[{item_no}] ", nl=False)
-                last[0] = item_no
-            echo(piece, nl=False)
-
-    return print_piece
 
 
 def _write(made: Generation, prompts: pd.DataFrame, folder: Path) -> None:

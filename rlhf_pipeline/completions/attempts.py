@@ -27,14 +27,13 @@ def build_attempt(
     params: CallParams,
     started_at: datetime,
     latency_ms: float = 0.0,
-    submission_id: str | None = None,
 ) -> Attempt:
-    """The attempt of a call to a provider, or of a request in a batch (`submission_id`)."""
+    """The attempt of a call to a provider."""
     request = plan.request(claim.item_no)
     is_done = reply.outcome == "succeeded"
     is_over = not is_done and reply.kind != "cancelled" and is_last_attempt(claim, reply, params)
     not_before = None
-    if not (is_done or is_over or submission_id) and reply.kind != "long_wait":
+    if not (is_done or is_over) and reply.kind != "long_wait":
         # If the provider said how long to wait, retries are spread a little after that.
         n_tries = 1 if reply.wait_s is not None else claim.n_attempts + 1 - claim.n_before
         wait_s = min(reply.wait_s or 0.0, params.max_pause_s) + params.backoff(n_tries)
@@ -61,7 +60,6 @@ def build_attempt(
         error=_make_storable(reply.error),
         partial=_make_storable(reply.partial),
         not_before=not_before,
-        submission_id=submission_id,
         result=_encode_result(reply, latency_ms) if is_done else None,
     )
 

@@ -74,6 +74,8 @@ class Reply:
     closes: bool = False
 
 
+# Receives pieces of an item's text; None: the stream was interrupted, earlier pieces are void.
+OnItem = Callable[[int, str | None], None]
 OnText = Callable[[str], None]  # receives each piece of a streamed text
 
 
@@ -113,19 +115,6 @@ class DirectBackend(Protocol):
         Raises:
             BackendUnavailable: nothing can be completed at all, for example because the model is
                 missing. The message names the setting to change.
-        """
-        ...
-
-
-@runtime_checkable
-class StreamingBackend(Protocol):
-    """A direct backend that reports texts while it makes them."""
-
-    def stream(
-        self, requests: Sequence[CompletionRequest], on_text: Callable[[int, str], None] | None
-    ) -> Iterator[CompletionResult]:
-        """`complete`; `on_text` receives the number of a request and the next piece of its text.
-        The pieces joined are the completion's text.
         """
         ...
 

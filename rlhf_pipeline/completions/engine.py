@@ -1,16 +1,15 @@
 """Completes prompts: k per prompt over a grid of parameters, as items of a work ledger."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import islice
 from time import perf_counter
 
 import pandas as pd
 
-from rlhf_pipeline.completions.base import CompletionBackend, CompletionResult
+from rlhf_pipeline.completions.base import CompletionBackend, CompletionResult, OnItem
 from rlhf_pipeline.completions.limits import CallParams
-from rlhf_pipeline.completions.local_lane import GuardedCallback, OnItem
 from rlhf_pipeline.completions.request_plan import CompletionParams, RequestPlan
 from rlhf_pipeline.completions.results import ROWS_AT_ONCE, LedgerRun, parse_result
 from rlhf_pipeline.errors import CompletionError
@@ -31,10 +30,7 @@ class RequestedBy:
 
 @dataclass(frozen=True)
 class Generation:
-    """The completions of a run and what they cost. `kinds` counts failed rows by reason.
-
-    `callback_error` is an error of `on_text`, which was not called again after it.
-    """
+    """The completions of a run and what they cost. `kinds` counts failed rows by reason."""
 
     run_id: str
     frame: pd.DataFrame
@@ -43,7 +39,6 @@ class Generation:
     n_cached: int
     n_attempts: int
     seconds: float
-    callback_error: Exception | None = None
 
     @property
     def cost(self) -> float:
@@ -63,7 +58,7 @@ class Generation:
 
 def generate(
     prompts: pd.DataFrame,
-    backends: Sequence[CompletionBackend],
+    backend: CompletionBackend,
     params: CompletionParams,
     *,
     ledger: WorkLedger,
@@ -72,24 +67,22 @@ def generate(
     progress: Progress = ignore_progress,
     on_text: OnItem | None = None,
 ) -> Generation:
-    """Make `params.k` completions of each row of `prompts` (PROMPTS) by each backend; each is an
-    item of `ledger`.
+    """Make `params.k` completions of each row of `prompts` (PROMPTS); each is an item of `ledger`.
+    `on_text` receives pieces of a provider's texts as they arrive.
 
     The grid temperatures x top_ps is cycled over the k samples, each with a seed of its own that
-    depends on neither the batch nor the order of the prompts. The same prompts, backends and
+    depends on neither the batch nor the order of the prompts. The same prompts, backend and
     parameters are the same run: an interrupted one continues, and a finished one repeats only
     failed items. A request that failed permanently is a row with an empty text and its `error`.
 
-    Raises ConfigurationError for parameters out of range, BackendUnavailable if no backend can work
-    at all, ProviderParked if a provider asks for a longer wait than a run makes (missing items
+    Raises ConfigurationError for parameters out of range, BackendUnavailable if the backend cannot
+    work at all, ProviderParked if a provider asks for a longer wait than a run makes (missing items
     stay open for the next run of the same job), CompletionError if every request failed or some
-    stay unsettled, StoreError if the ledger cannot be written. An error of `on_text` does not end
-    the run: it is in the result.
+    stay unsettled, StoreError if the ledger cannot be written.
     """
     calls = calls or CallParams()
-    plan = RequestPlan(check_frame(prompts, PROMPTS), backends, params, calls)
-    watcher = None if on_text is None else GuardedCallback(on_text)
-    run = LedgerRun(requested_by.asset, plan, calls, ledger, progress, on_text=watcher)
+    plan = RequestPlan(check_frame(prompts, PROMPTS), backend, params, calls)
+    run = LedgerRun(requested_by.asset, plan, calls, ledger, progress, on_text=on_text)
     began = perf_counter()
     run.complete(params.model_dump(), requested_by.run_id)
     kinds, n_cached, n_attempts, first_error = Counter[str](), 0, 0, None
@@ -108,7 +101,7 @@ def generate(
         )
     n = len(plan)
     if n and kinds.total() == n:
-        named = ", ".join(f"{backend.name} ({backend.model_version})" for backend in backends)
+        named = f"{backend.name} ({backend.model_version})"
         raise CompletionError(f"All {n} completions by {named} failed; the first: {first_error}")
     frame = pd.concat(pieces, ignore_index=True) if pieces else COMPLETIONS.empty_frame()
     return Generation(
@@ -119,12 +112,11 @@ def generate(
         n_cached=n_cached,
         n_attempts=n_attempts,
         seconds=perf_counter() - began,
-        callback_error=None if watcher is None else watcher.failed,
     )
 
 
 def _row(plan: RequestPlan, item_no: int, result: CompletionResult) -> dict[str, object]:
-    request, backend = plan.request(item_no), plan.backend(item_no)
+    request, backend = plan.request(item_no), plan.backend
     text = (result.text or "") if result.error is None else ""
     sampling: tuple[object, ...] = (
         request.temperature,
@@ -139,7 +131,7 @@ def _row(plan: RequestPlan, item_no: int, result: CompletionResult) -> dict[str,
         "completion_id": content_id(
             request.prompt_id,
             backend.model_version,
-            plan.maker(item_no),
+            backend.name,
             sampling,
             request.sample_index,
             text,

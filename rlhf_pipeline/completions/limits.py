@@ -1,4 +1,4 @@
-"""Limits calls to a provider: concurrency, rates, pauses, prices and budgets."""
+"""Limits calls to a provider: concurrency, pauses, prices and budgets."""
 
 import math
 import random
@@ -8,17 +8,15 @@ from collections.abc import Callable
 
 from pydantic import Field
 
-from rlhf_pipeline.completions.base import CompletionRequest, Reply
+from rlhf_pipeline.completions.base import CompletionRequest
 from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.protocols import LONGEST_PAUSE_S, Budget
 
 RECENT_S = 5.0  # how long a call counts towards whether its provider is full
 FULL = 6  # refusals in that time that are not random: 1 in 7,000 of 12 calls at 8 % refused ones
-BURST_S = 2.0  # seconds of a rate that may be used at once
 BILLION = 1_000_000_000
 OVERHEAD = 64  # tokens that a chat template may add to a prompt
-CHARACTERS_PER_TOKEN = 4  # of a rate's estimate, corrected by the provider's count
 
 
 class CallParams(Parameters):
@@ -26,16 +24,6 @@ class CallParams(Parameters):
 
     concurrency: int = Field(
         default=16, ge=1, le=1024, description="Concurrent calls to one provider and model"
-    )
-    requests_per_minute: float | None = Field(
-        default=None,
-        gt=0,
-        description="Most calls a minute to one provider and model; empty = no limit",
-    )
-    tokens_per_minute: float | None = Field(
-        default=None,
-        gt=0,
-        description="Most tokens a minute, prompt and completion; empty = no limit",
     )
     max_attempts: int = Field(
         default=8,
@@ -101,23 +89,6 @@ class CallParams(Parameters):
         le=1_000_000_000,
         description="Total budget of the project per provider",
     )
-    stream: bool = Field(
-        default=False,
-        description="Stream texts; costs about three times the CPU of whole answers",
-    )
-
-    batch: bool = Field(
-        default=False,
-        description="Use OpenAI's Batch API: cheaper, within a day; the budget applies to each "
-        "batch",
-    )
-    batch_poll_s: float = Field(
-        default=30.0, gt=0, le=3600, description="Seconds between two polls of a batch"
-    )
-    retry_lost: bool = Field(
-        default=False,
-        description="Repeat the requests of lost batches, although they may already be billed",
-    )
 
     @property
     def budget(self) -> Budget:
@@ -140,46 +111,14 @@ class CallParams(Parameters):
 
     def max_cost(self, request: CompletionRequest) -> int:
         """Upper bound of the cost of a call: a token has at least one byte."""
-        return self.cost(prompt_bytes(request) + OVERHEAD, request.max_tokens)
+        prompt = (request.prompt + (request.system or "")).encode("utf-8", "surrogatepass")
+        return self.cost(len(prompt) + OVERHEAD, request.max_tokens)
 
     def backoff(self, n_tries: int) -> float:
         """Seconds before the next attempt, after `n_tries`: full jitter."""
         return random.uniform(
             0, min(self.max_backoff_s, self.backoff_s * 2 ** min(n_tries - 1, 30))
         )
-
-
-def prompt_bytes(request: CompletionRequest) -> int:
-    return len((request.prompt + (request.system or "")).encode("utf-8", "surrogatepass"))
-
-
-def expected_tokens(request: CompletionRequest) -> int:
-    """Estimated tokens of a call for a rate: those of the prompt plus the limit of the
-    completion.
-    """
-    return prompt_bytes(request) // CHARACTERS_PER_TOKEN + request.max_tokens
-
-
-class Bucket:
-    """A token bucket: a rate per minute, of which `BURST_S` seconds may be used at once; None is no
-    limit. The level may go below zero.
-    """
-
-    def __init__(self, per_minute: float | None, now: float) -> None:
-        self._per_s = None if per_minute is None else per_minute / 60
-        self._capacity = self._level = max(1.0, (self._per_s or 0) * BURST_S)
-        self._at = now
-
-    def wait_s(self, n: float, now: float) -> float:
-        """Seconds until n may be taken; a full bucket may be overdrawn."""
-        if self._per_s is None:
-            return 0.0
-        self._level = min(self._capacity, self._level + (now - self._at) * self._per_s)
-        self._at = now
-        return max(0.0, (min(n, self._capacity) - self._level) / self._per_s)
-
-    def take(self, n: float) -> None:
-        self._level -= n
 
 
 class Pause:
@@ -205,32 +144,3 @@ class Pause:
         n_refused = sum(is_refused for _, is_refused in self._recent)
         if wait_s is not None and n_refused >= FULL and 2 * n_refused > len(self._recent):
             self._until = max(self._until, now + wait_s)
-
-
-class Limiter:
-    """When the next call to one provider and model may begin: calls and tokens a minute, and the
-    provider's pause.
-    """
-
-    def __init__(
-        self, params: CallParams, pause: Pause, clock: Callable[[], float] = time.monotonic
-    ) -> None:
-        self._pause = pause
-        self._clock = clock
-        self._requests = Bucket(params.requests_per_minute, clock())
-        self._tokens = Bucket(params.tokens_per_minute, clock())
-
-    def wait_s(self, n_tokens: int) -> float:
-        """Seconds until a call of `n_tokens` may begin; 0 if it may begin now."""
-        now = self._clock()
-        waits_s = (self._requests.wait_s(1, now), self._tokens.wait_s(n_tokens, now))
-        return max(self._pause.left_s, *waits_s)
-
-    def begin(self, n_tokens: int) -> None:
-        self._requests.take(1)
-        self._tokens.take(n_tokens)
-
-    def end(self, n_tokens: int, reply: Reply) -> None:
-        """Correct the `n_tokens` that were taken for a call by those that its reply counts."""
-        if reply.billing == "metered":
-            self._tokens.take(reply.n_prompt_tokens + reply.n_tokens - n_tokens)

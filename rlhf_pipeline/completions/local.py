@@ -1,9 +1,10 @@
 """Completes by any transformers causal LM on this machine."""
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from itertools import groupby
+from operator import attrgetter
 from pathlib import Path
 from typing import ClassVar, Self
 
@@ -19,8 +20,6 @@ from rlhf_pipeline.errors import BackendUnavailable, ModelNotFound
 from rlhf_pipeline.parameters import Device, Dtype
 from rlhf_pipeline.plugins import NoParams
 from rlhf_pipeline.policy.causal_lm import Policy, load_policy
-
-OnRow = Callable[[int, str], None]  # receives pieces of one request's text
 
 
 class LocalBackend:
@@ -52,18 +51,10 @@ class LocalBackend:
         return cls(*policy(), device=settings.device, dtype=settings.dtype)
 
     def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
-        yield from self.stream(requests, None)
-
-    def stream(
-        self, requests: Sequence[CompletionRequest], on_text: OnRow | None
-    ) -> Iterator[CompletionResult]:
-        """`complete`; `on_text` receives the number of a request and each piece of its text."""
         policy = self._policy
         # One call of the policy has one limit of tokens.
-        for max_tokens, same in groupby(
-            enumerate(requests), key=lambda numbered: numbered[1].max_tokens
-        ):
-            yield from _complete(policy, list(same), max_tokens, on_text)
+        for max_tokens, same in groupby(requests, key=attrgetter("max_tokens")):
+            yield from _complete(policy, list(same), max_tokens)
 
     @cached_property
     def _policy(self) -> Policy:
@@ -78,17 +69,12 @@ class LocalBackend:
 
 
 def _complete(
-    policy: Policy,
-    numbered: Sequence[tuple[int, CompletionRequest]],
-    max_tokens: int,
-    on_text: OnRow | None,
+    policy: Policy, requests: Sequence[CompletionRequest], max_tokens: int
 ) -> Iterator[CompletionResult]:
     room = policy.context_length - max_tokens
-    lengths = [policy.count_prompt_tokens(r.prompt) for _, r in numbered]
+    lengths = [policy.count_prompt_tokens(r.prompt) for r in requests]
     # A prompt that does not fit must not fail its batch.
-    fitting = [one for one, length in zip(numbered, lengths, strict=True) if length <= room]
-    numbers = [number for number, _ in fitting]
-    asked = [request for _, request in fitting]
+    asked = [r for r, length in zip(requests, lengths, strict=True) if length <= room]
     started = time.perf_counter()
     made = iter(
         policy.generate(
@@ -98,10 +84,9 @@ def _complete(
             seeds=[r.seed for r in asked],
             max_new_tokens=max_tokens,
             batch_size=max(1, len(asked)),
-            on_text=on_text and (lambda row, piece: on_text(numbers[row], piece)),
         )
     )
-    share = (time.perf_counter() - started) * 1000 / max(len(fitting), 1)
+    share = (time.perf_counter() - started) * 1000 / max(len(asked), 1)
     for length in lengths:
         if length > room:
             yield CompletionResult.failed(

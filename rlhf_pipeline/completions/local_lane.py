@@ -1,58 +1,26 @@
-"""Completes items in batches on this machine, and passes texts to callbacks while they are made."""
+"""Completes items in batches on this machine."""
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from time import sleep
 
 from rlhf_pipeline.completions.attempts import build_local_attempt
-from rlhf_pipeline.completions.base import (
-    CompletionRequest,
-    CompletionResult,
-    DirectBackend,
-    StreamingBackend,
-)
+from rlhf_pipeline.completions.base import DirectBackend
+from rlhf_pipeline.completions.request_plan import lane_of
 from rlhf_pipeline.completions.work import LOOK_S, CompletionWork, persist_with_retry
 from rlhf_pipeline.errors import CompletionError, StoreError
 from rlhf_pipeline.processes import is_dead, make_owner
 from rlhf_pipeline.protocols import Attempt, Budget, Claim, Lane, LedgerTransaction
 from rlhf_pipeline.records import utc_now
 
-# Receives pieces of an item's text; None: the stream was interrupted, earlier pieces are void.
-OnItem = Callable[[int, str | None], None]
 
-
-class GuardedCallback:
-    """Stops calling `on_text` after it raises; generation continues."""
-
-    def __init__(self, on_text: OnItem) -> None:
-        self._on_text = on_text
-        self.failed: Exception | None = None
-
-    def __call__(self, item_no: int, piece: str | None) -> None:
-        if self.failed is not None:
-            return
-        try:
-            self._on_text(item_no, piece)
-        except Exception as cause:  # noqa: BLE001  reported with the result
-            self.failed = cause
-
-
-def ignore_text(item_no: int, piece: str | None) -> None:
-    """The null callback."""
-
-
-def complete_local(
-    work: CompletionWork,
-    lane: Lane,
-    backend: DirectBackend,
-    batch_size: int,
-    on_text: OnItem | None = None,
-) -> None:
+def complete_local(work: CompletionWork, backend: DirectBackend, batch_size: int) -> None:
     """Complete all of `work` in this thread. Raises the errors of the backend and interrupts, once
     everything made by then is recorded.
     """
     ledger, owner, attempts = work.ledger, make_owner(), list[Attempt]()
+    lane = lane_of(backend)
 
     def record_and_claim(wanted: dict[Lane, int]) -> LedgerTransaction:
         turn = persist_with_retry(
@@ -75,7 +43,7 @@ def complete_local(
                 turn = record_and_claim({lane: batch_size})
                 work.report()
                 if claims := turn.claimed[lane]:
-                    for attempt in _complete(work, lane, backend, claims, on_text):
+                    for attempt in _complete(work, lane, backend, claims):
                         attempts.append(attempt)
                 elif turn.n_open == turn.n_leased == 0:
                     return
@@ -91,13 +59,12 @@ def _complete(
     lane: Lane,
     backend: DirectBackend,
     claims: Sequence[Claim],
-    on_text: OnItem | None,
 ) -> Iterator[Attempt]:
     """The attempts of one batch, as they are made."""
     item_nos = [claim.item_no for claim in claims]
     requests = [work.plan.request(item_no) for item_no in item_nos]
     started_at = utc_now()
-    results = _stream(backend, requests, item_nos, on_text)
+    results = backend.complete(requests)
     n_made = 0
     for item_no, result in zip(item_nos, results, strict=False):
         n_made += 1
@@ -107,24 +74,6 @@ def _complete(
             f"Backend {backend.name} did not give one result for each of {len(claims)} "
             "requests. Correct its complete()."
         )
-
-
-def _stream(
-    backend: DirectBackend,
-    requests: Sequence[CompletionRequest],
-    item_nos: Sequence[int],
-    on_text: OnItem | None,
-) -> Iterator[CompletionResult]:
-    """The results; the callback receives texts as they are made if the backend streams."""
-    if on_text is not None and isinstance(backend, StreamingBackend):
-        yield from backend.stream(requests, lambda row, piece: on_text(item_nos[row], piece))
-        return
-    results = backend.complete(requests)
-    for item_no, result in zip(item_nos, results, strict=False):
-        if on_text is not None and result.text:
-            on_text(item_no, result.text)
-        yield result
-    yield from results  # an extra result is an error
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import json
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Sequence
 from itertools import product
 from typing import Annotated
@@ -12,7 +11,6 @@ from pydantic import Field
 
 from rlhf_pipeline.completions.base import CompletionBackend, CompletionRequest, HostedBackend
 from rlhf_pipeline.completions.limits import CallParams
-from rlhf_pipeline.errors import ConfigurationError
 from rlhf_pipeline.parameters import Parameters
 from rlhf_pipeline.protocols import Lane, WorkItem
 from rlhf_pipeline.records import content_hash
@@ -86,17 +84,14 @@ class Plan(Sequence[WorkItem], ABC):
     thousand prompts would fill a gigabyte.
     """
 
-    backends: Sequence[CompletionBackend]
     keys: Sequence[str]  # of the cache
     n_of_prompt = 1  # items of one prompt, side by side
     least = 1  # items of a prompt that must succeed
     batch_size = 64  # requests per batch of a backend on this machine
 
-    def __init__(self, calls: CallParams) -> None:
+    def __init__(self, backend: CompletionBackend, calls: CallParams) -> None:
+        self.backend = backend
         self._calls = calls
-
-    @abstractmethod
-    def backend(self, item_no: int) -> CompletionBackend: ...
 
     @abstractmethod
     def request(self, item_no: int) -> CompletionRequest: ...
@@ -109,11 +104,11 @@ class Plan(Sequence[WorkItem], ABC):
         return len(self.keys)
 
     def __getitem__(self, item_no: int) -> WorkItem:  # type: ignore[override]  # without slices
-        backend, key, request = self.backend(item_no), self.keys[item_no], self.request(item_no)
-        provider, model = lane_of(backend)
-        is_hosted = isinstance(backend, HostedBackend)
+        request = self.request(item_no)
+        provider, model = lane_of(self.backend)
+        is_hosted = isinstance(self.backend, HostedBackend)
         # Rows of similar length share a batch, which saves padding.
-        is_sorted = getattr(backend, "likes_equal_lengths", False)
+        is_sorted = getattr(self.backend, "likes_equal_lengths", False)
         sampling = ("temperature", "top_p", "seed", "max_tokens")
         return WorkItem(
             item_no=item_no,
@@ -123,57 +118,41 @@ class Plan(Sequence[WorkItem], ABC):
             model=model,
             sample_index=request.sample_index,
             params=json.dumps({name: getattr(request, name) for name in sampling}),
-            cache_key=key,
+            cache_key=self.keys[item_no],
             reserve=self._calls.max_cost(request) if is_hosted else 0,
             is_metered=is_hosted,
         )
 
 
 class RequestPlan(Plan):
-    """The requests of prompts: k samples of each, by each backend."""
+    """The requests of prompts: k samples of each."""
 
     def __init__(
         self,
         prompts: pd.DataFrame,
-        backends: Sequence[CompletionBackend],
+        backend: CompletionBackend,
         params: CompletionParams,
         calls: CallParams,
     ) -> None:
-        if not backends:
-            raise ConfigurationError("No completion backend was given: name one at least.")
-        super().__init__(calls)
+        super().__init__(backend, calls)
         self._days, self._ids, self._texts = (
             prompts[name].array for name in ("day", "prompt_id", "text")
         )
         self._grid = parameter_grid(params)
         self._params = params
-        self.backends = backends
         self.batch_size = params.batch_size
-        serving = Counter((backend.name, backend.model_version) for backend in backends)
-        # The same text from two providers of one model still makes two completions.
-        self._makers = [
-            f"{b.name} at {lane_of(b)[0]}" if serving[b.name, b.model_version] > 1 else b.name
-            for b in backends
-        ]
-        self.n_of_prompt = len(self._grid) * len(backends)
+        self.n_of_prompt = len(self._grid)
         self.least = min(params.least_per_prompt, self.n_of_prompt)
         self.keys = [
-            cache_key(self.backend(item_no), self.request(item_no))
+            cache_key(backend, self.request(item_no))
             for item_no in range(len(self._ids) * self.n_of_prompt)
         ]
 
     def day(self, item_no: int) -> str:
-        return str(self._days[self._place(item_no)[0]])
-
-    def backend(self, item_no: int) -> CompletionBackend:
-        return self.backends[self._place(item_no)[2]]
-
-    def maker(self, item_no: int) -> str:
-        """The backend's name in a completion's id."""
-        return self._makers[self._place(item_no)[2]]
+        return str(self._days[item_no // self.n_of_prompt])
 
     def request(self, item_no: int) -> CompletionRequest:
-        row, index, _ = self._place(item_no)
+        row, index = divmod(item_no, self.n_of_prompt)
         # The day too: a prompt that returns on another day gets other completions, with ids of
         # their own.
         first_seed = int(
@@ -194,28 +173,19 @@ class RequestPlan(Plan):
     def position(self, item_no: int, request: CompletionRequest) -> int:
         # first samples first: their outcome decides which others are requested
         is_first = self.least > 1
-        row = self._place(item_no)[0]
+        row = item_no // self.n_of_prompt
         return request.sample_index * len(self._ids) + row if is_first else item_no
-
-    def _place(self, item_no: int) -> tuple[int, int, int]:
-        """Prompt, sample and backend of an item."""
-        of_sample, which = divmod(item_no, len(self.backends))
-        return *divmod(of_sample, len(self._grid)), which
 
 
 class RequestList(Plan):
-    """Requests to one backend; no prompt is known."""
+    """Requests of which no prompt is known."""
 
     def __init__(
         self, backend: CompletionBackend, requests: Sequence[CompletionRequest], calls: CallParams
     ) -> None:
-        super().__init__(calls)
-        self.backends = [backend]
+        super().__init__(backend, calls)
         self._requests = requests
         self.keys = [cache_key(backend, request) for request in requests]
-
-    def backend(self, item_no: int) -> CompletionBackend:
-        return self.backends[0]
 
     def request(self, item_no: int) -> CompletionRequest:
         return self._requests[item_no]

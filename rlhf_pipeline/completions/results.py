@@ -15,19 +15,15 @@ from rlhf_pipeline.completions.base import (
     CompletionRequest,
     CompletionResult,
     HostedBackend,
+    OnItem,
 )
-from rlhf_pipeline.completions.lanes import complete_hosted
+from rlhf_pipeline.completions.hosted_lane import complete_hosted
 from rlhf_pipeline.completions.limits import CallParams
-from rlhf_pipeline.completions.local_lane import OnItem, complete_local
-from rlhf_pipeline.completions.request_plan import Plan, RequestList, lane_of
+from rlhf_pipeline.completions.local_lane import complete_local
+from rlhf_pipeline.completions.request_plan import Plan, RequestList
 from rlhf_pipeline.completions.work import CompletionWork
-from rlhf_pipeline.errors import (
-    BackendUnavailable,
-    CompletionError,
-    ConfigurationError,
-    ProviderParked,
-)
-from rlhf_pipeline.protocols import Lane, LedgerSettlement, Progress, WorkLedger, ignore_progress
+from rlhf_pipeline.errors import BackendUnavailable, CompletionError, ProviderParked
+from rlhf_pipeline.protocols import LedgerSettlement, Progress, WorkLedger, ignore_progress
 from rlhf_pipeline.records import content_id
 
 # Items that the cache lost or that stayed open are requested again in the next round.
@@ -56,22 +52,14 @@ class LedgerRun:
         """Complete every item that has neither succeeded nor failed. `params` are recorded, as is
         `origin`, the Dagster run that asks.
 
-        Raises BackendUnavailable if every backend is, ProviderParked if a provider asks for a
-        longer wait than a run makes, CompletionError if some items stay unsettled or texts are
-        lost.
+        Raises BackendUnavailable if the backend is, ProviderParked if a provider asks for a longer
+        wait than a run makes, CompletionError if some items stay unsettled or texts are lost.
         """
         ledger, run_id, total = self.ledger, self.run_id, len(self.plan)
-        calls = self.calls.model_dump(exclude_none=True, exclude={"retry_lost"})
-        models = [[backend.name, backend.model_version] for backend in self.plan.backends]
+        calls, backend = self.calls.model_dump(exclude_none=True), self.plan.backend
+        models = [[backend.name, backend.model_version]]
         record = json.dumps({"params": params, "calls": calls, "models": models})
-        ledger.start(
-            run_id,
-            self.plan,
-            asset=self.asset,
-            record=record,
-            origin=origin,
-            retry_lost=self.calls.retry_lost,
-        )
+        ledger.start(run_id, self.plan, asset=self.asset, record=record, origin=origin)
         for _ in range(ROUNDS):
             self._complete_open(origin)
             n_unsettled, gone = 0, list[int]()
@@ -108,50 +96,40 @@ class LedgerRun:
                 yield one, kept.get(keys[one.item_no]) if one.state == "succeeded" else None
 
     def _complete_open(self, origin: str | None) -> None:
-        left, lost = Counter[Lane](), Counter[int]()
+        n_left, lost = 0, Counter[int]()
         for one in self.ledger.item_states(self.run_id):
-            if one.state in UNSETTLED:
-                left[lane_of(self.plan.backend(one.item_no))] += 1
-            elif one.state == "failed":
-                lost[one.item_no // self.plan.n_of_prompt] += 1
-        total = len(self.plan)
-        if not left:
+            n_left += one.state in UNSETTLED
+            lost[one.item_no // self.plan.n_of_prompt] += one.state == "failed"
+        total, backend = len(self.plan), self.plan.backend
+        if not n_left:
             self.progress(total, total, self.note or "made before")
             return
-        lanes = self._lanes()
-        hosted = {
-            lane: backend
-            for lane, backend in lanes.items()
-            if left[lane] and isinstance(backend, HostedBackend)
-        }
         began = perf_counter()
 
         def report_progress() -> None:
             notes = [self.note] if self.note else []
             if work.n_failed:
                 notes.append(f"{work.n_failed} failed")
-            if hosted:
-                rate = (left.total() - work.n_left) / max(perf_counter() - began, 1e-9)
+            if isinstance(backend, HostedBackend):
+                rate = (n_left - work.n_left) / max(perf_counter() - began, 1e-9)
                 notes += [f"{rate:.1f}/s", *self._note_spending()]
             self.progress(total - work.n_left, total, ", ".join(notes))
 
         work = CompletionWork(
-            self.run_id, self.ledger, self.plan, self.calls, left.total(), report_progress
+            self.run_id, self.ledger, self.plan, self.calls, n_left, report_progress, lost=lost
         )
-        if not self.calls.batch:  # the samples of a prompt are submitted together
-            work.require_per_prompt(self.plan.least, self.plan.n_of_prompt, lost)
-        closed = complete_hosted(work, hosted, self.on_text) if hosted else []
-        for lane, backend in lanes.items():
-            if left[lane] and not isinstance(backend, HostedBackend):
-                complete_local(work, lane, backend, self.plan.batch_size, self.on_text)
-        # Each reason once, because a reason that closes a provider closes all its models.
-        why = " ".join(dict.fromkeys(str(lane.closed.error) for lane in closed if lane.closed))
-        if until := max((lane.parked_until for lane in closed if lane.parked_until), default=None):
-            self._park(until, why, origin)
-        if closed and len(closed) == len(self.plan.backends):
-            if not self._n_unsettled():
-                self.ledger.end(self.run_id)  # the same requests retry all failed items
-            raise BackendUnavailable(why)
+        if not isinstance(backend, HostedBackend):
+            complete_local(work, backend, self.plan.batch_size)
+            return
+        lane = complete_hosted(work, backend, self.on_text)
+        if lane.closed is None:
+            return
+        why = str(lane.closed.error)
+        if lane.parked_until:
+            self._park(lane.parked_until, why, origin)
+        if not self._n_unsettled():
+            self.ledger.end(self.run_id)  # the same requests retry all failed items
+        raise BackendUnavailable(why)
 
     def _n_unsettled(self) -> int:
         return sum(one.state in UNSETTLED for one in self.ledger.item_states(self.run_id))
@@ -161,15 +139,6 @@ class LedgerRun:
             return []
         spent = self.ledger.spending(self.run_id).values()
         return [f"{sum(s.cost + s.cost_unknown for s in spent) / 1e9:.4f} spent"]
-
-    def _lanes(self) -> dict[Lane, CompletionBackend]:
-        lanes = {lane_of(backend): backend for backend in self.plan.backends}
-        if len(lanes) < len(self.plan.backends):
-            raise ConfigurationError(
-                "Two backends are the same provider and model, so their completions would be mixed "
-                "up. Name each once."
-            )
-        return lanes
 
     def _park(self, until: datetime, why: str, origin: str | None) -> NoReturn:
         cure = "Start it again then."

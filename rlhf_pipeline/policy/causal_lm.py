@@ -1,8 +1,7 @@
 """Runs any transformers causal LM as a policy that completes prompts and scores completions."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from inspect import signature
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +15,6 @@ from rlhf_pipeline.policy.devices import Placement, choose_placement
 from rlhf_pipeline.policy.sampling import Noise, choose_tokens, open_noise
 
 Floats = npt.NDArray[np.float64]
-OnText = Callable[[int, str], None]  # called with a row and the next piece of its text
 DEFAULT_CONTEXT = 2048
 CAUSAL_ARCHITECTURES = ("ForCausalLM", "LMHeadModel")
 LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, TypeError)
@@ -248,10 +246,8 @@ class Policy(PromptFormat):
         seeds: Sequence[int],
         max_new_tokens: int = 48,
         batch_size: int = 64,
-        on_text: OnText | None = None,
     ) -> list[GeneratedText]:
-        """Generate one completion per prompt, in order. `on_text` receives each row's text in
-        pieces during generation; joined, they are the completion.
+        """Generate one completion per prompt, in order.
 
         Raises CompletionError for a prompt that leaves no room for `max_new_tokens` in the context,
         and if the number of temperatures, top_ps or seeds differs from the number of prompts.
@@ -268,17 +264,13 @@ class Policy(PromptFormat):
         order = sorted(range(n), key=lambda i: len(ids[i]))
         for start in range(0, n, batch_size):
             rows = order[start : start + batch_size]
-            forwarder = None if on_text is None else _TextForwarder(self, rows, on_text)
             batch = self._generate_batch(
                 [ids[i] for i in rows],
                 temperatures[rows],
                 top_ps[rows],
                 [seeds[i] for i in rows],
                 max_new_tokens,
-                forwarder,
             )
-            if forwarder is not None:
-                forwarder.end([one.text for one in batch])
             made.update(zip(rows, batch, strict=True))
         return [made[i] for i in range(n)]
 
@@ -349,7 +341,6 @@ class Policy(PromptFormat):
         top_ps: Floats,
         seeds: Sequence[int],
         max_new_tokens: int,
-        forwarder: "_TextForwarder | None",
     ) -> list[GeneratedText]:
         import torch
         from transformers import GenerationConfig, LogitsProcessorList
@@ -361,9 +352,7 @@ class Policy(PromptFormat):
         mask = torch.tensor(
             [[0] * (width - len(row)) + [1] * len(row) for row in ids], device=device
         )
-        chooser = _TokenChooser(
-            self.model, [len(row) for row in ids], temperatures, top_ps, seeds, ends, forwarder
-        )
+        chooser = _TokenChooser(device, temperatures, top_ps, seeds, ends)
         # The chooser leaves one possible token per row, so transformers' greedy search picks that
         # one.
         config = GenerationConfig(
@@ -427,64 +416,26 @@ class Policy(PromptFormat):
         return np.asarray((taken * scored).sum(-1).cpu(), dtype=np.float64)
 
 
-class _TextForwarder:
-    """Forwards the text of a batch's rows during generation. A character is forwarded once all its
-    bytes are generated.
-    """
-
-    def __init__(self, policy: Policy, rows: Sequence[int], on_text: OnText) -> None:
-        self._policy = policy
-        self._rows = rows
-        self._on_text = on_text
-        self._tokens: list[list[int]] = [[] for _ in rows]
-        self._forwarded = [""] * len(rows)
-
-    def add(self, row: int, token: int) -> None:
-        self._tokens[row].append(token)
-        self._forward(row, self._policy.decode_text(self._tokens[row]).rstrip("\ufffd"))
-
-    def end(self, texts: Sequence[str]) -> None:
-        for row, text in enumerate(texts):
-            self._forward(row, text)
-
-    def _forward(self, row: int, text: str) -> None:
-        before = self._forwarded[row]
-        if len(text) > len(before) and text.startswith(before):
-            self._forwarded[row] = text
-            self._on_text(self._rows[row], text[len(before) :])
-
-
 class _TokenChooser:
     """A logits processor that draws each row's next token from the row's own noise."""
 
     def __init__(
         self,
-        model: Any,
-        n_prompt: Sequence[int],
+        device: Any,
         temperatures: Floats,
         top_ps: Floats,
         seeds: Sequence[int],
         ends: Sequence[int],
-        forwarder: _TextForwarder | None,
     ) -> None:
         import torch
 
-        self._model = model
-        self._n_prompt = n_prompt
         self._temperatures, self._top_ps = (
-            torch.tensor(values, device=model.device) for values in (temperatures, top_ps)
+            torch.tensor(values, device=device) for values in (temperatures, top_ps)
         )
         self._seeds = seeds
         self._ends = ends
-        self._forwarder = forwarder
         self._noise: Noise | None = None
-        self._open = list(range(len(n_prompt)))
-        self._width = max(n_prompt)
-        self._last_alone = (
-            {"logits_to_keep": 1} if "logits_to_keep" in signature(model.forward).parameters else {}
-        )
-        # In bfloat16 batches differ by more than draws do; every draw stands as it falls.
-        self._is_exact = model.dtype == torch.float32
+        self._open = list(range(len(seeds)))
 
     def __call__(self, input_ids: Any, scores: Any) -> Any:
         self._noise = self._noise or open_noise(
@@ -497,31 +448,17 @@ class _TokenChooser:
                 "The policy's logits are not finite. Its weights are damaged: register another "
                 "version."
             )
-        noise = self._noise.draw(rows)
-        tokens, decided = choose_tokens(logits, self._temperatures[rows], self._top_ps[rows], noise)
-        for at in (~decided).nonzero()[:, 0].tolist() if self._is_exact else ():
-            row = rows[at]
-            alone = self._compute_logits_alone(input_ids[row, self._width - self._n_prompt[row] :])
-            tokens[at] = choose_tokens(
-                alone, self._temperatures[[row]], self._top_ps[[row]], noise[[at]]
-            )[0][0]
+        tokens = choose_tokens(
+            logits, self._temperatures[rows], self._top_ps[rows], self._noise.draw(rows)
+        )
         only = scores.new_full(scores.shape, -float("inf"))
         only[:, 0] = 0.0  # finished rows: transformers overwrites the choice with the pad token
         only[rows, 0] = -float("inf")
         only[rows, tokens] = 0.0
-        chosen = tokens.tolist()
         self._open = [
-            row for row, token in zip(rows, chosen, strict=True) if token not in self._ends
+            row for row, token in zip(rows, tokens.tolist(), strict=True) if token not in self._ends
         ]
-        if self._forwarder is not None:
-            for row, token in zip(rows, chosen, strict=True):
-                self._forwarder.add(row, token)
         return only
-
-    def _compute_logits_alone(self, ids: Any) -> Any:
-        # Compute only the last token's logits if the model supports it: the head is most of a small
-        # model's work.
-        return self._model(input_ids=ids[None], **self._last_alone).logits[:, -1].double()
 
 
 def _expand_per_row(value: Sequence[float] | float, n: int, what: str) -> Floats:

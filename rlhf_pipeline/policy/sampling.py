@@ -1,10 +1,8 @@
 """Samples the next token of each row from the row's own seed.
 
 A token is the argmax of log p / temperature + Gumbel noise (Maddison et al. 2014: the same
-distribution as sampling). The noise of a row depends on its seed and step alone. Matrix products
-round differently in a batch of another shape, so a draw closer to another outcome than that
-rounding is reported as undecided: the caller decides it on the row alone, and a batch of one equals
-a batch of eight.
+distribution as sampling). The noise of a row depends on its seed and step alone, so a batch of one
+equals a batch of eight, up to the rounding of matrix products.
 
 Everything is computed in float64 on the device that holds the logits.
 """
@@ -13,9 +11,6 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
-
-LOGIT_TOLERANCE = 1e-3  # rounding moves logits of float32 models by about 1e-5
-MASS_TOLERANCE = 1e-4
 
 
 class Noise(Protocol):
@@ -101,9 +96,9 @@ def _mix(numbers: Any) -> Any:
     return mixed ^ ((mixed >> 31) & (2**33 - 1))
 
 
-def choose_tokens(logits: Any, temperature: Any, top_p: Any, noise: Any) -> tuple[Any, Any]:
-    """Choose tokens (rows,), and report whether each is decided beyond rounding (rows,), for logits
-    and noise (rows, n_vocabulary or 1): tensors of float64 on one device.
+def choose_tokens(logits: Any, temperature: Any, top_p: Any, noise: Any) -> Any:
+    """Choose tokens (rows,) for logits and noise (rows, n_vocabulary or 1): tensors of float64 on
+    one device.
 
     Temperature 0 is greedy and ignores top_p; top_p keeps the smallest set of the likeliest tokens
     with at least that mass.
@@ -113,40 +108,20 @@ def choose_tokens(logits: Any, temperature: Any, top_p: Any, noise: Any) -> tupl
     greedy = temperature <= 0
     scale = torch.where(greedy, 1.0, temperature)[:, None]
     noisy = logits / scale + noise  # log p up to a constant per row, which changes no argmax
-    tokens = noisy.argmax(dim=1)
-    winner, winner_p = tokens.clone(), torch.ones_like(temperature)
-    unsure_edge, edge = torch.zeros_like(greedy), torch.zeros_like(temperature)
     cut = (~greedy & (top_p < 1)).nonzero()[:, 0]
     if len(cut):  # only these rows need probabilities
-        p = (logits[cut] / scale[cut]).softmax(dim=1)
-        kept, wide, unsure_edge[cut], edge[cut] = _nucleus(p, top_p[cut])
-        tokens[cut] = noisy[cut].masked_fill(~kept, -torch.inf).argmax(dim=1)
-        noisy[cut] = noisy[cut].masked_fill(~wide, -torch.inf)
-        winner[cut] = noisy[cut].argmax(dim=1)
-        winner_p[cut] = p.gather(1, winner[cut, None])[:, 0]
-    best = noisy.gather(1, winner[:, None])[:, 0]
-    noisy.scatter_(1, winner[:, None], -torch.inf)
-    near_tie = (best - noisy.amax(dim=1)) * scale[:, 0] < LOGIT_TOLERANCE
-    at_edge = unsure_edge & (winner_p <= edge * (1 + LOGIT_TOLERANCE))
-    return tokens, ~(near_tie | at_edge)
+        kept = _find_nucleus((logits[cut] / scale[cut]).softmax(dim=1), top_p[cut])
+        noisy[cut] = noisy[cut].masked_fill(~kept, -torch.inf)
+    return noisy.argmax(dim=1)
 
 
-def _nucleus(p: Any, top_p: Any) -> tuple[Any, Any, Any, Any]:
-    """For rows cut by top_p: the kept tokens, the kept tokens plus the next likeliest, whether
-    rounding could move the edge, and the edge's probability.
-    """
+def _find_nucleus(p: Any, top_p: Any) -> Any:
+    """Which tokens `top_p` keeps, (rows, n_vocabulary)."""
     import torch
 
     sorted_p, order = p.sort(dim=1, descending=True, stable=True)
     before = sorted_p.cumsum(dim=1) - sorted_p
-    target = top_p[:, None]
-    n_kept = (before < target).sum(dim=1, keepdim=True).clamp(min=1)
+    n_kept = (before < top_p[:, None]).sum(dim=1, keepdim=True).clamp(min=1)
     places = torch.arange(p.shape[1], device=p.device).expand_as(order)
     rank = torch.empty_like(order).scatter_(1, order, places)  # the inverse permutation
-    last, following = n_kept - 1, n_kept.clamp(max=p.shape[1] - 1)
-    edge, next_p = sorted_p.gather(1, last), sorted_p.gather(1, following)
-    near_target = (before.gather(1, last) - target).abs().minimum(
-        (before.gather(1, following) - target).abs()
-    ) < MASS_TOLERANCE
-    equal = edge - next_p < LOGIT_TOLERANCE * edge
-    return rank < n_kept, rank <= n_kept, (near_target | equal)[:, 0], edge[:, 0]
+    return rank < n_kept

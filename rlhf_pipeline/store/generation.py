@@ -14,7 +14,6 @@ from sqlalchemy.sql import ColumnElement
 
 from rlhf_pipeline.protocols import (
     LONGEST_PAUSE_S,
-    NO_CALLS_SUFFIX,
     RENEW_S,
     WRITE_AGAIN_S,
     Attempt,
@@ -30,19 +29,19 @@ from rlhf_pipeline.protocols import (
 from rlhf_pipeline.store.completions_cache import CompletionsCache
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
-from rlhf_pipeline.store.generation_batches import RELEASED, LedgerBatches, is_held_by_batch
 from rlhf_pipeline.store.generation_reports import LedgerReports
 from rlhf_pipeline.store.schema import generation_attempts as calls
 from rlhf_pipeline.store.schema import generation_items as items
 from rlhf_pipeline.store.schema import generation_runs as runs
 
 LEASE_S = 120.0
+RELEASED: dict[str, Any] = {"state": "open", "owner": None, "leased_until": None}
 # No wait is longer: a later time was recorded by a clock that has jumped back since.
 LONGEST_WAIT_S = LONGEST_PAUSE_S + 3600.0  # the pause, and the retry's own delay
 ENDS = ("ended_at", "parked_until", "parked_why")  # nothing for a run that continues
 
 
-class GenerationLedger(LedgerReports, LedgerBatches):
+class GenerationLedger(LedgerReports):
     """See `protocols.WorkLedger`. `lease_s` is how long a claim lasts without renewal; every
     transaction renews its owner's. `observe_calls` may be replaced by another CallObserver.
     """
@@ -75,14 +74,10 @@ class GenerationLedger(LedgerReports, LedgerBatches):
         asset: str,
         record: str,
         origin: str | None = None,
-        retry_lost: bool = False,
     ) -> None:
         is_known, has_ended = self._begin(run_id, len(items_), asset, record, origin)
         if has_ended:
-            self._reopen_failed(run_id, or_(items.c.kind.is_(None), items.c.kind != "lost"))
-        if is_known and retry_lost:
-            self._reopen_failed(run_id, items.c.kind == "lost")
-        if has_ended:
+            self._reopen_failed(run_id)
             # Only now: if a process is killed in between, the next one reopens the rest.
             with self._database.write_transaction() as connection:
                 connection.execute(
@@ -93,9 +88,9 @@ class GenerationLedger(LedgerReports, LedgerBatches):
             if missing:
                 self._insert_items(run_id, missing)
 
-    def _reopen_failed(self, run_id: str, which: ColumnElement[bool]) -> None:
+    def _reopen_failed(self, run_id: str) -> None:
         """`settled_at` stays: only attempts after it count against the item from now on."""
-        is_failed = and_(self._is_of_run(items, run_id), items.c.state == "failed", which)
+        is_failed = and_(self._is_of_run(items, run_id), items.c.state == "failed")
         opened = {"state": "open", "kind": None, "error": None, "not_before": None, "n_faults": 0}
         for _ in self._update_in_batches(is_failed, opened):
             pass
@@ -280,9 +275,6 @@ class GenerationLedger(LedgerReports, LedgerBatches):
             self._is_of_run(items, run_id), items.c.item_no.in_([a.item_no for a in attempts])
         )
         held = {row.item_no: row for row in connection.execute(wanted)}
-        # Any process of the run may read a batch: what another has recorded is not recorded again.
-        known = [a for a in attempts if a.submission_id not in (None, held[a.item_no].owner)]
-        attempts = [a for a in attempts if a.submission_id in (None, held[a.item_no].owner)]
         tried = {item_no: row.n_attempts for item_no, row in held.items()}
         rows: list[dict[str, Any]] = []
         changes: list[dict[str, Any]] = []
@@ -292,7 +284,7 @@ class GenerationLedger(LedgerReports, LedgerBatches):
             rows.append(_build_call(run_id, attempt, tried[attempt.item_no]))
             # After a lease ended, another worker may have called. A text still counts, a
             # failure does not.
-            is_mine = row.state == "leased" and row.owner == (attempt.submission_id or owner)
+            is_mine = row.state == "leased" and row.owner == owner
             counts = is_mine or (attempt.becomes == "succeeded" and row.state != "succeeded")
             changes.append(_item_update(attempt, tried[attempt.item_no], now) if counts else {})
         self._database.insert(connection, calls, rows)
@@ -320,12 +312,9 @@ class GenerationLedger(LedgerReports, LedgerBatches):
             at = and_(self._is_of_run(items, run_id), items.c.item_no.in_(late))
             connection.execute(update(items).where(at).values(n_attempts=items.c.n_attempts + 1))
         return [
-            *(a.item_no for a in known),
-            *(
-                a.item_no
-                for change, a in zip(changes, attempts, strict=True)
-                if not change and a.becomes == "failed"
-            ),
+            a.item_no
+            for change, a in zip(changes, attempts, strict=True)
+            if not change and a.becomes == "failed"
         ]
 
     def _renew_leases(
@@ -354,7 +343,6 @@ class GenerationLedger(LedgerReports, LedgerBatches):
         others = select(*(items.c[name] for name in columns)).where(
             items.c.state == "leased",
             items.c.owner != owner,
-            ~is_held_by_batch(items),
         )
         rows = connection.execute(others).all()
         dead = {name: is_dead(name) for name in {row.owner for row in rows}}
@@ -376,16 +364,6 @@ class GenerationLedger(LedgerReports, LedgerBatches):
         self, connection: Connection, run_id: str, gone: Sequence[Any], now: datetime
     ) -> None:
         """Record calls whose end is unknown: perhaps made, perhaps billed, at most as reserved."""
-        looked = [row.item_no for row in gone if row.owner.endswith(NO_CALLS_SUFFIX)]
-        if looked:
-            connection.execute(
-                update(items)
-                .where(self._is_of_run(items, run_id), items.c.item_no.in_(looked))
-                .values(RELEASED)
-            )
-        gone = [row for row in gone if not row.owner.endswith(NO_CALLS_SUFFIX)]
-        if not gone:
-            return
         rows = [
             _empty_call(run_id, row.item_no, row.n_attempts + 1, row.provider, row.model, now)
             | {
@@ -455,8 +433,6 @@ class GenerationLedger(LedgerReports, LedgerBatches):
         asked_for = exists().where(
             twin.c.state == "leased",
             twin.c.cache_key == items.c.cache_key,
-            # Another run's batch may take days, or never be followed again.
-            or_(~is_held_by_batch(twin), twin.c.run_id == run_id),
         )
         is_due = or_(
             items.c.not_before.is_(None),

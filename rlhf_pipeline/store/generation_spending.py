@@ -4,12 +4,11 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Table, and_, func, or_, select, update
+from sqlalchemy import Connection, Table, and_, func, select, update
 from sqlalchemy.sql import ColumnElement
 
 from rlhf_pipeline.protocols import Budget, BudgetShortfall, Lane, Spending
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.generation_batches import is_held_by_batch
 from rlhf_pipeline.store.schema import generation_items as items
 from rlhf_pipeline.store.schema import generation_runs as runs
 from rlhf_pipeline.store.schema import generation_spending as spending
@@ -119,10 +118,7 @@ class LedgerSpending:
                 continue
             paid = select(func.sum(spending.c.cost + spending.c.cost_unknown)).where(is_spent)
             under_way = select(func.sum(items.c.reserved)).where(
-                items.c.state == "leased",
-                # Another run's batch may take days: do not wait for the release of its reserve.
-                or_(~is_held_by_batch(items), items.c.run_id == run_id),
-                is_reserved,
+                items.c.state == "leased", is_reserved
             )
             spent, reserved = (
                 int(connection.execute(asked).scalar() or 0) for asked in (paid, under_way)

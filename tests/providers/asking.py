@@ -73,22 +73,23 @@ def prompts_of(n: int, text: str = "Prompt number {}?") -> pd.DataFrame:
 
 def ask(
     ledger: WorkLedger,
-    *backends: Any,
+    backend: Any,
     n: int | pd.DataFrame = 10,
     params: CompletionParams = PARAMS,
     progress: Any = lambda *_: None,
     on_text: Any = None,
+    stream: bool = False,
     requested_by: RequestedBy = FROM_DAGSTER,
     **calls: Any,
 ) -> Generation:
     return generate(
         prompts_of(n) if isinstance(n, int) else n,
-        backends,
+        backend,
         params,
         ledger=ledger,
         calls=CallParams(**(FAST | calls)),
         progress=progress,
-        on_text=on_text,
+        on_text=on_text or ((lambda *_: None) if stream else None),
         requested_by=requested_by,
     )
 

@@ -22,7 +22,7 @@ def run(store_url: str, base_url: str, n: int) -> None:
         backend = OpenAICompatibleBackend("stub-model", base_url)
         generate(
             prompts_of(n),
-            [backend],
+            backend,
             PARAMS,
             ledger=store.generation,
             calls=CALLS,

@@ -203,23 +203,6 @@ def test_a_bug_in_a_backend_ends_the_run_and_its_call_is_booked(store: Store) ->
     assert calls["cancelled"] >= 1
 
 
-def test_an_error_of_a_callback_is_no_fault_of_the_provider(
-    store: Store, make: Callable[..., HostedBackend]
-) -> None:
-    heard: list[str | None] = []
-
-    def listen(_: int, piece: str | None) -> None:
-        heard.append(piece)
-        raise BrokenPipeError(32, "Broken pipe")
-
-    with StubProvider() as stub:
-        made = ask(store.generation, make(stub), n=3, stream=True, on_text=listen)
-        assert stub.n_calls == 6
-    assert made.frame["error"].isna().all()
-    assert len(heard) == 1, "it is told no more"
-    assert isinstance(made.callback_error, BrokenPipeError)
-
-
 # --- runs that are started again
 # --------------------------------------------------------------------------------------------------
 

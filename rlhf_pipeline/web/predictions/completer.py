@@ -60,9 +60,7 @@ class Completer:
         """
         try:
             backend = open_backend(self._settings, self._refuse_policy)
-            calls = LoopSettings.read(self._settings, only="completions").calls(
-                concurrency=1, stream=True
-            )
+            calls = LoopSettings.read(self._settings, only="completions").calls(concurrency=1)
             calls.budget  # noqa: B018 validated before anything is requested
         except ConfigurationError as cause:
             raise Problem(
@@ -120,7 +118,7 @@ class Completer:
             frame = to_frame([(draft.prompt_id, draft)], source="dataset", day=NO_DAY, seed=0)
             made = generate(
                 frame,
-                [backend],
+                backend,
                 params,
                 ledger=self._store.generation,
                 calls=calls,

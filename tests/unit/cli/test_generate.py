@@ -123,14 +123,6 @@ def test_a_file_of_prompts_becomes_json_csv_and_a_log(
     assert KEY.encode() not in everything
 
 
-def test_texts_are_printed_as_they_come(rlhf: Generate, prompts_file: Path, tmp_path: Path) -> None:
-    with StubProvider() as stub:
-        told = rlhf(*generate_command(stub, prompts_file, "--stream", "--workers", 1))
-        assert all(body["stream"] for body in stub.requests)
-    for row in results(tmp_path / "home" / "exports" / "completions"):
-        assert row["text"] in told.output
-
-
 def started(
     tmp_path: Path, *arguments: object, encoding: str = "utf-8", **streams: Any
 ) -> "subprocess.Popen[bytes]":

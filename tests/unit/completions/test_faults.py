@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 from pydantic import ValidationError
 
-from rlhf_pipeline.completions import CallParams, CompletionRequest, Reply
+from rlhf_pipeline.completions import CallParams, CompletionRequest
 from rlhf_pipeline.completions.faults import (
     KINDS,
     http_fault,
@@ -17,7 +17,6 @@ from rlhf_pipeline.completions.limits import (
     FULL,
     OVERHEAD,
     RECENT_S,
-    Limiter,
     Pause,
 )
 from rlhf_pipeline.completions.openai_compatible import capabilities_of
@@ -157,38 +156,3 @@ def test_a_provider_pauses_only_if_it_refused_most_calls_of_the_last_seconds() -
     assert pause.left_s == 30
 
 
-def test_a_pause_holds_for_every_call() -> None:
-    clock = Clock()
-    pause = Pause(clock)
-    limiter = Limiter(CallParams(), pause, clock)
-    assert limiter.wait_s(1) == 0
-    for _ in range(FULL):
-        pause.record(9.0)
-    assert limiter.wait_s(1) == 9
-
-
-def test_calls_a_minute_are_kept() -> None:
-    clock = Clock()
-    limiter = Limiter(CallParams(requests_per_minute=60), Pause(clock), clock)
-    begun = 0
-    for _ in range(60_000):
-        if limiter.wait_s(1) == 0:
-            limiter.begin(1)
-            begun += 1
-        clock.now += 0.001
-    assert 60 <= begun <= 60 + 3
-
-
-def test_tokens_a_minute_are_kept_and_settled_by_what_was_used() -> None:
-    clock = Clock()
-    # 100 a second, 200 at once
-    params = CallParams(tokens_per_minute=6000)
-    limiter = Limiter(params, Pause(clock), clock)
-    limiter.begin(200)
-    assert limiter.wait_s(100) == pytest.approx(1.0)
-    limiter.end(200, Reply("succeeded", "succeeded", "metered", n_prompt_tokens=40, n_tokens=60))
-    assert limiter.wait_s(100) == 0, "half of what was reserved came back"
-    limiter.begin(100)
-    assert limiter.wait_s(5000) == pytest.approx(2.0), (
-        "more than there can be at once is taken when it is full"
-    )

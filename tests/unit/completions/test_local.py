@@ -8,10 +8,8 @@ from rlhf_pipeline.completions import (
     CompletionParams,
     CompletionRequest,
     LocalBackend,
-    TemplateBackend,
-    generate,
 )
-from tests.ledgers import complete_frame, temporary_ledger
+from tests.ledgers import complete_frame
 
 
 def request(prompt: str, max_tokens: int = 8) -> CompletionRequest:
@@ -53,44 +51,3 @@ def test_the_whole_stage_is_reproducible(prompts: pd.DataFrame, tiny_policy: Pat
         for b in (3, 64)
     ]
     pd.testing.assert_frame_equal(*(run.drop(columns="latency_ms") for run in runs))
-
-
-def test_texts_are_told_while_they_are_made_and_joined_they_are_the_completions(
-    prompts: pd.DataFrame, tiny_policy: Path
-) -> None:
-    heard: dict[int, list[str]] = {}
-    order: list[int] = []
-
-    def listen(item_no: int, piece: str) -> None:
-        heard.setdefault(item_no, []).append(piece)
-        order.append(item_no)
-
-    params = CompletionParams(k=2, max_new_tokens=12, batch_size=64)
-    made = generate(
-        prompts, [LocalBackend(tiny_policy, "v")], params, ledger=temporary_ledger(), on_text=listen
-    )
-    unwatched = generate(
-        prompts, [LocalBackend(tiny_policy, "v")], params, ledger=temporary_ledger()
-    )
-    assert made.frame["text"].tolist() == unwatched.frame["text"].tolist()
-    rows = made.frame[made.frame["error"].isna()]
-    assert len(rows) >= 8
-    assert ["".join(heard[i]) for i in rows.index] == rows["text"].tolist()
-    assert len(set(order[: len(rows)])) > len(rows) // 2, (
-        "all of a batch are heard side by side, none only once it is whole"
-    )
-    assert max(len(pieces) for pieces in heard.values()) > 4
-
-
-def test_a_backend_that_cannot_be_watched_is_heard_once_a_text_is_there(
-    prompts: pd.DataFrame,
-) -> None:
-    heard: list[tuple[int, str]] = []
-    made = generate(
-        prompts,
-        [TemplateBackend()],
-        CompletionParams(k=1),
-        ledger=temporary_ledger(),
-        on_text=lambda *told: heard.append(told),
-    )
-    assert heard == list(enumerate(made.frame["text"]))

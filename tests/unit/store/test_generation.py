@@ -12,7 +12,6 @@ from sqlalchemy import select
 
 from rlhf_pipeline.errors import StoreError
 from rlhf_pipeline.protocols import (
-    NO_CALLS_SUFFIX,
     Attempt,
     Budget,
     Claim,
@@ -460,55 +459,5 @@ def test_what_does_not_fit_keeps_nothing_waiting_behind_it(store: Store, clock: 
     ]
 
 
-def test_who_dies_looking_has_lost_nothing(store: Store, clock: SetClock) -> None:
-    start(store, work(3))
-    gone = f"gone{NO_CALLS_SUFFIX}"
-    turn(store, 3, owner=gone)
-    assert turn(store, 3, dead=[gone]).claimed[LANE] == [
-        Claim(0, 0, 0),
-        Claim(1, 0, 0),
-        Claim(2, 0, 0),
-    ]
-    assert rows(store, generation_attempts) == []
-    assert rows(store, generation_spending) == []
-
-
 # --- batches
 # --------------------------------------------------------------------------------------------------
-
-
-def submit(store: Store, n: int, owner: str = "me") -> None:
-    assert len(turn(store, n, owner=owner).claimed[LANE]) == n
-    assert store.generation.begin_batch("run", owner, LANE, "batch:s") == list(range(n))
-
-
-def read_batches(store: Store) -> list[tuple[str | None, list[int]]]:
-    found = store.generation.read_batches("run", LANE)
-    return [(batch.batch_id, [claim.item_no for claim in batch.claims]) for batch in found]
-
-
-def test_a_batch_keeps_its_items_until_they_are_returned(store: Store, clock: SetClock) -> None:
-    start(store, work(3))
-    submit(store, 2)
-    clock.tick(seconds=3_600)
-    assert [c.item_no for c in turn(store, 3, owner="other").claimed[LANE]] == [2]
-    store.generation.name_batch("batch:s", "b1")
-    store.generation.release("run", "me")
-    assert read_batches(store) == [("b1", [0, 1])]
-    assert store.generation.spending("run") == {}
-    store.generation.return_batch("run", "batch:s")
-    assert read_batches(store) == []
-    assert len(turn(store, 2, owner="other").claimed[LANE]) == 2
-
-
-def test_a_batch_is_settled_once_whoever_reads_it(store: Store, clock: SetClock) -> None:
-    start(store, work(2))
-    submit(store, 2)
-    made = attempt(0, submission_id="batch:s")
-    turn(store, 0, [made], owner="me")
-    assert read_batches(store) == [(None, [1])]
-    failed = attempt(1, "failed", submission_id="batch:s")
-    assert turn(store, 0, [made, failed], owner="other").late == [0]
-    assert read_batches(store) == []
-    assert [s.state for s in store.generation.item_states("run")] == ["succeeded", "failed"]
-    assert len(rows(store, generation_attempts)) == 2
