@@ -1155,7 +1155,6 @@ class CardKind(StrEnum):
     NORMAL = "normal"
     REPEAT = "repeat"
     GOLD = "gold"
-    PRACTICE = "practice"
 
 
 class Card(Record):
@@ -1168,7 +1167,7 @@ class Card(Record):
     kind: CardKind
     is_swapped: bool
     n: int = Field(description="place in the annotator's sequence of cards, from 1")
-    state: Literal["leased", "voted", "skipped", "released", "practised"]
+    state: Literal["leased", "voted", "skipped", "released"]
     offered_to: str | None = Field(
         description="the annotator asked by name, '' for anybody, None if the card has no place in "
         "an offer: a repeat, a known answer, or a vote after others took the place"

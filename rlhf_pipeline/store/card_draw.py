@@ -4,7 +4,7 @@ Every draw follows from the rules' seed, so that an order can be reproduced late
 """
 
 import hashlib
-from collections.abc import Collection, Container, Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
@@ -34,10 +34,6 @@ WINDOW = 60  # comparisons at the head of the queue among which each annotator's
 REPEATS_FROM = 200
 # newest cards of an annotator that are searched for released or expired ones
 RETURNED_CARDS_WINDOW = 200
-PRACTICE_CARDS = 4
-# known answers per practice card: the others are left to measure the annotator
-ANSWERS_PER_CARD = 4
-
 CardRow = dict[str, Any]  # one row of table `cards`
 
 
@@ -88,29 +84,6 @@ class CardDraw:
         most = self.rules.max_votes_per_day
         return 2**31 if most is None else max(0, most - n_used)
 
-    def draw_practice(self, others: Collection[str]) -> list[CardRow]:
-        """The practice cards that are left of a round of PRACTICE_CARDS, settled without a vote:
-        one of four gold comparisons, then `others` that wait for no judgement, which practice
-        would take from the annotator. None once the annotator has voted.
-        """
-        if self._fetch_scalar(HAS_VOTED):
-            return []
-        n_before = self._fetch_scalar(_COUNT_PRACTISED)
-        gold = list(self._gold_places)
-        n_gold = min(PRACTICE_CARDS, (len(gold) + n_before) // ANSWERS_PER_CARD) - n_before
-        chosen = gold[: max(0, n_gold)]
-        n_missing = PRACTICE_CARDS - n_before - len(chosen)
-        if n_missing > 0 and others:
-            parameters = self._parameters(others=sorted(others))
-            free = self.connection.execute(_SELECT_PRACTICE, parameters).scalars()
-            chosen += sorted(free, key=lambda c: self._draw_number("practice", c))[:n_missing]
-        place = (self._fetch_scalar(_SELECT_LAST_PLACE) or 0) + 1
-        settled = {name: self.now for name in ("leased_at", "leased_until", "settled_at")}
-        return [
-            {**self._build_card(c, CardKind.PRACTICE), **settled, "state": "practised", "n": place}
-            for c in chosen
-        ]
-
     def count_open(self, most: int) -> int:
         """Number of comparisons that this annotator has not met, with a free place in an offer;
         exact up to `most`.
@@ -144,8 +117,7 @@ class CardDraw:
                     card = self._build_card(c, CardKind.REPEAT, pass_no=2)
                     return {**card, "is_swapped": not is_swapped}
         if self._is_drawn_place(place, self.rules.gold_share, "gold"):
-            # the last first: practice shows the first, which would be recognised as gold
-            for c, free_place in reversed(self._gold_places.items()):
+            for c, free_place in self._gold_places.items():
                 if c not in drawn:
                     return self._build_card(c, CardKind.GOLD, offered_to=free_place)
         return None
@@ -265,7 +237,7 @@ def is_eligible() -> ColumnElement[bool]:
 
 
 def is_met(comparison_id: Any) -> ColumnElement[bool]:
-    """The annotator has judged a card of the comparison, holds one, or practised on it, or has
+    """The annotator has judged a card of the comparison, holds one, or has
     voted on it without a card: in a file, or by its id.
     """
     own, vote = cards.alias("own"), votes.alias("own_vote")
@@ -344,7 +316,6 @@ def _select_repeatable_cards() -> Select[Any]:
 
 
 HAS_VOTED = select(literal(1)).where(is_own(votes)).limit(1)
-_COUNT_PRACTISED = select(func.count()).where(is_own(), cards.c.state == "practised")
 _SELECT_LAST_PLACE = select(func.max(cards.c.n)).where(is_own())
 _IS_JUDGED_TODAY = and_(
     cards.c.state.in_(("voted", "skipped")), cards.c.settled_at >= bindparam("midnight")
@@ -364,18 +335,6 @@ _SELECT_SETTLED_AT = (
 )
 _SELECT_RETURNED = _select_returned_cards()
 _SELECT_REPEATABLE = _select_repeatable_cards()
-_IS_WANTED = (
-    select(literal(1))
-    .where(offers.c.comparison_id == comparisons.c.comparison_id, IS_UNFINISHED)
-    .exists()
-)
-_SELECT_PRACTICE = select(comparisons.c.comparison_id).where(
-    comparisons.c.comparison_id.in_(bindparam("others", expanding=True)),
-    comparisons.c.gold.is_(None),
-    is_eligible(),
-    ~is_met(comparisons.c.comparison_id),
-    ~_IS_WANTED,
-)
 _SELECT_GOLD = (
     select(
         comparisons.c.comparison_id,

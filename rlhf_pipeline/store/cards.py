@@ -5,7 +5,7 @@ is one comparison dealt to one annotator. It takes a place in its offer until it
 lease ends, and keeps the place if a person judges it. `card_draw` draws the next card.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
@@ -113,7 +113,7 @@ class Cards:
         """Ask one annotator for a judgement of each comparison, in addition to open work; returns
         how many are newly wanted.
 
-        Skips comparisons that they judged, practised on, hold or were asked for, and flagged ones,
+        Skips comparisons that they judged, hold or were asked for, and flagged ones,
         which nobody is dealt. These cards are dealt before anything else; skipped ones are open to
         anybody. A comparison that they wrote gets an offer and is never dealt to them: leaving it
         out of the number would reveal who wrote which text. Raises UnknownComparison.
@@ -187,53 +187,6 @@ class Cards:
         longer = cards.update().where(is_own(), is_held()).values(leased_until=until)
         with self._database.write_transaction() as connection:
             return connection.execute(longer, self._parameters(annotator_id)).rowcount
-
-    def practice(
-        self, annotator_id: str, rules: AnnotationRules, others: Collection[str] = ()
-    ) -> dict[str, bool]:
-        """The comparisons that are left of the practice round of a new annotator, and whether
-        completion b stands left; none once they have voted. `others`: comparisons that are not
-        gold, whose right answer is known.
-        """
-        with self._database.read_transaction() as connection:
-            round_ = self._begin_draw(connection, annotator_id, rules).draw_practice(others)
-        return {card["comparison_id"]: card["is_swapped"] for card in round_}
-
-    def reveal(
-        self,
-        annotator_id: str,
-        comparison_id: str,
-        rules: AnnotationRules,
-        others: Mapping[str, str],
-    ) -> tuple[bool, str]:
-        """Whether completion b stands left on a practice card, and its known answer, a and b as in
-        the comparison; `others` has those of comparisons that are not gold.
-
-        What an annotator chooses is stored nowhere. The card is, because they know its answer from
-        then on: the comparison is never dealt to them. Raises NotFound for any other comparison,
-        whose answer stays hidden.
-        """
-        practised = select(cards.c.is_swapped).where(
-            is_own(), cards.c.comparison_id == comparison_id, cards.c.state == "practised"
-        )
-        gold = select(comparisons.c.gold).where(comparisons.c.comparison_id == comparison_id)
-        with self._database.write_transaction() as connection:
-            parameters = self._parameters(annotator_id)
-            is_swapped = connection.execute(practised, parameters).scalar()
-            if is_swapped is None:
-                round_ = self._begin_draw(connection, annotator_id, rules).draw_practice(others)
-                card = next((c for c in round_ if c["comparison_id"] == comparison_id), None)
-                if card is None:
-                    raise NotFound(
-                        f"Comparison {comparison_id!r} is not in your practice round. Read "
-                        "/api/v1/practice for those that are."
-                    )
-                self._write_cards(connection, [card])
-                is_swapped = card["is_swapped"]
-            answer = connection.execute(gold).scalar_one() or others.get(comparison_id)
-            if answer is None:  # practised on, and too old by now
-                raise NotFound(f"The answer of comparison {comparison_id!r} is not known any more.")
-        return is_swapped, answer
 
     def has_voted(self, annotator_id: str) -> bool:
         with self._database.read_transaction() as connection:

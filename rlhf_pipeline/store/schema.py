@@ -615,10 +615,8 @@ cards = _table(
     _time("leased_at"),
     _time("leased_until"),
     _time("settled_at", nullable=True),
-    CheckConstraint("kind IN ('normal', 'repeat', 'gold', 'practice')", name="kind"),
-    CheckConstraint(
-        "state IN ('leased', 'voted', 'skipped', 'released', 'practised')", name="state"
-    ),
+    CheckConstraint("kind IN ('normal', 'repeat', 'gold')", name="kind"),
+    CheckConstraint("state IN ('leased', 'voted', 'skipped', 'released')", name="state"),
     UniqueConstraint("comparison_id", "annotator_id", "pass_no", name="uq_cards_turn"),
     _refers("comparison_id", "comparisons"),
     Index("ix_cards_annotator", "annotator_id", "n", unique=True),

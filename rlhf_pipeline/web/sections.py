@@ -6,7 +6,6 @@ from rlhf_pipeline.permissions import Permission
 from rlhf_pipeline.plugins import Members
 from rlhf_pipeline.web.alerts import routes as alerts
 from rlhf_pipeline.web.alignment import routes as alignment
-from rlhf_pipeline.web.annotate import practice
 from rlhf_pipeline.web.annotate import routes as annotate
 from rlhf_pipeline.web.audit import routes as audit
 from rlhf_pipeline.web.calibration import routes as calibration
@@ -50,7 +49,7 @@ BUILT_IN = {
         folder=HERE / "votes",
     ),
     "annotate": Section(
-        (annotate.api, practice.api, annotate.pages),
+        (annotate.api, annotate.pages),
         Permission.VOTES_CAST,
         place="Annotate",
         path="/annotate",

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from rlhf_pipeline.artefacts import Artefacts
     from rlhf_pipeline.champions import Champions
     from rlhf_pipeline.store.vote_marks import MarkedVotes
-    from rlhf_pipeline.web.annotate.known_answers import KnownAnswer
     from rlhf_pipeline.web.calibration.probe_counter import ProbeResult
     from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFit
     from rlhf_pipeline.web.drift.reports import DriftReports
@@ -100,12 +99,6 @@ class Site:
         from rlhf_pipeline.artefacts import Artefacts
 
         return Artefacts(self.settings.frames)
-
-    @cached_property
-    def known_answers(self) -> CachedValue[dict[str, KnownAnswer]]:
-        from rlhf_pipeline.web.annotate.known_answers import READ_AGAIN_S, find_known_answers
-
-        return CachedValue(lambda: find_known_answers(self.store, self.files), READ_AGAIN_S)
 
     def _find_stages(self) -> list[StageState]:
         from rlhf_pipeline.web.home.stages import find_stages

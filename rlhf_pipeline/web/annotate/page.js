@@ -7,7 +7,6 @@ import { CardQueue } from "./card_queue.js";
 import { Guidelines } from "./guidelines.js";
 import { Keys } from "./keys.js";
 import { isLogin, newKey, Outbox } from "./outbox.js";
-import { cardOf, Practice } from "./practice.js";
 import { Tools } from "./tools.js";
 import { View } from "./view.js";
 import { Waiting } from "./waiting.js";
@@ -21,7 +20,7 @@ const FIRST = 3;
 const SETTLE_MS = 150;
 
 const root = document.querySelector("#annotate");
-const WELCOMED = `welcomed-${root.dataset.user}`; // read: the guidelines; done: all of it
+const WELCOMED = `welcomed-${root.dataset.user}`; // read: the guidelines
 const view = new View(root);
 const outbox = new Outbox(root.dataset.user);
 const queue = new CardQueue(root.dataset.user, () => outbox.unsent.length);
@@ -40,14 +39,13 @@ let settledAt = Infinity; // since when the painted card may be voted on, on the
 let settling = 0;
 
 const tools = new Tools(view, () => ({ card, draft, isRaw }));
-const practice = new Practice(view, root.dataset.user);
 const guidelines = new Guidelines(view, queue);
 const waiting = new Waiting(view, outbox, describeVote);
 
 // --- showing -------------------------------------------------------------------------------------
 
 function showNext() {
-  card = (practice.isOn && practice.next()) || queue.next();
+  card = queue.next();
   draft = card && Draft.of(card);
   paint();
 }
@@ -101,7 +99,6 @@ function paintFigures() {
 
 function choose(choice, strength) {
   if (!card || isPaused) return;
-  if (practice.isOn && (practice.known !== null || choice === "skip")) return leavePracticeCard();
   const unseen = choice === "skip" ? undefined : view.unseenSide;
   if (unseen) {
     showSide(unseen);
@@ -112,7 +109,7 @@ function choose(choice, strength) {
   draft.choice = choice;
   draft.strength = strength;
   const lacksReason =
-    queue.rules.requires_reason && !practice.isOn && choice !== "skip" && !draft.reason.trim();
+    queue.rules.requires_reason && choice !== "skip" && !draft.reason.trim();
   if (lacksReason) {
     view.paintDraft(draft);
     view.at("more").open = true;
@@ -129,7 +126,6 @@ function choose(choice, strength) {
 /** Cast the chosen judgement as a vote; the next card is painted before anything is sent. */
 function cast() {
   if (!card || isPaused || !draft.choice) return;
-  if (practice.isOn) return judgePracticeCard();
   draft.lookAway();
   const { choice, strength } = draft;
   const entry = {
@@ -161,23 +157,6 @@ function cast() {
 function count(choice, n) {
   if (choice !== "skip") figures.today = Math.max(0, (figures.today ?? 0) + n);
   paintFigures();
-}
-
-async function judgePracticeCard() {
-  if (practice.known !== null) return leavePracticeCard();
-  view.paintDraft(draft);
-  view.notice(null);
-  await practice.judge(card, draft.choice);
-  settle(); // a key pressed twice does not skip the answer
-}
-
-function leavePracticeCard() {
-  draft.forget();
-  showNext();
-  if (practice.isOn) return;
-  setting(WELCOMED, "done");
-  view.notice("The practice round is over. From now on your votes count.");
-  queue.refill();
 }
 
 /** The newest vote, if it may still be taken back: a vote more, which says that the other one
@@ -308,7 +287,7 @@ queue.addEventListener("dealt", () => {
 });
 
 queue.addEventListener("empty", ({ detail }) => {
-  if (!isPaused && !practice.isOn) view.paintEmpty(detail.reason);
+  if (!isPaused) view.paintEmpty(detail.reason);
 });
 
 queue.addEventListener("trouble", ({ detail: { status, kind } }) => {
@@ -355,22 +334,15 @@ async function readFigures() {
 
 // --- first visit, pause, settings ---------------------------------------------------------------
 
-/** At the first visit: the guidelines once, then the practice round. */
+/** At the first visit: the guidelines, once. */
 async function welcome() {
-  const before = setting(WELCOMED);
-  if (!("welcome" in root.dataset) || before === "done") return;
-  const first = await practice.load();
-  if (!first) return;
-  queue.rules = first.rules;
-  queue.guidelineVersion = first.guideline_version;
-  if (first.guideline_version !== null && before !== "read") {
-    isPaused = true; // no card is shown beneath
-    await guidelines.openOnce();
-    setting(WELCOMED, "read");
-    isPaused = false;
-  }
-  practice.begin(first.cards.map(cardOf));
-  if (practice.isOn) showNext();
+  const version = Number(root.dataset.welcome ?? 0);
+  if (!version || setting(WELCOMED)) return;
+  queue.guidelineVersion = version;
+  isPaused = true; // no card is shown beneath
+  await guidelines.openOnce();
+  setting(WELCOMED, "read");
+  isPaused = false;
 }
 
 function pause(isOn) {
@@ -508,11 +480,6 @@ const CLICKS = {
   outbox: () => waiting.open(),
   "waiting-open": () => waiting.open(),
   "notice-close": () => view.notice(null),
-  "practice-next": leavePracticeCard,
-  "practice-end": () => {
-    practice.end();
-    leavePracticeCard();
-  },
   "mark-plus": () => tools.highlight("+"),
   "mark-minus": () => tools.highlight("-"),
   unfold: () => view.unfold(view.at("unfold").textContent === "Show all"),
@@ -587,7 +554,7 @@ outbox.addEventListener(
       else queue.judged.add(entry.card.card_id);
     }
     readFigures();
-    welcome().then(() => practice.isOn || queue.refill());
+    welcome().then(() => queue.refill());
   },
   { once: true },
 );

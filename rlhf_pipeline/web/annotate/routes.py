@@ -10,7 +10,6 @@ from rlhf_pipeline.api_types.base import MOST_AT_ONCE, RequestBody
 from rlhf_pipeline.api_types.votes import CardOut, Extended, Lease
 from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.web.annotate.cards import select_visible
-from rlhf_pipeline.web.annotate.practice import has_welcome
 from rlhf_pipeline.web.rendering import STRENGTHS, render
 from rlhf_pipeline.web.routing import AnySite, api_router, needs
 from rlhf_pipeline.web.site import Site
@@ -116,6 +115,7 @@ KEY_MAP = (
 
 @pages.get("/annotate")
 def show_page(site: AnySite, request: Request, principal: Annotator) -> Response:
+    terms = site.terms()
     return render(
         "annotate/page.html",
         request,
@@ -124,6 +124,6 @@ def show_page(site: AnySite, request: Request, principal: Annotator) -> Response
         scale=SCALE,
         strengths=STRENGTHS,
         key_map=KEY_MAP,
-        has_welcome=has_welcome(site, principal),
-        dimensions=site.terms().rules.dimensions,
+        welcome=None if site.store.cards.has_voted(principal.user_id) else terms.guideline_version,
+        dimensions=terms.rules.dimensions,
     )
