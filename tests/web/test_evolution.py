@@ -206,33 +206,6 @@ def test_a_policy_names_the_clusters_it_learnt_from_and_what_is_right_since(web:
     )
 
 
-@on_sqlite
-def test_a_policy_lists_the_pairs_it_was_trained_on(paged: Web):
-    put_versions(paged.store, paged.settings.frames)
-    paged.publish(1, comparison_id="c1")
-    reader = paged.client("auditor")
-    asked = {"model": "demo.policy@2", "limit": "3"}
-    first = reader.get("/evolution/pairs", params=asked).json()
-    assert first["items"][1] == {
-        "comparison_id": "c1",
-        "prompt": "Why?",
-        "category": "factual",
-        "origin": "vote",
-        "reason": "uncertain",
-    }
-    rest = reader.get("/evolution/pairs", params=asked | {"cursor": first["next"]}).json()
-    assert [one["comparison_id"] for one in rest["items"]] == ["c3", "c4"]
-    assert (rest["items"][0]["category"], rest["next"]) == (None, None)
-    gone = reader.get("/evolution/pairs", params={"model": "demo.policy@3"}).json()
-    assert gone == {"items": [], "next": None}
-    address = f"{paged.url}/evolution/training"
-    page = paged.browser(paged.add("engineer")).get(address, params={"model": asked["model"]}).text
-    assert "<h1>What policy 2 learnt from</h1>" in page
-    assert "Clear filters" not in page, "without its model there is no page"
-    assert page.count('<details name="row"') == 5
-    assert page.count('href="/comparisons/') == 1, "only what is stored"
-
-
 def put_reward_model(web: Web) -> None:
     """Learnt from votes of 2026-01-02, by a run of today."""
     vote = NewVote(

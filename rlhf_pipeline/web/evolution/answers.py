@@ -23,12 +23,6 @@ VersionLabel = Annotated[
 ]
 
 
-class LearntPairFilter(Filter):
-    """Which version's retraining set."""
-
-    model: VersionLabel
-
-
 class VersionFilter(Filter):
     """Which versions of models."""
 
@@ -69,16 +63,6 @@ class LearntCluster(Answer):
     right_since: Interval | None = Field(
         description="The same after `day`; for a reward model, on days that it predicted."
     )
-
-
-class LearntPair(Answer):
-    """A pair of the retraining set that a policy was trained on."""
-
-    comparison_id: str
-    prompt: str
-    category: str | None = Field(description="Null if the comparison is not stored any more.")
-    origin: str = Field(description="As in `by_origin` of the version's training.")
-    reason: str = Field(description="Why it was selected.")
 
 
 class TrainingOut(Answer):

@@ -18,16 +18,13 @@ from rlhf_pipeline.reports.words import name_models
 from rlhf_pipeline.web.evolution import queries
 from rlhf_pipeline.web.evolution.answers import (
     EvolutionOut,
-    LearntPair,
-    LearntPairFilter,
     NewPromotion,
-    PolicyVersionOut,
     TrainingOut,
     VersionFilter,
     VersionLabel,
     VersionOut,
 )
-from rlhf_pipeline.web.evolution.training import describe_training, find_version, list_pairs
+from rlhf_pipeline.web.evolution.training import describe_training, find_version
 from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.lists import (
     FilterField,
@@ -39,7 +36,7 @@ from rlhf_pipeline.web.lists import (
     wants_csv,
 )
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.rendering import names_for, see_other
+from rlhf_pipeline.web.rendering import names_for, render, see_other
 from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site
 
@@ -55,16 +52,12 @@ ORIGINS = {
 }
 
 
-Asked = Annotated[LearntPairFilter, Query()]
-Shown = Annotated[LearntPairFilter, page_filter(LearntPairFilter)]
+Chosen = Annotated[VersionLabel, Query()]
 ShownVersions = Annotated[VersionFilter, page_filter(VersionFilter)]
 VERSIONS = RowList("Versions", "/evolution", "evolution/page.html", VersionOut, key="label")
 KINDS = [
     FilterField("kind", "Kind", choices={"policy": "policies", "reward_model": "reward models"})
 ]
-PAIRS = RowList(
-    "Pairs", "/evolution/training", "evolution/training.html", LearntPair, key="comparison_id"
-)
 MANY = 2  # evaluated versions from which a chart says more than their rows
 
 
@@ -151,38 +144,26 @@ def _render_versions(
 
 
 @api.get("/evolution/training", responses=problem_responses(404))
-def read_learnt(
-    site: AnySite, _: ClusterReader, model: Annotated[VersionLabel, Query()]
-) -> TrainingOut:
+def read_learnt(site: AnySite, _: ClusterReader, model: Chosen) -> TrainingOut:
     """The clusters of errors that a version learnt from, and the share of their prompts that was
     predicted right before and since.
     """
     return describe_training(site, find_version(site, model))
 
 
-@api.get("/evolution/pairs", responses=problem_responses(404))
-def read_pairs(site: AnySite, _: ClusterReader, asked: Asked) -> Page[LearntPair]:
-    """The pairs of the retraining set that a policy was trained on, in its order. Empty for a
-    reward model, and if the set is unknown or not kept any more.
-    """
-    return list_pairs(site, find_version(site, asked.model), asked)
-
-
 @pages.get("/evolution/training")
 def show_learnt(
-    site: AnySite, request: Request, principal: ClusterReader, asked: Shown
+    site: AnySite, request: Request, principal: ClusterReader, model: Chosen
 ) -> Response:
-    version = find_version(site, asked.model)
-    if wants_csv(request):
-        return send_csv(PAIRS, asked, lambda part: list_pairs(site, version, part))
-    kind = "policy" if isinstance(version, PolicyVersionOut) else "reward model"
-    return render_list(
-        replace(PAIRS, title=f"What {kind} {version.version} learnt from"),
+    learnt = describe_training(site, find_version(site, model))
+    title = f"What {name_models(model)} learnt from"
+    return render(
+        "evolution/training.html",
         request,
         site,
         principal,
-        ListPage(asked, list_pairs(site, version, asked)),
-        learnt=describe_training(site, version),
+        title=title,
+        learnt=learnt,
         origins=ORIGINS,
     )
 

@@ -1,18 +1,15 @@
-"""Finds the pairs and clusters of errors a version learnt from, and what is right since."""
+"""Finds the clusters of errors that a version learnt from, and what is right since."""
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 
-from rlhf_pipeline.api_types.base import Page
 from rlhf_pipeline.drift.cluster_history import DAYS_FOLLOWED
-from rlhf_pipeline.errors import MissingPartition, NotFound
+from rlhf_pipeline.errors import NotFound
 from rlhf_pipeline.intervals import interval_of_share
 from rlhf_pipeline.records import DayClusters, Interval, PromptCluster
 from rlhf_pipeline.web.evolution.answers import (
     LearntCluster,
-    LearntPair,
-    LearntPairFilter,
     PolicyVersionOut,
     RewardModelVersionOut,
     TrainingOut,
@@ -24,12 +21,7 @@ from rlhf_pipeline.web.evolution.queries import (
     filter_versions,
     read_evolution,
 )
-from rlhf_pipeline.web.lists import make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.site import Site
-
-# Clusters of several days (`cluster_days`) share comparisons from day to day; a day with more than
-# this share of comparisons that are counted already is left out. Fewer of them are repeats.
-MOST_COUNTED_TWICE = 0.25
 
 
 def find_version(site: Site, label: str) -> Version:
@@ -66,31 +58,6 @@ def describe_training(site: Site, version: Version) -> TrainingOut:
     )
 
 
-def list_pairs(site: Site, version: Version, asked: LearntPairFilter) -> Page[LearntPair]:
-    """The pairs of a policy's retraining set, in its order. None for a reward model, and for a set
-    that is unknown or whose file retention deleted. Raises Problem 422 for an invalid cursor.
-    """
-    (first,) = parse_cursor(asked.cursor, int) or (0,)
-    first = max(0, first)
-    data_hash = _find_set(version)
-    try:
-        pairs = site.files.read_frame("retraining_set", data_hash) if data_hash else None
-    except MissingPartition:
-        pairs = None
-    if pairs is None:
-        return Page(items=(), next=None)
-    page = pairs.iloc[first : first + asked.limit]
-    known = site.store.comparisons.with_ids(list(page["comparison_id"]))
-    categories = dict(zip(known["comparison_id"], known["category"], strict=True))
-    rows = plain_rows(page[["comparison_id", "prompt", "origin", "reason"]])
-    return Page(
-        items=tuple(
-            LearntPair(**row, category=categories.get(row["comparison_id"])) for row in rows
-        ),
-        next=make_cursor(first + asked.limit) if first + asked.limit < len(pairs) else None,
-    )
-
-
 def _find_set(version: Version) -> str | None:
     """The hash of the retraining set that a policy was trained on."""
     training = version.training if isinstance(version, PolicyVersionOut) else None
@@ -117,7 +84,6 @@ def find_clusters(
     earlier: dict[str, PromptCluster] = {}
     newest: dict[str, str] = {}
     members: dict[str, str] = {}
-    unchanged: set[str] = set()  # a window of several days may reach back before the change
     for of in days:
         for one in of.clusters:
             newest[one.cluster_id] = one.name
@@ -127,9 +93,7 @@ def find_clusters(
                 continue
             earlier[one.cluster_id] = one
             members.update(dict.fromkeys(one.comparison_ids, one.cluster_id))
-            if of.day < began.isoformat():
-                unchanged.update(one.comparison_ids)
-            else:
+            if of.day >= began.isoformat():
                 before[one.cluster_id].append(one)
     n_pairs: Counter[str] = Counter()
     for pair, n in (dict.fromkeys(members, 1) if learnt_from is None else learnt_from).items():
@@ -141,8 +105,8 @@ def find_clusters(
             name=newest[cluster_id],
             is_failing=earlier[cluster_id].is_failing,
             n_pairs=n,
-            right_before=_measure(before[cluster_id], unchanged),
-            right_since=_measure(since[cluster_id], members),
+            right_before=_measure(before[cluster_id]),
+            right_since=_measure(since[cluster_id]),
         )
         for cluster_id, n in n_pairs.items()
     ]
@@ -150,21 +114,17 @@ def find_clusters(
     return tuple(clusters)
 
 
-def _measure(days: Sequence[PromptCluster], counted: Collection[str]) -> Interval | None:
+def _measure(days: Sequence[PromptCluster]) -> Interval | None:
     """The share of judged prompts predicted right, over the days with enough prompts for an error
     rate, the oldest first; None without any.
     """
     seen: set[str] = set()
-    n, n_right = 0, 0.0
+    errors: list[Interval] = []
     for one in days:
-        error = one.error_current
-        if error is None:
-            continue
-        pairs = set(one.comparison_ids)
-        n_twice = len(pairs) - len(pairs.difference(counted).difference(seen))
-        if n_twice > MOST_COUNTED_TWICE * len(pairs):
-            continue
-        seen |= pairs
-        n += error.n
-        n_right += error.n * (1 - error.value)
-    return interval_of_share(n_right / n, n) if n else None
+        # of a window of several days, only what the day before did not count
+        is_new = 2 * len(seen.intersection(one.comparison_ids)) < len(one.comparison_ids)
+        if one.error_current is not None and is_new:
+            seen.update(one.comparison_ids)
+            errors.append(one.error_current)
+    n = sum(error.n for error in errors)
+    return interval_of_share(sum(e.n * (1 - e.value) for e in errors) / n, n) if n else None
