@@ -3,48 +3,52 @@
 import os
 import sys
 import warnings
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).parent
-# for `dagster dev -w /path/to/workspace.yaml` from any folder
-sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
-
-import dagster as dg  # noqa: E402
+import dagster as dg
 
 # backfill_policy is marked as beta; the version is pinned
 warnings.filterwarnings("ignore", category=dg.BetaWarning)
 warnings.filterwarnings("ignore", category=dg.PreviewWarning)
 
-from rlhf_pipeline.config import (  # noqa: E402
+from rlhf_pipeline.core.config import (  # noqa: E402
     Settings,
     collect_garbage_rarely,
+    project_folder,
     share_cores,
     silence_telemetry,
 )
 
 collect_garbage_rarely()
 
-from assets import STAGES  # noqa: E402
-from assets.delivery import with_defaults  # noqa: E402
-from jobs.collection import collection, collection_schedule  # noqa: E402
-from jobs.executors import light_executor  # noqa: E402
-from jobs.feedback import close_yesterday_schedule, feedback, learning  # noqa: E402
-from jobs.housekeeping import housekeeping, housekeeping_schedule  # noqa: E402
-from jobs.retraining import policy_training, recalibration, recomputation, retraining  # noqa: E402
-from jobs.simulated_voting import simulated_voting, simulated_voting_schedule  # noqa: E402
-from resources import resources_for  # noqa: E402
-from resources.run_logs import use_run_logger  # noqa: E402
-from rlhf_pipeline.errors import ConfigurationError  # noqa: E402
-from rlhf_pipeline.loop_settings import LoopSettings  # noqa: E402
+from rlhf_pipeline.application.assets import STAGES  # noqa: E402
+from rlhf_pipeline.application.assets.delivery import with_defaults  # noqa: E402
+from rlhf_pipeline.application.jobs.collection import collection, collection_schedule  # noqa: E402
+from rlhf_pipeline.application.jobs.executors import light_executor  # noqa: E402
+from rlhf_pipeline.application.jobs.feedback import close_yesterday_schedule, feedback, learning  # noqa: E402
+from rlhf_pipeline.application.jobs.housekeeping import housekeeping, housekeeping_schedule  # noqa: E402
+from rlhf_pipeline.application.jobs.retraining import (  # noqa: E402
+    policy_training,
+    recalibration,
+    recomputation,
+    retraining,
+)
+from rlhf_pipeline.application.jobs.simulated_voting import (  # noqa: E402
+    simulated_voting,
+    simulated_voting_schedule,
+)
+from rlhf_pipeline.application.resources import resources_for  # noqa: E402
+from rlhf_pipeline.application.resources.run_logs import use_run_logger  # noqa: E402
+from rlhf_pipeline.application.sensors.alerts import alerts_sensor  # noqa: E402
+from rlhf_pipeline.application.sensors.learning import learning_sensor  # noqa: E402
+from rlhf_pipeline.application.sensors.paused_runs import paused_runs_sensor  # noqa: E402
+from rlhf_pipeline.application.sensors.replay import replay_sensor  # noqa: E402
+from rlhf_pipeline.application.sensors.retraining import retraining_sensor  # noqa: E402
+from rlhf_pipeline.application.sensors.votes import votes_sensor  # noqa: E402
+from rlhf_pipeline.core.errors import ConfigurationError  # noqa: E402
+from rlhf_pipeline.improve.loop_settings import LoopSettings  # noqa: E402
 from rlhf_pipeline.store import Store, homes  # noqa: E402
-from rlhf_pipeline.telemetry.logs import configure_logs  # noqa: E402
-from sensors.alerts import alerts_sensor  # noqa: E402
-from sensors.learning import learning_sensor  # noqa: E402
-from sensors.paused_runs import paused_runs_sensor  # noqa: E402
-from sensors.replay import replay_sensor  # noqa: E402
-from sensors.retraining import retraining_sensor  # noqa: E402
-from sensors.votes import votes_sensor  # noqa: E402
+from rlhf_pipeline.watch.telemetry.logs import configure_logs  # noqa: E402
 
 
 def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
@@ -110,7 +114,7 @@ def _loop_settings(settings: Settings) -> LoopSettings:
 
 silence_telemetry()
 share_cores()
-settings = Settings.read(folder=ROOT)
+settings = Settings.read(folder=project_folder())
 configure_logs(settings)
 use_run_logger(settings)
 homes.refuse_broken(settings)

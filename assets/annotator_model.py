@@ -7,36 +7,36 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import (
+from rlhf_pipeline.application.assets.delivery import (
     StageReport,
     deliver,
     expect_usually,
     make_rule,
     unpartitioned_asset,
 )
-from assets.votes import votes_to_learn, votes_up_to
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import NotEnoughVotes
-from rlhf_pipeline.frames import SOFT_LABELS
-from rlhf_pipeline.loop_settings import AnnotatorModelParams
-from rlhf_pipeline.registry import Registry
-from rlhf_pipeline.reports.annotators import chart_annotators
-from rlhf_pipeline.reports.draw import draw_png
-from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import (
+from rlhf_pipeline.application.assets.votes import votes_to_learn, votes_up_to
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import NotEnoughVotes
+from rlhf_pipeline.core.frames import SOFT_LABELS
+from rlhf_pipeline.feedback.votes import (
     AnnotatorModel,
     TasteChanges,
     fit_annotator_model,
     judged_comparison_ids,
     separate_old_completions,
 )
-from rlhf_pipeline.votes.annotators_over_time import (
+from rlhf_pipeline.feedback.votes.annotators_over_time import (
     agreement_over_time,
     annotators_over_time,
 )
-from rlhf_pipeline.votes.counting import counting, drop_open_votes
-from rlhf_pipeline.votes.model_consensus import store_labels
+from rlhf_pipeline.feedback.votes.counting import counting, drop_open_votes
+from rlhf_pipeline.feedback.votes.model_consensus import store_labels
+from rlhf_pipeline.improve.loop_settings import AnnotatorModelParams
+from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.reports.annotators import chart_annotators
+from rlhf_pipeline.reports.draw import draw_png
+from rlhf_pipeline.store import Store
 
 PREVIEW_COLUMNS = [
     "annotator_id",

@@ -11,15 +11,19 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import (
+from rlhf_pipeline.application.assets.delivery import (
     StageReport,
     deliver,
     make_rule,
     open_tracked_run,
     unpartitioned_asset,
 )
-from assets.votes import LearningRange
-from rlhf_pipeline.calibration import (
+from rlhf_pipeline.application.assets.votes import LearningRange
+from rlhf_pipeline.core.errors import NotEnoughData
+from rlhf_pipeline.core.protocols import Progress
+from rlhf_pipeline.core.records import CalibrationReport, ModelVersion, utc_now
+from rlhf_pipeline.feedback.votes import judged_comparison_ids, open_test_split
+from rlhf_pipeline.learn.calibration import (
     all_ceilings,
     calibration_figures,
     calibration_log,
@@ -27,17 +31,13 @@ from rlhf_pipeline.calibration import (
     group_comparisons,
     voted_rows,
 )
-from rlhf_pipeline.champions import Champions, Judge
-from rlhf_pipeline.champions.version_comparison import measure_versions
-from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.learning import CalibrateParams, calibrate_model
-from rlhf_pipeline.metrics.stages import version_points
-from rlhf_pipeline.protocols import Progress
-from rlhf_pipeline.records import CalibrationReport, ModelVersion, utc_now
+from rlhf_pipeline.learn.champions import Champions, Judge
+from rlhf_pipeline.learn.champions.version_comparison import measure_versions
+from rlhf_pipeline.learn.learning import CalibrateParams, calibrate_model
 from rlhf_pipeline.registry import opening_recorder
 from rlhf_pipeline.reports.calibration import draw_calibration
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import judged_comparison_ids, open_test_split
+from rlhf_pipeline.watch.metrics.stages import version_points
 
 SHOWN = (
     "is_champion",

@@ -7,7 +7,7 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import (
+from rlhf_pipeline.application.assets.delivery import (
     LossLogger,
     StageReport,
     deliver,
@@ -17,19 +17,19 @@ from assets.delivery import (
     unpartitioned_asset,
     value_hash,
 )
-from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import NotEnoughData, StoppedBySentinel
-from rlhf_pipeline.evaluation import CompletionJudge
-from rlhf_pipeline.loop_settings import CandidateParams
-from rlhf_pipeline.records import ModelVersion
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import NotEnoughData, StoppedBySentinel
+from rlhf_pipeline.core.records import ModelVersion
+from rlhf_pipeline.improve.evaluation import CompletionJudge
+from rlhf_pipeline.improve.loop_settings import CandidateParams
+from rlhf_pipeline.improve.retraining.rewards import CalibratedReward
+from rlhf_pipeline.improve.retraining.sentinels import SentinelParams
+from rlhf_pipeline.improve.retraining.strategies import train_candidate
+from rlhf_pipeline.improve.retraining.vote_halves import VoteHalves
+from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.registry import CANDIDATE, Registry, is_accuracy
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.training import chart_loss
-from rlhf_pipeline.retraining.rewards import CalibratedReward
-from rlhf_pipeline.retraining.sentinels import SentinelParams
-from rlhf_pipeline.retraining.strategies import train_candidate
-from rlhf_pipeline.retraining.vote_halves import VoteHalves
 
 
 class SentinelConfig(SentinelParams, dg.Config):

@@ -8,21 +8,21 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import (
+from rlhf_pipeline.application.assets.delivery import (
     StageReport,
     daily_asset,
     deliver,
     expect_usually,
 )
-from rlhf_pipeline.champions import Champions, Judge
-from rlhf_pipeline.comparisons import PairingParams, RoutingParams, pair_completions
-from rlhf_pipeline.comparisons.routing import route, send_routes
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.frames import COMPARISONS, concat
-from rlhf_pipeline.loop_settings import ComparisonsParams
-from rlhf_pipeline.reflection import predict
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.frames import COMPARISONS, concat
+from rlhf_pipeline.generate.comparisons import PairingParams, RoutingParams, pair_completions
+from rlhf_pipeline.generate.comparisons.routing import route, send_routes
+from rlhf_pipeline.improve.loop_settings import ComparisonsParams
+from rlhf_pipeline.learn.champions import Champions, Judge
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.watch.reflection import predict
 
 DAYS_OF_REPEATS = 3  # a repeat shows a pair that was first shown at most this many days before
 

@@ -6,16 +6,16 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import (
+from rlhf_pipeline.application.assets.delivery import (
     StageReport,
     daily_asset,
     deliver,
     expect_usually,
 )
-from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.completions import Generation, RequestedBy, generate
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.loop_settings import CompletionsParams
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.generate.completions import Generation, RequestedBy, generate
+from rlhf_pipeline.improve.loop_settings import CompletionsParams
+from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 

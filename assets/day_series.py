@@ -10,33 +10,33 @@ from typing import TypeVar
 
 import pandas as pd
 
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.calibration import OverTimeParams, calibration_over_time
-from rlhf_pipeline.calibration.calibration_windows import days_of_window, report_days
-from rlhf_pipeline.calibration.window_groups import group_votes, windows_by_group
-from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.drift.cluster_history import DAYS_FOLLOWED, follow
-from rlhf_pipeline.drift.clusters import ClusterParams, semantic_clusters
-from rlhf_pipeline.drift.policy import PolicyParams, summarise_policy_day
-from rlhf_pipeline.drift.reference import LEFT_OUT, Embed, Window, current_window
-from rlhf_pipeline.errors import (
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.errors import (
     ArtefactError,
     FrameError,
     InvalidScores,
     ModelError,
     NotEnoughData,
 )
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.records import (
     CalibrationWindow,
     DayClusters,
     GroupCalibration,
     PolicyDay,
     content_hash,
 )
-from rlhf_pipeline.reflection import served_predictions
+from rlhf_pipeline.feedback.votes import Quarantines
+from rlhf_pipeline.learn.calibration import OverTimeParams, calibration_over_time
+from rlhf_pipeline.learn.calibration.calibration_windows import days_of_window, report_days
+from rlhf_pipeline.learn.calibration.window_groups import group_votes, windows_by_group
+from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.reports.drift_page import DayEvidence
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import Quarantines
+from rlhf_pipeline.watch.drift.cluster_history import DAYS_FOLLOWED, follow
+from rlhf_pipeline.watch.drift.clusters import ClusterParams, semantic_clusters
+from rlhf_pipeline.watch.drift.policy import PolicyParams, summarise_policy_day
+from rlhf_pipeline.watch.drift.reference import LEFT_OUT, Embed, Window, current_window
+from rlhf_pipeline.watch.reflection import served_predictions
 
 WINDOW_STAGES = ("reflection_log", "votes")
 POLICY_STAGES = ("completions", "comparisons")

@@ -21,18 +21,23 @@ from dagster._core.definitions.definition_config_schema import (
 from pydantic import BaseModel, Field, create_model
 from upath import UPath
 
-from assets.partitions import DAYS
-from rlhf_pipeline.errors import ExpectationFailed, FrameError, translate_memory_errors
-from rlhf_pipeline.expectations import DataExpectation, ExpectationOutcome, build_suite, validate
-from rlhf_pipeline.frames import SCHEMAS, FrameSchema, frame_hash
-from rlhf_pipeline.metric_catalogue import metrics_of_stage
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.protocols import Progress
-from rlhf_pipeline.records import Record, content_hash
+from rlhf_pipeline.application.assets.partitions import DAYS
+from rlhf_pipeline.core.errors import ExpectationFailed, FrameError, translate_memory_errors
+from rlhf_pipeline.core.expectations import (
+    DataExpectation,
+    ExpectationOutcome,
+    build_suite,
+    validate,
+)
+from rlhf_pipeline.core.frames import SCHEMAS, FrameSchema, frame_hash
+from rlhf_pipeline.core.metric_catalogue import metrics_of_stage
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.core.protocols import Progress
+from rlhf_pipeline.core.records import Record, content_hash
+from rlhf_pipeline.improve.retraining.figures import parse_figures
 from rlhf_pipeline.registry import Registry, Run, missing_ceilings
-from rlhf_pipeline.retraining.figures import parse_figures
-from rlhf_pipeline.telemetry.current_step import in_step
-from rlhf_pipeline.telemetry.tracing import flush_spans
+from rlhf_pipeline.watch.telemetry.current_step import in_step
+from rlhf_pipeline.watch.telemetry.tracing import flush_spans
 
 OWNERS = ["team:rlhf"]
 PREVIEW_ROWS = 15

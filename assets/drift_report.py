@@ -9,7 +9,7 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.day_series import (
+from rlhf_pipeline.application.assets.day_series import (
     ClusterSeries,
     PolicySeries,
     WindowSeries,
@@ -20,43 +20,20 @@ from assets.day_series import (
     measure_single_days,
     read_policy_reference,
 )
-from assets.delivery import (
+from rlhf_pipeline.application.assets.delivery import (
     StageReport,
     as_config,
     daily_asset,
     deliver,
     make_rule,
 )
-from assets.votes import load_earlier_votes
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.calibration import (
-    PredictedVotes,
-    VoteFacts,
-    calibration_by_group,
-    evidently_calibration_report,
-    over_time_frame,
-)
-from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.drift.calibration_events import calibration_events, next_test_state
-from rlhf_pipeline.drift.causes import examine
-from rlhf_pipeline.drift.reference import Window, current_window
-from rlhf_pipeline.drift.report import DriftSignals, data_drift_report, overall_verdict
-from rlhf_pipeline.drift.report import drift_report as report_of
-from rlhf_pipeline.drift.slices import error_slices
-from rlhf_pipeline.drift.stream import SCAN, scan
-from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.frames import DRIFT_REPORTS, concat
-from rlhf_pipeline.loop_settings import DriftReportParams
-from rlhf_pipeline.metrics.stages import (
-    day_points,
-    group_points,
-    policy_points,
-    verdict_points,
-    window_points,
-)
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import (
+from rlhf_pipeline.application.assets.votes import load_earlier_votes
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import NotEnoughData
+from rlhf_pipeline.core.frames import DRIFT_REPORTS, concat
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.core.records import (
     CalibrationWindow,
     DriftEvent,
     GroupCalibration,
@@ -64,14 +41,37 @@ from rlhf_pipeline.records import (
     PolicyDay,
     Verdict,
 )
-from rlhf_pipeline.reflection import judged_predictions
+from rlhf_pipeline.feedback.votes import Quarantines, noise_ceiling_or_repeats
+from rlhf_pipeline.improve.loop_settings import DriftReportParams
+from rlhf_pipeline.learn.calibration import (
+    PredictedVotes,
+    VoteFacts,
+    calibration_by_group,
+    evidently_calibration_report,
+    over_time_frame,
+)
+from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.reports.calibration import chart_windows
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.drift import chart_timeline
 from rlhf_pipeline.reports.drift_page import DayEvidence, render_drift_page
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import Quarantines, noise_ceiling_or_repeats
+from rlhf_pipeline.watch.drift.calibration_events import calibration_events, next_test_state
+from rlhf_pipeline.watch.drift.causes import examine
+from rlhf_pipeline.watch.drift.reference import Window, current_window
+from rlhf_pipeline.watch.drift.report import DriftSignals, data_drift_report, overall_verdict
+from rlhf_pipeline.watch.drift.report import drift_report as report_of
+from rlhf_pipeline.watch.drift.slices import error_slices
+from rlhf_pipeline.watch.drift.stream import SCAN, scan
+from rlhf_pipeline.watch.metrics.stages import (
+    day_points,
+    group_points,
+    policy_points,
+    verdict_points,
+    window_points,
+)
+from rlhf_pipeline.watch.reflection import judged_predictions
 
 CALIBRATION = "calibration"  # the stream of the calibration tests, and the name of their state
 

@@ -6,21 +6,26 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import StageReport, deliver, make_rule, unpartitioned_asset
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.evaluation import (
+from rlhf_pipeline.application.assets.delivery import (
+    StageReport,
+    deliver,
+    make_rule,
+    unpartitioned_asset,
+)
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import NotEnoughData
+from rlhf_pipeline.core.records import CalibrationReport, Evaluation, ModelVersion
+from rlhf_pipeline.improve.evaluation import (
     CompletionJudge,
     EvaluationParams,
     JudgedPolicy,
     evaluate,
     keep_samples,
 )
-from rlhf_pipeline.evaluation_sets import require
-from rlhf_pipeline.metrics.stages import evaluation_points
-from rlhf_pipeline.records import CalibrationReport, Evaluation, ModelVersion
+from rlhf_pipeline.improve.evaluation_sets import require
+from rlhf_pipeline.improve.retraining.vote_halves import VoteHalves, measure_heads
+from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.evaluation_page import (
@@ -28,8 +33,8 @@ from rlhf_pipeline.reports.evaluation_page import (
     chart_evaluation,
     render_evaluation_page,
 )
-from rlhf_pipeline.retraining.vote_halves import VoteHalves, measure_heads
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.watch.metrics.stages import evaluation_points
 
 KL_WARNING = 0.5  # nats per token; above this the policy has changed substantially
 

@@ -6,12 +6,17 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import SCHEMA_CHECK, StageReport, deliver, unpartitioned_asset
-from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.evaluation import GateParams
-from rlhf_pipeline.evaluation import decide_promotion as decide
-from rlhf_pipeline.records import Evaluation, ModelVersion
+from rlhf_pipeline.application.assets.delivery import (
+    SCHEMA_CHECK,
+    StageReport,
+    deliver,
+    unpartitioned_asset,
+)
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.records import Evaluation, ModelVersion
+from rlhf_pipeline.improve.evaluation import GateParams
+from rlhf_pipeline.improve.evaluation import decide_promotion as decide
+from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 

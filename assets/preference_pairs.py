@@ -7,18 +7,23 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import (
+from rlhf_pipeline.application.assets.delivery import (
     StageReport,
     deliver,
     expect_usually,
     make_rule,
     unpartitioned_asset,
 )
-from assets.retraining_decision import record_launch
-from assets.votes import votes_up_to
+from rlhf_pipeline.application.assets.retraining_decision import record_launch
+from rlhf_pipeline.application.assets.votes import votes_up_to
+from rlhf_pipeline.feedback.votes import (
+    PairParams,
+    TeachingRule,
+    make_pairs,
+    prompts_in_several_splits,
+)
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import PairParams, TeachingRule, make_pairs, prompts_in_several_splits
 
 # Number of the last decision whose quarantine, or its end, the pairs follow.
 LAST_DECISION = "last_decision"

@@ -6,26 +6,26 @@ from typing import Any
 
 import dagster as dg
 
-from assets.delivery import (
+from rlhf_pipeline.application.assets.delivery import (
     StageReport,
     daily_asset,
     deliver,
     expect_usually,
 )
-from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.completions.text_generator import BackendTextGenerator
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.evaluation import frozen_prompt_ids
-from rlhf_pipeline.evaluation_sets import PromptSource, freeze
-from rlhf_pipeline.frames import PROMPTS, concat
-from rlhf_pipeline.loop_settings import LoopSettings, PromptsParams
-from rlhf_pipeline.prompts import Report, generate, generate_with
-from rlhf_pipeline.prompts.evolution import EvolutionGenerator
-from rlhf_pipeline.prompts.fitness import RewardModelUncertainty
-from rlhf_pipeline.prompts.parameters import SourceParams
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.frames import PROMPTS, concat
+from rlhf_pipeline.generate.completions.text_generator import BackendTextGenerator
+from rlhf_pipeline.generate.prompts import Report, generate, generate_with
+from rlhf_pipeline.generate.prompts.evolution import EvolutionGenerator
+from rlhf_pipeline.generate.prompts.fitness import RewardModelUncertainty
+from rlhf_pipeline.generate.prompts.parameters import SourceParams
+from rlhf_pipeline.improve.evaluation import frozen_prompt_ids
+from rlhf_pipeline.improve.evaluation_sets import PromptSource, freeze
+from rlhf_pipeline.improve.loop_settings import LoopSettings, PromptsParams
+from rlhf_pipeline.learn.champions import Champions
+from rlhf_pipeline.learn.reward_model import Encoder, disagreement
 from rlhf_pipeline.registry import Registry
-from rlhf_pipeline.reward_model import Encoder, disagreement
 
 MAX_LISTED_REJECTIONS = 20
 

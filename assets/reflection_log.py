@@ -7,23 +7,23 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import (
+from rlhf_pipeline.application.assets.delivery import (
     StageReport,
     daily_asset,
     deliver,
     expect_usually,
 )
-from assets.votes import load_earlier_votes
-from rlhf_pipeline.champions import Champions, Judge
-from rlhf_pipeline.errors import ModelNotFound
-from rlhf_pipeline.frames import VOTES, concat
-from rlhf_pipeline.protocols import Progress
-from rlhf_pipeline.records import Interval, utc_now
-from rlhf_pipeline.reflection import predict, reflect
+from rlhf_pipeline.application.assets.votes import load_earlier_votes
+from rlhf_pipeline.core.errors import ModelNotFound
+from rlhf_pipeline.core.frames import VOTES, concat
+from rlhf_pipeline.core.protocols import Progress
+from rlhf_pipeline.core.records import Interval, utc_now
+from rlhf_pipeline.feedback.votes import noise_ceiling_or_repeats
+from rlhf_pipeline.feedback.votes.counting import standing
+from rlhf_pipeline.learn.champions import Champions, Judge
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import PredictionReplay, Store
-from rlhf_pipeline.votes import noise_ceiling_or_repeats
-from rlhf_pipeline.votes.counting import standing
+from rlhf_pipeline.watch.reflection import predict, reflect
 
 PREDICTIONS_PER_CHUNK = (
     2000  # comparisons per transaction; a killed replay resumes after the last one

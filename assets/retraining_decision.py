@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from assets.delivery import OWNERS
-from rlhf_pipeline.records import TriggerDecision
+from rlhf_pipeline.application.assets.delivery import OWNERS
+from rlhf_pipeline.core.records import TriggerDecision
 from rlhf_pipeline.store import Store
 
 DECISION_TAG = "rlhf/decision_id"  # on each run: the decision that requested it

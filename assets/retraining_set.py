@@ -7,34 +7,38 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import (
+from rlhf_pipeline.application.assets.delivery import (
     StageReport,
     deliver,
     expect_usually,
     make_rule,
     unpartitioned_asset,
 )
-from assets.retraining_decision import (
+from rlhf_pipeline.application.assets.retraining_decision import (
     ATTEMPT_TAG,
     DECISION_TAG,
     record_launch,
     retraining_decision,
 )
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.champions import Champions, Judge, compare_with_chance
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.drift.cluster_history import find_failing_ids
-from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.evaluation import CompletionJudge, frozen_prompt_ids
-from rlhf_pipeline.evaluation_sets import require
-from rlhf_pipeline.expectations import DataExpectation, ExpectationOutcome
-from rlhf_pipeline.records import CalibrationReport, ModelVersion
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import NotEnoughData
+from rlhf_pipeline.core.expectations import DataExpectation, ExpectationOutcome
+from rlhf_pipeline.core.records import CalibrationReport, ModelVersion
+from rlhf_pipeline.feedback.votes import Quarantines, TasteChanges
+from rlhf_pipeline.improve.evaluation import CompletionJudge, frozen_prompt_ids
+from rlhf_pipeline.improve.evaluation_sets import require
+from rlhf_pipeline.improve.retraining.hard_negatives import add_hard_negatives
+from rlhf_pipeline.improve.retraining.selection import (
+    SelectionParams,
+    find_set_problems,
+    select_pairs,
+)
+from rlhf_pipeline.improve.retraining.vote_halves import VoteHalves, label_reserved, score_pairs
+from rlhf_pipeline.learn.champions import Champions, Judge, compare_with_chance
 from rlhf_pipeline.registry import Registry
-from rlhf_pipeline.retraining.hard_negatives import add_hard_negatives
-from rlhf_pipeline.retraining.selection import SelectionParams, find_set_problems, select_pairs
-from rlhf_pipeline.retraining.vote_halves import VoteHalves, label_reserved, score_pairs
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import Quarantines, TasteChanges
+from rlhf_pipeline.watch.drift.cluster_history import find_failing_ids
 
 FIRST = -1  # priority of offers; 0 is usual
 

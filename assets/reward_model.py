@@ -8,7 +8,7 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from assets.delivery import (
+from rlhf_pipeline.application.assets.delivery import (
     LossLogger,
     StageReport,
     as_config,
@@ -18,16 +18,16 @@ from assets.delivery import (
     open_tracked_run,
     unpartitioned_asset,
 )
-from assets.preference_pairs import find_last_decision
-from assets.votes import LearningRange
-from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.evaluation.error_memory import ErrorMemory
-from rlhf_pipeline.learning import WarmStart, register_fit
+from rlhf_pipeline.application.assets.preference_pairs import find_last_decision
+from rlhf_pipeline.application.assets.votes import LearningRange
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.improve.evaluation.error_memory import ErrorMemory
+from rlhf_pipeline.learn.champions import Champions
+from rlhf_pipeline.learn.learning import WarmStart, register_fit
+from rlhf_pipeline.learn.reward_model import build_reward_model, fit_reward_model, launchpad_class
 from rlhf_pipeline.registry import opening_recorder
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.training import chart_loss
-from rlhf_pipeline.reward_model import build_reward_model, fit_reward_model, launchpad_class
 
 
 class RewardModelConfig(LearningRange, as_config(launchpad_class())):  # type: ignore[misc]

@@ -8,22 +8,17 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from assets.delivery import (
+from rlhf_pipeline.application.assets.delivery import (
     OWNERS,
     StageReport,
     daily_asset,
     deliver,
     expect_usually,
 )
-from assets.partitions import DAYS
-from rlhf_pipeline.errors import FrameError
-from rlhf_pipeline.metrics import measure_votes
-from rlhf_pipeline.metrics.stages import agreement_points
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.registry import Registry
-from rlhf_pipeline.reward_model import LearningData
-from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes import (
+from rlhf_pipeline.application.assets.partitions import DAYS
+from rlhf_pipeline.core.errors import FrameError
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.feedback.votes import (
     Agreement,
     Quarantines,
     TasteChanges,
@@ -32,15 +27,20 @@ from rlhf_pipeline.votes import (
     drop_machine_votes,
     noise_ceiling_or_repeats,
 )
-from rlhf_pipeline.votes.ceilings import MEASURES
-from rlhf_pipeline.votes.counting import (
+from rlhf_pipeline.feedback.votes.ceilings import MEASURES
+from rlhf_pipeline.feedback.votes.counting import (
     add_earlier_votes,
     counting,
     repeat_passes,
     select_changed,
     standing,
 )
-from rlhf_pipeline.votes.teaching import decide_labels
+from rlhf_pipeline.feedback.votes.teaching import decide_labels
+from rlhf_pipeline.learn.reward_model import LearningData
+from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.watch.metrics import measure_votes
+from rlhf_pipeline.watch.metrics.stages import agreement_points
 
 
 class LearningRange(dg.Config):

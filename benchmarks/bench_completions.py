@@ -31,7 +31,8 @@ from benchmarks.completion_calls import (  # noqa: E402
     serve_stub,
 )
 from benchmarks.measurement import LimitTable, open_fresh_store  # noqa: E402
-from rlhf_pipeline.completions import (  # noqa: E402
+from rlhf_pipeline.core.frames import PROMPTS, check_frame  # noqa: E402
+from rlhf_pipeline.generate.completions import (  # noqa: E402
     CallParams,
     CompletionParams,
     Generation,
@@ -39,7 +40,6 @@ from rlhf_pipeline.completions import (  # noqa: E402
     RequestedBy,
     generate,
 )
-from rlhf_pipeline.frames import PROMPTS, check_frame  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
 
 SHARE = 0.9  # of the bare loop's rate

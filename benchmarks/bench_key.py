@@ -30,8 +30,8 @@ import pandas as pd  # noqa: E402
 
 from benchmarks.measurement import Limits  # noqa: E402
 from benchmarks.web_server import open_store, run_server  # noqa: E402
-from rlhf_pipeline.frames import COMPARISONS, check_frame  # noqa: E402
-from rlhf_pipeline.records import Role, utc_now  # noqa: E402
+from rlhf_pipeline.core.frames import COMPARISONS, check_frame  # noqa: E402
+from rlhf_pipeline.core.records import Role, utc_now  # noqa: E402
 
 P95_MS = 35.0
 N_COMPARISONS = 400

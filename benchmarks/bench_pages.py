@@ -52,7 +52,7 @@ from benchmarks.web_server import (  # noqa: E402
     open_store,
     run_server,
 )
-from rlhf_pipeline.records import Category, utc_now  # noqa: E402
+from rlhf_pipeline.core.records import Category, utc_now  # noqa: E402
 from rlhf_pipeline.web.lists import make_cursor  # noqa: E402
 
 P95_MS, HOME_P95_MS = 500.0, 300.0

@@ -22,7 +22,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 
-from rlhf_pipeline.config import Settings, silence_telemetry  # noqa: E402
+from rlhf_pipeline.core.config import Settings, silence_telemetry  # noqa: E402
 
 silence_telemetry()
 # Threads that wait actively take the cores from whoever else wants them.
@@ -32,23 +32,11 @@ import pandas as pd  # noqa: E402
 
 from benchmarks.measurement import Limits, StageTimes, pin_to_cores, print_table  # noqa: E402
 from benchmarks.opening_log import OpeningLog, add_registry_option  # noqa: E402
-from rlhf_pipeline.calibration import VoteFacts, calibrate, fit_calibrator  # noqa: E402
 from rlhf_pipeline.cli.context import Workspace  # noqa: E402
-from rlhf_pipeline.frames import COMPARISONS, PREFERENCE_PAIRS, concat  # noqa: E402
-from rlhf_pipeline.intervals import BootstrapParams  # noqa: E402
-from rlhf_pipeline.records import CalibrationMetrics, Interval  # noqa: E402
-from rlhf_pipeline.reward_model import (  # noqa: E402
-    EmbeddingCache,
-    EmbeddingRewardModel,
-    Encoder,
-    reward_model_params,
-)
-from rlhf_pipeline.reward_model.evaluation import (  # noqa: E402
-    accuracy_on,
-    margins_of,
-)
-from rlhf_pipeline.reward_model.report import TestAccuracy  # noqa: E402
-from rlhf_pipeline.votes import (  # noqa: E402
+from rlhf_pipeline.core.frames import COMPARISONS, PREFERENCE_PAIRS, concat  # noqa: E402
+from rlhf_pipeline.core.intervals import BootstrapParams  # noqa: E402
+from rlhf_pipeline.core.records import CalibrationMetrics, Interval  # noqa: E402
+from rlhf_pipeline.feedback.votes import (  # noqa: E402
     PairParams,
     gold_ceiling,
     gold_pairs,
@@ -56,7 +44,19 @@ from rlhf_pipeline.votes import (  # noqa: E402
     noise_ceiling_or_repeats,
     open_test_split,
 )
-from rlhf_pipeline.votes.counting import counting  # noqa: E402
+from rlhf_pipeline.feedback.votes.counting import counting  # noqa: E402
+from rlhf_pipeline.learn.calibration import VoteFacts, calibrate, fit_calibrator  # noqa: E402
+from rlhf_pipeline.learn.reward_model import (  # noqa: E402
+    EmbeddingCache,
+    EmbeddingRewardModel,
+    Encoder,
+    reward_model_params,
+)
+from rlhf_pipeline.learn.reward_model.evaluation import (  # noqa: E402
+    accuracy_on,
+    margins_of,
+)
+from rlhf_pipeline.learn.reward_model.report import TestAccuracy  # noqa: E402
 
 CONVARG = "convarg"
 FILES = {"comparisons": "pairs.parquet", "votes": "votes.parquet"}

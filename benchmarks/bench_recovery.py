@@ -39,9 +39,11 @@ from benchmarks.recovery_worlds import (  # noqa: E402
     draw_checkable_prompts,
     measure_truth,
 )
-from rlhf_pipeline.config import silence_telemetry  # noqa: E402
-from rlhf_pipeline.documents import parse_yaml  # noqa: E402
-from rlhf_pipeline.evaluation import (  # noqa: E402
+from rlhf_pipeline.core.config import silence_telemetry  # noqa: E402
+from rlhf_pipeline.core.documents import parse_yaml  # noqa: E402
+from rlhf_pipeline.generate.policy import EMBEDDED_POLICY  # noqa: E402
+from rlhf_pipeline.generate.policy.causal_lm import load_policy  # noqa: E402
+from rlhf_pipeline.improve.evaluation import (  # noqa: E402
     EvaluationParams,
     GateParams,
     JudgedPolicy,
@@ -49,12 +51,10 @@ from rlhf_pipeline.evaluation import (  # noqa: E402
     evaluate,
     frozen_prompts,
 )
-from rlhf_pipeline.policy import EMBEDDED_POLICY  # noqa: E402
-from rlhf_pipeline.policy.causal_lm import load_policy  # noqa: E402
-from rlhf_pipeline.retraining.parameters import StrategyParams  # noqa: E402
-from rlhf_pipeline.retraining.selection import SelectionParams  # noqa: E402
-from rlhf_pipeline.retraining.strategies import train_candidate  # noqa: E402
-from rlhf_pipeline.reward_model import EmbeddingCache, Encoder  # noqa: E402
+from rlhf_pipeline.improve.retraining.parameters import StrategyParams  # noqa: E402
+from rlhf_pipeline.improve.retraining.selection import SelectionParams  # noqa: E402
+from rlhf_pipeline.improve.retraining.strategies import train_candidate  # noqa: E402
+from rlhf_pipeline.learn.reward_model import EmbeddingCache, Encoder  # noqa: E402
 
 SHARE_CLOSED, SHARE_OF_WORLDS, WORST = 0.6, 0.9, -0.05
 N_FACTS, WORST_FACTS = 1000, -0.05

@@ -20,7 +20,7 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 
 from benchmarks.measurement import Limits, pin_to_cores  # noqa: E402
-from rlhf_pipeline.completions import CompletionParams  # noqa: E402
+from rlhf_pipeline.generate.completions import CompletionParams  # noqa: E402
 
 RLHF = str(Path(sys.executable).with_name("rlhf"))
 SAMPLES_A_DAY, DAY_S = 10_000, 86_400

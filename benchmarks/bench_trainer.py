@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 
-from rlhf_pipeline.config import silence_telemetry  # noqa: E402
+from rlhf_pipeline.core.config import silence_telemetry  # noqa: E402
 
 silence_telemetry()
 
@@ -27,14 +27,14 @@ import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
 
 from benchmarks.measurement import Limits, print_table  # noqa: E402
-from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame  # noqa: E402
-from rlhf_pipeline.reward_model import (  # noqa: E402
+from rlhf_pipeline.core.frames import PREFERENCE_PAIRS, check_frame  # noqa: E402
+from rlhf_pipeline.learn.reward_model import (  # noqa: E402
     Encoder,
     TransformerParams,
     TransformerRewardModel,
 )
-from rlhf_pipeline.reward_model.evaluation import length_gaps, margins_of, wins  # noqa: E402
-from rlhf_pipeline.reward_model.network import build_network, silence_trl  # noqa: E402
+from rlhf_pipeline.learn.reward_model.evaluation import length_gaps, margins_of, wins  # noqa: E402
+from rlhf_pipeline.learn.reward_model.network import build_network, silence_trl  # noqa: E402
 
 LEFT_OUT = ("is-porn-wrong", "personal-pursuit-or-advancing-the-common-good")
 BAR_SECONDS = 1 / 3

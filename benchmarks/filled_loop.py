@@ -8,13 +8,12 @@ from datetime import date, datetime, timedelta
 
 import pandas as pd
 
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.evaluation import GateParams, decide_promotion
-from rlhf_pipeline.frames import DRIFT_REPORTS, RETRAINING_SET, check_frame
-from rlhf_pipeline.intervals import interval_of_ratio, interval_of_share
-from rlhf_pipeline.metric_catalogue import PRODUCTION
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.frames import DRIFT_REPORTS, RETRAINING_SET, check_frame
+from rlhf_pipeline.core.intervals import interval_of_ratio, interval_of_share
+from rlhf_pipeline.core.metric_catalogue import PRODUCTION
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.core.records import (
     DayClusters,
     DriftEvent,
     Evaluation,
@@ -27,6 +26,7 @@ from rlhf_pipeline.records import (
     TriggerDecision,
     utc_now,
 )
+from rlhf_pipeline.improve.evaluation import GateParams, decide_promotion
 from rlhf_pipeline.store import Store
 
 PROJECT = "bench"

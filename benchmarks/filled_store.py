@@ -14,10 +14,10 @@ import pandas as pd
 from benchmarks.bench_store import FIRST, VOTES_PER_COMPARISON
 from benchmarks.filled_loop import fill_loop
 from benchmarks.web_server import RLHF, ROOT, open_store, server_environment
-from rlhf_pipeline.calibration import calibration_log, calibration_metrics, reliability_table
-from rlhf_pipeline.frames import PREDICTIONS, check_frame
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import CalibrationReport, Interval, NewFeedback, utc_now
+from rlhf_pipeline.core.frames import PREDICTIONS, check_frame
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.core.records import CalibrationReport, Interval, NewFeedback, utc_now
+from rlhf_pipeline.learn.calibration import calibration_log, calibration_metrics, reliability_table
 from rlhf_pipeline.store import Store
 
 MODEL = "bench.reward_model@1"

@@ -7,9 +7,9 @@ import re
 from pathlib import Path
 
 from benchmarks.measurement import print_table
-from rlhf_pipeline.config import silence_telemetry
+from rlhf_pipeline.core.config import silence_telemetry
+from rlhf_pipeline.feedback.votes import Opening
 from rlhf_pipeline.registry import Registry, opening_recorder
-from rlhf_pipeline.votes import Opening
 
 # ignored by git, and no home
 REGISTRY_FOLDER = Path(__file__).with_name("registry")

@@ -13,23 +13,24 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.measurement import open_fresh_store
-from rlhf_pipeline.calibration import fit_calibrator
-from rlhf_pipeline.calibration.identity import NoCalibration
-from rlhf_pipeline.comparisons import PairingParams, pair_completions
-from rlhf_pipeline.completions import CompletionParams, LocalBackend
-from rlhf_pipeline.completions import generate as complete_prompts
-from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.evaluation import CompletionJudge, frozen_prompt_ids, frozen_prompts
-from rlhf_pipeline.evaluation.win_rate import grade_answers
-from rlhf_pipeline.frames import VOTES, check_frame
-from rlhf_pipeline.intervals import interval_of_mean
-from rlhf_pipeline.policy.causal_lm import Policy
-from rlhf_pipeline.prompts import PromptParams, generate
-from rlhf_pipeline.records import Interval, ModelVersion
-from rlhf_pipeline.retraining.hard_negatives import add_hard_negatives
-from rlhf_pipeline.retraining.selection import SelectionParams, select_pairs
-from rlhf_pipeline.retraining.vote_halves import VoteHalves, label_reserved, score_pairs
-from rlhf_pipeline.reward_model import Encoder, LearningData, fit_reward_model
+from rlhf_pipeline.core.errors import NotEnoughData
+from rlhf_pipeline.core.frames import VOTES, check_frame
+from rlhf_pipeline.core.intervals import interval_of_mean
+from rlhf_pipeline.core.records import Interval, ModelVersion
+from rlhf_pipeline.feedback.votes import TasteChanges, make_pairs
+from rlhf_pipeline.generate.comparisons import PairingParams, pair_completions
+from rlhf_pipeline.generate.completions import CompletionParams, LocalBackend
+from rlhf_pipeline.generate.completions import generate as complete_prompts
+from rlhf_pipeline.generate.policy.causal_lm import Policy
+from rlhf_pipeline.generate.prompts import PromptParams, generate
+from rlhf_pipeline.improve.evaluation import CompletionJudge, frozen_prompt_ids, frozen_prompts
+from rlhf_pipeline.improve.evaluation.win_rate import grade_answers
+from rlhf_pipeline.improve.retraining.hard_negatives import add_hard_negatives
+from rlhf_pipeline.improve.retraining.selection import SelectionParams, select_pairs
+from rlhf_pipeline.improve.retraining.vote_halves import VoteHalves, label_reserved, score_pairs
+from rlhf_pipeline.learn.calibration import fit_calibrator
+from rlhf_pipeline.learn.calibration.identity import NoCalibration
+from rlhf_pipeline.learn.reward_model import Encoder, LearningData, fit_reward_model
 from rlhf_pipeline.simulation import (
     SOURCED_TASTE,
     WARM_TASTE,
@@ -38,7 +39,6 @@ from rlhf_pipeline.simulation import (
     cast_votes,
     utility,
 )
-from rlhf_pipeline.votes import TasteChanges, make_pairs
 
 BEFORE, AFTER = "2026-01-01", "2026-01-02"
 POOL_PROMPTS = 700

@@ -13,8 +13,8 @@ from typing import Any
 
 import pandas as pd
 
-from rlhf_pipeline.frames import PREDICTIONS, check_frame
-from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.core.frames import PREDICTIONS, check_frame
+from rlhf_pipeline.core.records import NewVote
 from rlhf_pipeline.store import Store
 
 SPAWN = multiprocessing.get_context("spawn")

@@ -18,8 +18,15 @@ from pathlib import Path
 import pandas as pd
 import psutil
 
-from rlhf_pipeline.frames import COMPARISONS, check_frame
-from rlhf_pipeline.records import AnnotationRules, AnnotatorKind, Choice, NewVote, Role, utc_now
+from rlhf_pipeline.core.frames import COMPARISONS, check_frame
+from rlhf_pipeline.core.records import (
+    AnnotationRules,
+    AnnotatorKind,
+    Choice,
+    NewVote,
+    Role,
+    utc_now,
+)
 from rlhf_pipeline.store import Store
 
 ROOT = Path(__file__).parent.parent

@@ -58,7 +58,7 @@ def graph() -> dict[str, Any]:
     """Groups by asset, edges in order and the assets that people fill from outside, as the
     definitions have them.
     """
-    from definitions import defs
+    from rlhf_pipeline.application.definitions import defs
 
     found = defs.resolve_asset_graph()
     nodes = {key.to_user_string(): found.get(key) for key in found.toposorted_asset_keys}

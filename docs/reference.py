@@ -18,9 +18,9 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 
 from rlhf_pipeline.cli import COMMANDS, load_command  # noqa: E402
-from rlhf_pipeline.config import ENV_PREFIX, Settings  # noqa: E402
-from rlhf_pipeline.effective_settings import list_parameters  # noqa: E402
-from rlhf_pipeline.loop_settings import PARTS, LoopSettings  # noqa: E402
+from rlhf_pipeline.core.config import ENV_PREFIX, Settings  # noqa: E402
+from rlhf_pipeline.improve.loop_settings import PARTS, LoopSettings  # noqa: E402
+from rlhf_pipeline.web.effective_settings import list_parameters  # noqa: E402
 
 
 def first_line(text: str | None) -> str:
@@ -106,7 +106,7 @@ def _leaves(path: str, command: Any) -> Iterator[tuple[str, Any]]:
 
 def api() -> str:
     """Routes of `/api/v1` by permission, and the permissions of each role."""
-    from rlhf_pipeline.permissions import ROLE_PERMISSIONS, Permission
+    from rlhf_pipeline.web.permissions import ROLE_PERMISSIONS, Permission
 
     rows = []
     for path, methods in openapi()["paths"].items():
@@ -163,7 +163,7 @@ def openapi() -> dict[str, Any]:
 
 def stages() -> str:
     """Assets, jobs, schedules and sensors of the Dagster application."""
-    from definitions import definitions_for
+    from rlhf_pipeline.application.definitions import definitions_for
 
     simulated = Settings.read(folder=ROOT).model_copy(update={"annotators": "simulated"})
     application = definitions_for(simulated)
@@ -187,8 +187,8 @@ def stages() -> str:
 
 def metrics() -> str:
     """Metrics, rules of alerts and the facts that rules may read."""
-    from rlhf_pipeline.alerts.rules import FACTS, RULES
-    from rlhf_pipeline.metric_catalogue import METRICS
+    from rlhf_pipeline.core.metric_catalogue import METRICS
+    from rlhf_pipeline.watch.alerts.rules import FACTS, RULES
 
     return "\n\n".join(
         [
@@ -226,7 +226,7 @@ def metrics() -> str:
 
 def calls() -> str:
     """Outcomes of a call to a provider."""
-    from rlhf_pipeline.completions.faults import KINDS
+    from rlhf_pipeline.generate.completions.faults import KINDS
 
     rows = (
         (code(name), k.outcome, k.billing, "yes" if k.closes else "", k.means)
@@ -245,14 +245,14 @@ def calls() -> str:
 
 def members() -> dict[str, Mapping[str, Any]]:
     """The members of every extension point."""
-    from rlhf_pipeline.calibration import CALIBRATORS
-    from rlhf_pipeline.completions import BACKENDS
-    from rlhf_pipeline.datasets.formats import FORMATS
-    from rlhf_pipeline.drift import DETECTORS
-    from rlhf_pipeline.laboratory import LAB_SCENARIOS
-    from rlhf_pipeline.prompts import GENERATORS
-    from rlhf_pipeline.retraining.strategies import STRATEGIES
-    from rlhf_pipeline.reward_model import REWARD_MODELS
+    from rlhf_pipeline.feedback.datasets.formats import FORMATS
+    from rlhf_pipeline.generate.completions import BACKENDS
+    from rlhf_pipeline.generate.prompts import GENERATORS
+    from rlhf_pipeline.improve.retraining.strategies import STRATEGIES
+    from rlhf_pipeline.learn.calibration import CALIBRATORS
+    from rlhf_pipeline.learn.reward_model import REWARD_MODELS
+    from rlhf_pipeline.simulation.laboratory import LAB_SCENARIOS
+    from rlhf_pipeline.watch.drift import DETECTORS
     from rlhf_pipeline.web.sections import SECTIONS
 
     return {
@@ -293,8 +293,8 @@ def _about(member: Any) -> str:
 
 def frames() -> str:
     """Columns of every frame that crosses a stage, and of the export format."""
-    from rlhf_pipeline.datasets.preference import KINDS
-    from rlhf_pipeline.frames import SCHEMAS
+    from rlhf_pipeline.core.frames import SCHEMAS
+    from rlhf_pipeline.feedback.datasets.preference import KINDS
 
     text = ["# Frames", "One Parquet file a stage and day. [Where they lie](../guides/home.md)."]
     exports = {f"preference-v1/{name}": schema for name, schema in KINDS.items()}
@@ -317,17 +317,17 @@ def python() -> str:
     """What the library offers to Python programs; mkdocstrings fills it in."""
     modules = (
         "rlhf_pipeline.client.Client",
-        "rlhf_pipeline.testing",
-        "rlhf_pipeline.drift.base",
-        "rlhf_pipeline.drift.causes.find_causes",
-        "rlhf_pipeline.completions.base",
-        "rlhf_pipeline.prompts.base",
-        "rlhf_pipeline.calibration.base",
-        "rlhf_pipeline.reward_model.base",
-        "rlhf_pipeline.retraining.strategies.base",
-        "rlhf_pipeline.datasets.formats.base",
-        "rlhf_pipeline.plugins",
-        "rlhf_pipeline.errors",
+        "rlhf_pipeline.simulation.testing",
+        "rlhf_pipeline.watch.drift.base",
+        "rlhf_pipeline.watch.drift.causes.find_causes",
+        "rlhf_pipeline.generate.completions.base",
+        "rlhf_pipeline.generate.prompts.base",
+        "rlhf_pipeline.learn.calibration.base",
+        "rlhf_pipeline.learn.reward_model.base",
+        "rlhf_pipeline.improve.retraining.strategies.base",
+        "rlhf_pipeline.feedback.datasets.formats.base",
+        "rlhf_pipeline.core.plugins",
+        "rlhf_pipeline.core.errors",
     )
     return "\n\n".join(["# Python", *(f"::: {name}" for name in modules)])
 

@@ -26,25 +26,25 @@ MOST_FILES = {"From the request to its row": 12, "From the row to its pair": 16}
 MOST_LINES = 400
 FLOOR = (
     # records, errors, settings, frames and files
-    "rlhf_pipeline/artefacts.py",
-    "rlhf_pipeline/config.py",
-    "rlhf_pipeline/errors.py",
-    "rlhf_pipeline/files.py",
-    "rlhf_pipeline/frames.py",
-    "rlhf_pipeline/object_stores.py",
-    "rlhf_pipeline/parquet.py",
-    "rlhf_pipeline/permissions.py",
-    "rlhf_pipeline/records.py",
+    "rlhf_pipeline/core/artefacts.py",
+    "rlhf_pipeline/core/config.py",
+    "rlhf_pipeline/core/errors.py",
+    "rlhf_pipeline/core/files.py",
+    "rlhf_pipeline/core/frames.py",
+    "rlhf_pipeline/core/object_stores.py",
+    "rlhf_pipeline/core/parquet.py",
+    "rlhf_pipeline/web/permissions.py",
+    "rlhf_pipeline/core/records.py",
     # tables, and the errors of databases
     "rlhf_pipeline/store/faults.py",
     "rlhf_pipeline/store/schema.py",
     # what each run and each asset reports beside its frame
     "assets/delivery.py",
     "resources/",
-    "rlhf_pipeline/expectations.py",
-    "rlhf_pipeline/loop_settings.py",
-    "rlhf_pipeline/metric_catalogue.py",
-    "rlhf_pipeline/metrics/",
+    "rlhf_pipeline/core/expectations.py",
+    "rlhf_pipeline/improve/loop_settings.py",
+    "rlhf_pipeline/core/metric_catalogue.py",
+    "rlhf_pipeline/watch/metrics/",
     "rlhf_pipeline/registry/",
     "rlhf_pipeline/store/audit_chain.py",
     "rlhf_pipeline/store/database_copy.py",
@@ -52,7 +52,7 @@ FLOOR = (
     "rlhf_pipeline/store/homes.py",
     "rlhf_pipeline/store/loop_settings.py",
     "rlhf_pipeline/store/metric_points.py",
-    "rlhf_pipeline/telemetry/",
+    "rlhf_pipeline/watch/telemetry/",
 )
 
 
@@ -68,12 +68,12 @@ def trace(home: Path) -> dict[str, dict[str, set[str]]]:
     import dagster as dg
     from starlette.testclient import TestClient
 
-    from assets.preference_pairs import preference_pairs
-    from assets.votes import votes
-    from definitions import definitions_for  # noqa: F401 (maps the application's folders)
-    from resources import resources_for
-    from rlhf_pipeline.config import Settings
-    from rlhf_pipeline.records import Role, utc_now
+    from rlhf_pipeline.application.assets.preference_pairs import preference_pairs
+    from rlhf_pipeline.application.assets.votes import votes
+    from rlhf_pipeline.application.definitions import definitions_for  # noqa: F401 (maps the application's folders)
+    from rlhf_pipeline.application.resources import resources_for
+    from rlhf_pipeline.core.config import Settings
+    from rlhf_pipeline.core.records import Role, utc_now
     from rlhf_pipeline.store import Store
     from rlhf_pipeline.web.app import create_app
     from tests.learnt_home import comparisons
@@ -124,7 +124,7 @@ def noted() -> Iterator[dict[str, set[str]]]:
     def note(frame: FrameType, event: str, _: Any) -> None:
         path = Path(frame.f_code.co_filename)
         if event == "call" and path.is_relative_to(ROOT) and ".venv" not in path.parts:
-            name = path.relative_to(ROOT).as_posix()
+            name = path.relative_to(ROOT).as_posix().removeprefix("rlhf_pipeline/application/")
             if not name.startswith(("tests/", "docs/", "definitions.py", *FLOOR)):
                 seen.setdefault(name, set()).add(frame.f_code.co_qualname.partition(".<locals>")[0])
 

@@ -6,26 +6,23 @@ is done, and raises PipelineError where it failed and SystemExit after Ctrl-C.
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from pathlib import Path
 from time import monotonic
 
 import dagster as dg
 
-from driver.demo import Demo
-from driver.demo_report import print_summary
-from driver.job_runs import find_job_runs
-from driver.lock import HomeInUse
-from driver.loop import run_loop
-from driver.replay import describe_decisions, replay_days
-from driver.run import JobOrder, run_job, run_pending_decisions
-from driver.session import open_runner, silence_logs, take_interrupt
-from driver.stage_config import parse_stage_config
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.retraining.jobs import JobRun
+from rlhf_pipeline.application.driver.demo import Demo
+from rlhf_pipeline.application.driver.demo_report import print_summary
+from rlhf_pipeline.application.driver.job_runs import find_job_runs
+from rlhf_pipeline.application.driver.lock import HomeInUse
+from rlhf_pipeline.application.driver.loop import run_loop
+from rlhf_pipeline.application.driver.replay import describe_decisions, replay_days
+from rlhf_pipeline.application.driver.run import JobOrder, run_job, run_pending_decisions
+from rlhf_pipeline.application.driver.session import open_runner, silence_logs, take_interrupt
+from rlhf_pipeline.application.driver.stage_config import parse_stage_config
+from rlhf_pipeline.core.config import Settings, project_folder
+from rlhf_pipeline.core.terminal import escape_markup
+from rlhf_pipeline.improve.retraining.jobs import JobRun
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.terminal import escape_markup
-
-ROOT = Path(__file__).parent.parent
 
 
 def demo(days: int) -> None:
@@ -107,4 +104,4 @@ def read_job_runs(decision_ids: Sequence[int]) -> dict[int, JobRun]:
 
 def read_settings() -> Settings:
     """As the definitions read them."""
-    return Settings.read(folder=ROOT)
+    return Settings.read(folder=project_folder())

@@ -8,13 +8,13 @@ from typing import Self
 import dagster as dg
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from assets.partitions import DAYS
-from driver.runner import Runner
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.files import write_atomically
+from rlhf_pipeline.application.assets.partitions import DAYS
+from rlhf_pipeline.application.driver.runner import Runner
+from rlhf_pipeline.application.sensors.runs import RUN_KEY_TAG, find_run
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.files import write_atomically
 from rlhf_pipeline.simulation import DEMO_SCENARIO
-from sensors.runs import RUN_KEY_TAG, find_run
 
 # The fewest that show a change within its day; with 100 the demo takes half as long again.
 PROMPTS_A_DAY = 60

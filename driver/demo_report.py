@@ -9,18 +9,18 @@ import pandas as pd
 from rich.console import Console
 from rich.table import Table
 
-from driver.demo import DemoState
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.drift.report import overall_verdict
-from rlhf_pipeline.intervals import interval_of_mean
-from rlhf_pipeline.records import GateDecision, Interval, TriggerDecision
-from rlhf_pipeline.retraining.messages import read_causes, summarise_decision
+from rlhf_pipeline.application.driver.demo import DemoState
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.intervals import interval_of_mean
+from rlhf_pipeline.core.records import GateDecision, Interval, TriggerDecision
+from rlhf_pipeline.core.terminal import escape_markup
+from rlhf_pipeline.feedback.votes import noise_ceiling_or_repeats
+from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.improve.retraining.messages import read_causes, summarise_decision
 from rlhf_pipeline.simulation import DEMO_SCENARIO, Taste, utility
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.terminal import escape_markup
-from rlhf_pipeline.votes import noise_ceiling_or_repeats
-from rlhf_pipeline.votes.counting import counting
+from rlhf_pipeline.watch.drift.report import overall_verdict
 
 COLOURS = {"drift": "red", "warning": "yellow", "stable": "green", "insufficient": "dim"}
 

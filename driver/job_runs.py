@@ -5,9 +5,9 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from assets.retraining_decision import DECISION_TAG
-from rlhf_pipeline.retraining.jobs import JobRun
-from sensors.runs import describe_failure
+from rlhf_pipeline.application.assets.retraining_decision import DECISION_TAG
+from rlhf_pipeline.application.sensors.runs import describe_failure
+from rlhf_pipeline.improve.retraining.jobs import JobRun
 
 
 def find_job_runs(instance: dg.DagsterInstance, decision_ids: Sequence[str]) -> dict[str, JobRun]:

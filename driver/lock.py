@@ -9,7 +9,7 @@ import dagster as dg
 import psutil
 from filelock import FileLock, Timeout
 
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.core.errors import ConfigurationError
 
 LOCK_FILE = "driver.lock"
 HEARTBEAT_SECONDS = 30  # dagster._daemon.controller.DEFAULT_HEARTBEAT_INTERVAL_SECONDS

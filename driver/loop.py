@@ -10,12 +10,12 @@ from time import sleep
 import dagster as dg
 from dagster._utils.schedules import reverse_cron_string_iterator
 
-from driver.runner import RunCancelled, Runner
-from jobs.retraining import policy_training
-from rlhf_pipeline.alerts.rounds import keep_ticking, record_tick, send_messages
-from rlhf_pipeline.errors import ConfigurationError, PipelineError
-from rlhf_pipeline.terminal import escape_markup
-from sensors.runs import SCHEDULE_NAME_TAG, started_keys
+from rlhf_pipeline.application.driver.runner import RunCancelled, Runner
+from rlhf_pipeline.application.jobs.retraining import policy_training
+from rlhf_pipeline.application.sensors.runs import SCHEDULE_NAME_TAG, started_keys
+from rlhf_pipeline.core.errors import ConfigurationError, PipelineError
+from rlhf_pipeline.core.terminal import escape_markup
+from rlhf_pipeline.watch.alerts.rounds import keep_ticking, record_tick, send_messages
 
 COLLECTION = "collection_morning"
 ALERTS = "alerts"

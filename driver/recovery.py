@@ -4,10 +4,10 @@ from datetime import UTC, datetime, timedelta
 
 import dagster as dg
 
-from jobs.loop import RETRIES_TAG
-from rlhf_pipeline.run_launcher import is_dead
+from rlhf_pipeline.application.driver.run_launcher import is_dead
+from rlhf_pipeline.application.jobs.loop import RETRIES_TAG
+from rlhf_pipeline.application.sensors.runs import release_request
 from rlhf_pipeline.store import Store
-from sensors.runs import release_request
 
 
 def fail_dead_runs(instance: dg.DagsterInstance, store: Store, limit: timedelta) -> list[str]:

@@ -2,11 +2,11 @@
 
 from collections.abc import Iterator
 
-from driver.runner import Runner
-from rlhf_pipeline.errors import PipelineError
-from rlhf_pipeline.retraining.messages import describe_action
+from rlhf_pipeline.application.driver.runner import Runner
+from rlhf_pipeline.application.sensors.replay import Replay, end_of_day
+from rlhf_pipeline.core.errors import PipelineError
+from rlhf_pipeline.improve.retraining.messages import describe_action
 from rlhf_pipeline.store import Store
-from sensors.replay import Replay, end_of_day
 
 
 def replay_days(runner: Runner) -> Iterator[str]:

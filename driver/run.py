@@ -6,10 +6,10 @@ from datetime import UTC, datetime
 from time import monotonic
 from typing import Any
 
-from assets.partitions import DAYS
-from driver.runner import Runner
-from rlhf_pipeline.errors import ConfigurationError
-from sensors.runs import RUN_KEY_TAG
+from rlhf_pipeline.application.assets.partitions import DAYS
+from rlhf_pipeline.application.driver.runner import Runner
+from rlhf_pipeline.application.sensors.runs import RUN_KEY_TAG
+from rlhf_pipeline.core.errors import ConfigurationError
 
 DAILY_JOBS = ("collection", "feedback")
 

@@ -18,23 +18,23 @@ from dagster._core.remote_origin import (
 )
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
-from assets.retraining_decision import DECISION_TAG
-from jobs.cancellation import stop_when_cancelled
-from jobs.retraining import policy_training
-from jobs.run_spans import record_run
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import PipelineError
-from rlhf_pipeline.loop_settings import LoopSettings
-from rlhf_pipeline.records import utc_now
-from rlhf_pipeline.run_launcher import LOCATION
-from rlhf_pipeline.store import Store, homes
-from sensors.runs import (
+from rlhf_pipeline.application.assets.retraining_decision import DECISION_TAG
+from rlhf_pipeline.application.driver.run_launcher import LOCATION
+from rlhf_pipeline.application.jobs.cancellation import stop_when_cancelled
+from rlhf_pipeline.application.jobs.retraining import policy_training
+from rlhf_pipeline.application.jobs.run_spans import record_run
+from rlhf_pipeline.application.sensors.runs import (
     PARTITION_TAG,
     RUN_KEY_TAG,
     SENSOR_NAME_TAG,
     describe_failure,
     release_request,
 )
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import PipelineError
+from rlhf_pipeline.core.records import utc_now
+from rlhf_pipeline.improve.loop_settings import LoopSettings
+from rlhf_pipeline.store import Store, homes
 
 # Everything is in the run's own log; the terminal shows one line per stage.
 QUIET_LOGGERS = {"console": {"config": {"log_level": "CRITICAL"}}}
@@ -166,7 +166,7 @@ class Runner:
         run = self.instance.get_run_by_id(run_id)
         assert run is not None  # it was just executed
         location = ManagedGrpcPythonEnvCodeLocationOrigin(
-            LoadableTargetOrigin(python_file="definitions.py"), LOCATION
+            LoadableTargetOrigin(module_name="rlhf_pipeline.application.definitions"), LOCATION
         )
         repository = RemoteRepositoryOrigin(location, self.repository.name)
         self.instance.run_storage.replace_job_origin(run, repository.get_job_origin(run.job_name))

@@ -22,13 +22,13 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
-from driver.lock import lock_home, refuse_daemon
-from driver.recovery import fail_dead_runs
-from driver.runner import Runner, StageRun
-from rlhf_pipeline import protocols
-from rlhf_pipeline.config import Settings
+from rlhf_pipeline.application.driver.lock import lock_home, refuse_daemon
+from rlhf_pipeline.application.driver.recovery import fail_dead_runs
+from rlhf_pipeline.application.driver.runner import Runner, StageRun
+from rlhf_pipeline.core import protocols
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.terminal import escape_markup
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.terminal import escape_markup
 
 INTERRUPTED = 130  # exit code after Ctrl-C: 128 + SIGINT
 WIDTH = 160  # columns where there is no terminal: Rich assumes 80
@@ -79,7 +79,7 @@ def open_runner(settings: Settings, console: Console) -> Iterator[Runner]:
         refuse_daemon(instance, settings.home, bars.console.print)
         # here: the import makes the definitions of the settings in the environment, which a home
         # that is in use does not need
-        from definitions import definitions_for
+        from rlhf_pipeline.application.definitions import definitions_for
 
         def build() -> dg.Definitions:
             return definitions_for(settings, progress=_show_progress(bars))

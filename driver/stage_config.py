@@ -5,10 +5,10 @@ from typing import Any
 
 import dagster as dg
 
-from assets import STAGES
-from assets.delivery import config_class
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.parameters import parse_parameters
+from rlhf_pipeline.application.assets import STAGES
+from rlhf_pipeline.application.assets.delivery import config_class
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.parameters import parse_parameters
 
 CONFIG_CLASSES = {
     stage.key.to_user_string(): found

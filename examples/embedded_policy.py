@@ -1,4 +1,4 @@
-"""Trains the policy that ships in rlhf_pipeline/policy/embedded: a small Llama on generated texts.
+"""Trains the policy of rlhf_pipeline/generate/policy/embedded: a small Llama on generated texts.
 
     python examples/embedded_policy.py FOLDER
 
@@ -24,12 +24,12 @@ import numpy as np  # noqa: E402
 import yaml  # noqa: E402
 from pydantic import Field  # noqa: E402
 
-from rlhf_pipeline.errors import TrainingFailed  # noqa: E402
-from rlhf_pipeline.parameters import Parameters  # noqa: E402
-from rlhf_pipeline.policy import TRAINING_REPORT  # noqa: E402
-from rlhf_pipeline.prompts.base import Draft  # noqa: E402
-from rlhf_pipeline.prompts.templates import Template, load_templates  # noqa: E402
-from rlhf_pipeline.records import content_hash  # noqa: E402
+from rlhf_pipeline.core.errors import TrainingFailed  # noqa: E402
+from rlhf_pipeline.core.parameters import Parameters  # noqa: E402
+from rlhf_pipeline.core.records import content_hash  # noqa: E402
+from rlhf_pipeline.generate.policy import TRAINING_REPORT  # noqa: E402
+from rlhf_pipeline.generate.prompts.base import Draft  # noqa: E402
+from rlhf_pipeline.generate.prompts.templates import Template, load_templates  # noqa: E402
 
 ANSWERS = Path(__file__).with_name("embedded_answers.yaml")
 PAD = "<|pad|>"

@@ -9,8 +9,8 @@ from contextlib import contextmanager, suppress
 import dagster as dg
 import psutil
 
-from assets.retraining_decision import DECISION_TAG
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.application.assets.retraining_decision import DECISION_TAG
+from rlhf_pipeline.core.errors import StoreError
 from rlhf_pipeline.store import Store
 
 POLL_S = 1.0

@@ -2,10 +2,10 @@
 
 import dagster as dg
 
-from jobs.executors import light_executor
-from jobs.loop import RETRIED, daily_schedule
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.loop_settings import LoopSettings
+from rlhf_pipeline.application.jobs.executors import light_executor
+from rlhf_pipeline.application.jobs.loop import RETRIED, daily_schedule
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.improve.loop_settings import LoopSettings
 
 collection = dg.define_asset_job(
     "collection",

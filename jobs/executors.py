@@ -14,10 +14,10 @@ from dagster._core.execution.retries import RetryMode
 from dagster._core.executor.in_process import InProcessExecutor
 from dagster._core.executor.multiprocess import MultiprocessExecutor
 
-from jobs.cancellation import stop_when_cancelled
-from jobs.loop import open_store
-from jobs.run_spans import record_run
-from rlhf_pipeline.config import Settings
+from rlhf_pipeline.application.jobs.cancellation import stop_when_cancelled
+from rlhf_pipeline.application.jobs.loop import open_store
+from rlhf_pipeline.application.jobs.run_spans import record_run
+from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.store import homes
 
 # Imported once by the process that steps are forked from; nearly every step needs them, at seconds

@@ -13,14 +13,14 @@ from pathlib import Path
 
 import dagster as dg
 
-from assets.retraining_decision import DECISION_TAG
-from jobs.executors import light_executor
-from jobs.loop import ENDED_STATUSES
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.config import RetentionParams, Settings
-from rlhf_pipeline.loop_settings import LoopSettings
-from rlhf_pipeline.object_stores import list_written
-from rlhf_pipeline.records import ModelVersion, TriggerDecision
+from rlhf_pipeline.application.assets.retraining_decision import DECISION_TAG
+from rlhf_pipeline.application.jobs.executors import light_executor
+from rlhf_pipeline.application.jobs.loop import ENDED_STATUSES
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.config import RetentionParams, Settings
+from rlhf_pipeline.core.object_stores import list_written
+from rlhf_pipeline.core.records import ModelVersion, TriggerDecision
+from rlhf_pipeline.improve.loop_settings import LoopSettings
 from rlhf_pipeline.registry import (
     KINDS,
     Registry,

@@ -7,9 +7,9 @@ from typing import Any
 
 import dagster as dg
 
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.loop_settings import LoopSettings
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.improve.loop_settings import LoopSettings
 from rlhf_pipeline.store import Store
 
 # Retries by Dagster of a killed run. A retraining is tried again by its decision, a step of a

@@ -4,7 +4,7 @@ from typing import Any
 
 import dagster as dg
 
-from jobs.executors import light_executor, training_executor
+from rlhf_pipeline.application.jobs.executors import light_executor, training_executor
 
 retraining = dg.define_asset_job(
     "retraining",

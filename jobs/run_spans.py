@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import dagster as dg
 
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.telemetry.tracing import open_tracer
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.watch.telemetry.tracing import open_tracer
 
 if TYPE_CHECKING:
-    from rlhf_pipeline.telemetry.otlp import Tracer
+    from rlhf_pipeline.watch.telemetry.otlp import Tracer
 
 log = logging.getLogger(__name__)
 # Dagster's own tags; its public API has no names for them

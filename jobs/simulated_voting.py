@@ -7,12 +7,12 @@ import dagster as dg
 import pandas as pd
 from pydantic import Field
 
-from jobs.executors import light_executor
-from jobs.loop import daily_schedule
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.loop_settings import LoopSettings
-from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.application.jobs.executors import light_executor
+from rlhf_pipeline.application.jobs.loop import daily_schedule
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.records import NewVote
+from rlhf_pipeline.improve.loop_settings import LoopSettings
 from rlhf_pipeline.store import Store
 
 SimulatedVotes = Callable[[pd.DataFrame, dict[str, str | None], str], list[NewVote]]

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from resources.frames import frame_io_manager
-from resources.progress import progress_resource
-from resources.simulation import simulated_clock, simulated_votes
-from resources.store import open_store
-from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.champions.champions import register_first_policy
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.application.resources.frames import frame_io_manager
+from rlhf_pipeline.application.resources.progress import progress_resource
+from rlhf_pipeline.application.resources.simulation import simulated_clock, simulated_votes
+from rlhf_pipeline.application.resources.store import open_store
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.records import utc_now
+from rlhf_pipeline.learn.champions import Champions
+from rlhf_pipeline.learn.champions.champions import register_first_policy
 from rlhf_pipeline.registry import Registry
 
 

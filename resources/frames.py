@@ -3,13 +3,13 @@
 import dagster as dg
 import pandas as pd
 
-from resources.orphans import end_with_run
-from resources.store import open_store
-from rlhf_pipeline.artefacts import RECORDS, Artefacts
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ArtefactError, translate_memory_errors
-from rlhf_pipeline.loop_settings import LoopSettings, record_version
-from rlhf_pipeline.records import Record
+from rlhf_pipeline.application.resources.orphans import end_with_run
+from rlhf_pipeline.application.resources.store import open_store
+from rlhf_pipeline.core.artefacts import RECORDS, Artefacts
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import ArtefactError, translate_memory_errors
+from rlhf_pipeline.core.records import Record
+from rlhf_pipeline.improve.loop_settings import LoopSettings, record_version
 from rlhf_pipeline.store import Store
 
 # on each run: version of the loop settings that it began with

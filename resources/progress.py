@@ -5,7 +5,7 @@ from time import monotonic
 
 import dagster as dg
 
-from rlhf_pipeline.protocols import Progress
+from rlhf_pipeline.core.protocols import Progress
 
 SECONDS_BETWEEN_LINES = 10.0
 

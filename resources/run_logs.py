@@ -5,8 +5,8 @@ import logging
 import dagster as dg
 from dagster import _loggers  # the public API has no name for the logger of a run without its own
 
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.telemetry.logs import build_handler
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.watch.telemetry.logs import build_handler
 
 FIELDS = {
     "log_level": dg.Field(str, is_required=False, default_value="DEBUG"),

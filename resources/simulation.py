@@ -5,8 +5,8 @@ from datetime import UTC, date, datetime, time
 
 import pandas as pd
 
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.records import NewVote
 from rlhf_pipeline.simulation import DEMO_SCENARIO, AnnotatorPool, cast_votes, judge_rubric
 
 SEED = 7

@@ -2,9 +2,9 @@
 
 from functools import lru_cache
 
-from rlhf_pipeline.config import Settings
+from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.telemetry.tracing import find_call_observer
+from rlhf_pipeline.watch.telemetry.tracing import find_call_observer
 
 
 @lru_cache(maxsize=4)

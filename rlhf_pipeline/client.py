@@ -17,16 +17,16 @@ from urllib.parse import quote
 import httpx
 from pydantic import BaseModel, ValidationError
 
-from rlhf_pipeline.api_types.base import Answer, Page, ProblemDocument
-from rlhf_pipeline.api_types.filters import (
+from rlhf_pipeline.core.api_types.base import Answer, Page, ProblemDocument
+from rlhf_pipeline.core.api_types.filters import (
     AlertFilter,
     ComparisonFilter,
     Filter,
     PointFilter,
     VoteFilter,
 )
-from rlhf_pipeline.api_types.production import ProductionFigure, StoredFigures
-from rlhf_pipeline.api_types.project import (
+from rlhf_pipeline.core.api_types.production import ProductionFigure, StoredFigures
+from rlhf_pipeline.core.api_types.project import (
     ComparisonOut,
     DecisionOut,
     Me,
@@ -36,7 +36,7 @@ from rlhf_pipeline.api_types.project import (
     Predictions,
     Withdrawn,
 )
-from rlhf_pipeline.api_types.votes import (
+from rlhf_pipeline.core.api_types.votes import (
     BatchResult,
     BatchResults,
     Extended,
@@ -44,7 +44,7 @@ from rlhf_pipeline.api_types.votes import (
     Statistics,
     VoteReceipt,
 )
-from rlhf_pipeline.errors import (
+from rlhf_pipeline.core.errors import (
     ApiError,
     ConfigurationError,
     ConflictingRequest,
@@ -54,8 +54,8 @@ from rlhf_pipeline.errors import (
     ServerUnavailable,
     TooManyRequests,
 )
-from rlhf_pipeline.monitoring import Alert, MetricPoint
-from rlhf_pipeline.records import Choice, Feedback, ListedVote, NewFeedback, User
+from rlhf_pipeline.core.monitoring import Alert, MetricPoint
+from rlhf_pipeline.core.records import Choice, Feedback, ListedVote, NewFeedback, User
 
 A = TypeVar("A", bound=BaseModel)
 

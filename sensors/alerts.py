@@ -7,9 +7,18 @@ from datetime import datetime
 
 import dagster as dg
 
-from rlhf_pipeline.alerts.incidents import Step
-from rlhf_pipeline.alerts.readings import Reading
-from rlhf_pipeline.alerts.rounds import (
+from rlhf_pipeline.application.sensors.run_facts import (
+    RunFacts,
+    count_failed_checks,
+    measure_freshness,
+    measure_sensors,
+)
+from rlhf_pipeline.application.sensors.runs import now_of, store_of
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.watch.alerts.incidents import Step
+from rlhf_pipeline.watch.alerts.readings import Reading
+from rlhf_pipeline.watch.alerts.rounds import (
     TICK,
     advance_alerts,
     gather_readings,
@@ -17,17 +26,8 @@ from rlhf_pipeline.alerts.rounds import (
     record_tick,
     send_messages,
 )
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.metrics import measure_project
-from rlhf_pipeline.store import Store
-from rlhf_pipeline.telemetry.logs import SecretFilter
-from sensors.run_facts import (
-    RunFacts,
-    count_failed_checks,
-    measure_freshness,
-    measure_sensors,
-)
-from sensors.runs import now_of, store_of
+from rlhf_pipeline.watch.metrics import measure_project
+from rlhf_pipeline.watch.telemetry.logs import SecretFilter
 
 
 def alerts_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.SensorDefinition:

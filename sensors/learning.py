@@ -2,9 +2,14 @@
 
 import dagster as dg
 
-from jobs.feedback import learning
-from rlhf_pipeline.learning import RETRY_AFTER_PAIRS, find_reason_to_wait, plan_next_fit
-from sensors.runs import SensorTick, drop_started, loop_sensor, skip_during_replay
+from rlhf_pipeline.application.jobs.feedback import learning
+from rlhf_pipeline.application.sensors.runs import (
+    SensorTick,
+    drop_started,
+    loop_sensor,
+    skip_during_replay,
+)
+from rlhf_pipeline.learn.learning import RETRY_AFTER_PAIRS, find_reason_to_wait, plan_next_fit
 
 
 @loop_sensor("learning", learning)

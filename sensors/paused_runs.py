@@ -11,13 +11,11 @@ from datetime import UTC, datetime
 
 import dagster as dg
 
-from assets.partitions import DAYS
-from jobs.collection import collection
-from jobs.feedback import feedback, learning
-from jobs.loop import RETRIED
-from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.generation_reports import RunRow
-from sensors.runs import (
+from rlhf_pipeline.application.assets.partitions import DAYS
+from rlhf_pipeline.application.jobs.collection import collection
+from rlhf_pipeline.application.jobs.feedback import feedback, learning
+from rlhf_pipeline.application.jobs.loop import RETRIED
+from rlhf_pipeline.application.sensors.runs import (
     PARTITION_TAG,
     RANGE_END_TAG,
     RANGE_START_TAG,
@@ -28,6 +26,8 @@ from sensors.runs import (
     loop_sensor,
     request_again,
 )
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.generation_reports import RunRow
 
 REASON_TAG = "dagster/failure_reason"  # Dagster's public API has no name for it
 COMPLETIONS = dg.AssetKey("completions")

@@ -18,18 +18,12 @@ from typing import Any
 
 import dagster as dg
 
-from assets.partitions import DAYS
-from assets.retraining_decision import decision_event
-from jobs.feedback import feedback, learning, learning_config
-from jobs.loop import ENDED_STATUSES, RETRIES_TAG
-from jobs.retraining import recalibration, recalibration_config
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.learning import find_reason_to_wait, is_uncalibrated, plan_next_fit
-from rlhf_pipeline.loop_settings import LoopSettings
-from rlhf_pipeline.records import Promotion, TriggerDecision
-from rlhf_pipeline.retraining.triggers import decide
-from rlhf_pipeline.store import Store
-from sensors.runs import (
+from rlhf_pipeline.application.assets.partitions import DAYS
+from rlhf_pipeline.application.assets.retraining_decision import decision_event
+from rlhf_pipeline.application.jobs.feedback import feedback, learning, learning_config
+from rlhf_pipeline.application.jobs.loop import ENDED_STATUSES, RETRIES_TAG
+from rlhf_pipeline.application.jobs.retraining import recalibration, recalibration_config
+from rlhf_pipeline.application.sensors.runs import (
     RANGE_PROJECT_TAG,
     STEP_TAG,
     UP_TO_SEQ_TAG,
@@ -41,6 +35,12 @@ from sensors.runs import (
     loop_sensor,
     status_of,
 )
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.records import Promotion, TriggerDecision
+from rlhf_pipeline.improve.loop_settings import LoopSettings
+from rlhf_pipeline.improve.retraining.triggers import decide
+from rlhf_pipeline.learn.learning import find_reason_to_wait, is_uncalibrated, plan_next_fit
+from rlhf_pipeline.store import Store
 
 MAX_ATTEMPTS = 3
 TOO_LITTLE_DATA = {"NotEnoughData", "NotEnoughVotes"}

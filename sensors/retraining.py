@@ -1,10 +1,10 @@
 """The retraining sensor: drift and calibration events become one decision, a fire decision becomes
 one run.
 
-What fires is decided by `rlhf_pipeline.retraining.triggers.decide`, in one transaction of the
-store. Every tick requests the pending fire decisions under a run key of decision and attempt, and a
-decision counts as submitted only once its run exists. So a change gives one retraining: none is
-lost between decision and submission, none doubled by a repeated tick, a cursor reset or a second
+What fires is decided by `rlhf_pipeline.improve.retraining.triggers.decide`, in one transaction of
+the store. Every tick requests the pending fire decisions under a run key of decision and attempt,
+and a decision counts as submitted only once its run exists. So a change gives one retraining: none
+is lost between decision and submission, none doubled by a repeated tick, a cursor reset or a second
 daemon.
 """
 
@@ -15,23 +15,22 @@ from typing import Any
 
 import dagster as dg
 
-from assets.retraining_decision import ATTEMPT_TAG, DECISION_TAG, decision_event, describe
-from jobs.feedback import learning_config
-from jobs.loop import ENDED_STATUSES
-from jobs.retraining import (
+from rlhf_pipeline.application.assets.retraining_decision import (
+    ATTEMPT_TAG,
+    DECISION_TAG,
+    decision_event,
+    describe,
+)
+from rlhf_pipeline.application.jobs.feedback import learning_config
+from rlhf_pipeline.application.jobs.loop import ENDED_STATUSES
+from rlhf_pipeline.application.jobs.retraining import (
     policy_training,
     recalibration,
     recalibration_config,
     recomputation,
     retraining,
 )
-from rlhf_pipeline.alerts.rounds import report_changes
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.records import TriggerDecision
-from rlhf_pipeline.retraining.triggers import RECOMPUTING_REMEDIES, decide
-from rlhf_pipeline.store import Store
-from sensors.runs import (
+from rlhf_pipeline.application.sensors.runs import (
     RANGE_END_TAG,
     RANGE_START_TAG,
     RUN_KEY_TAG,
@@ -43,6 +42,12 @@ from sensors.runs import (
     skip_during_replay,
     status_of,
 )
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.records import TriggerDecision
+from rlhf_pipeline.improve.retraining.triggers import RECOMPUTING_REMEDIES, decide
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.watch.alerts.rounds import report_changes
 
 
 @loop_sensor("retraining", retraining, recalibration, recomputation, policy_training, is_quick=True)

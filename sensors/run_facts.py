@@ -8,9 +8,9 @@ from typing import Any
 
 import dagster as dg
 
-from rlhf_pipeline.alerts.readings import Reading
-from rlhf_pipeline.monitoring import MetricPoint
-from sensors.runs import describe_failure
+from rlhf_pipeline.application.sensors.runs import describe_failure
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.watch.alerts.readings import Reading
 
 ENDED = [dg.DagsterRunStatus.SUCCESS, dg.DagsterRunStatus.FAILURE]
 DAILY_ASSETS = ("comparisons", "drift_report")  # made every day, with or without votes

@@ -12,10 +12,10 @@ from typing import Any, TypeVar, cast
 
 import dagster as dg
 
-from jobs.loop import open_store, read_loop
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.loop_settings import LoopSettings
-from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.application.jobs.loop import open_store, read_loop
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.records import utc_now
+from rlhf_pipeline.improve.loop_settings import LoopSettings
 from rlhf_pipeline.store import Store
 
 Resource = TypeVar("Resource")

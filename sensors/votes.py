@@ -7,11 +7,9 @@ from typing import Any
 
 import dagster as dg
 
-from assets.partitions import DAYS
-from jobs.feedback import feedback
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.store import Store, TouchedDay
-from sensors.runs import (
+from rlhf_pipeline.application.assets.partitions import DAYS
+from rlhf_pipeline.application.jobs.feedback import feedback
+from rlhf_pipeline.application.sensors.runs import (
     PARTITION_TAG,
     RANGE_END_TAG,
     RANGE_PROJECT_TAG,
@@ -22,6 +20,8 @@ from sensors.runs import (
     loop_sensor,
     started_keys,
 )
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.store import Store, TouchedDay
 
 # By day, votes whose feedback was not requested yet: `n` of them, the last one's `seq`, when it
 # was received (`last`). Part of the sensor's cursor.

@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.intervals import interval_of_ratio, interval_of_share
-from rlhf_pipeline.records import DayClusters, Interval, PromptCluster
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.intervals import interval_of_ratio, interval_of_share
+from rlhf_pipeline.core.records import DayClusters, Interval, PromptCluster
 
 
 def failing_cluster(cluster_id: str, comparison_ids: Sequence[str]) -> PromptCluster:

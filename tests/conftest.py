@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.config import collect_garbage_rarely
+from rlhf_pipeline.core.config import collect_garbage_rarely
 from tests.once import migrated  # noqa: F401 (fixture)
 from tests.postgres import (  # noqa: F401 (fixtures)
     migrated_postgres,

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 
-from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.core.records import NewVote
 from rlhf_pipeline.store import Store
 
 

@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.frames import COMPARISONS, check_frame
-from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.frames import COMPARISONS, check_frame
+from rlhf_pipeline.core.records import NewVote
 from rlhf_pipeline.store import Store
 
 DAY = "2026-01-02"

@@ -11,7 +11,8 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from rlhf_pipeline.completions import (
+from rlhf_pipeline.core.protocols import WorkLedger
+from rlhf_pipeline.generate.completions import (
     CallParams,
     CompletionParams,
     CompletionRequest,
@@ -19,8 +20,7 @@ from rlhf_pipeline.completions import (
     HostedBackend,
     generate,
 )
-from rlhf_pipeline.completions.results import complete_requests
-from rlhf_pipeline.protocols import WorkLedger
+from rlhf_pipeline.generate.completions.results import complete_requests
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
 

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.evaluation import GateParams, decide_promotion
-from rlhf_pipeline.frames import RETRAINING_SET, check_frame
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.frames import RETRAINING_SET, check_frame
+from rlhf_pipeline.core.records import (
     DimensionComparison,
     DimensionHead,
     Evaluation,
@@ -18,6 +17,7 @@ from rlhf_pipeline.records import (
     ModelVersion,
     Promotion,
 )
+from rlhf_pipeline.improve.evaluation import GateParams, decide_promotion
 from rlhf_pipeline.store import Store
 
 N_PROMPTS = 30

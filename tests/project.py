@@ -18,12 +18,12 @@ import pytest
 from pydantic import BaseModel, SecretStr
 
 from examples.embedded_policy import CorpusParams, PretrainingParams, pretrain
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import initialise
-from rlhf_pipeline.config import ENV_PREFIX, Settings, silence_telemetry
-from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.config import ENV_PREFIX, Settings, silence_telemetry
+from rlhf_pipeline.core.records import utc_now
+from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 from tests.once import build_once
@@ -60,7 +60,7 @@ silence_telemetry()
 # Models this small gain nothing from a second thread, and lose seconds where two wait for one core.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
-from definitions import definitions_for  # noqa: E402
+from rlhf_pipeline.application.definitions import definitions_for  # noqa: E402
 
 
 def op_config(**by_asset: Mapping[str, Any]) -> dict[str, Any]:
@@ -173,8 +173,8 @@ class Project:
         config: Mapping[str, Any] | None = None,
     ) -> dg.ExecuteInProcessResult:
         """Only these stages, as a person would in the UI."""
-        from assets import STAGES
-        from resources import resources_for
+        from rlhf_pipeline.application.assets import STAGES
+        from rlhf_pipeline.application.resources import resources_for
 
         range_tags = {RANGE_START: day, RANGE_END: until} if day and until else {}
         result = dg.materialize(
@@ -316,7 +316,7 @@ def make_project(
 
 
 def settings_of(home: Path, policy: Path, **settings: Any) -> Settings:
-    from assets.partitions import DAYS
+    from rlhf_pipeline.application.assets.partitions import DAYS
 
     first = date.fromisoformat(DAYS.get_first_partition_key() or "")
     values: dict[str, Any] = {

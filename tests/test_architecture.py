@@ -15,21 +15,20 @@ from pathlib import Path
 
 from sqlalchemy import Table
 
-from rlhf_pipeline import frames
-from rlhf_pipeline.datasets import preference
-from rlhf_pipeline.frames import FrameSchema
-from rlhf_pipeline.records import Vote
+from rlhf_pipeline.core import frames
+from rlhf_pipeline.core.frames import FrameSchema
+from rlhf_pipeline.core.records import Vote
+from rlhf_pipeline.feedback.datasets import preference
 from rlhf_pipeline.store import schema
 
 ROOT = Path(__file__).parent.parent
 LIBRARY = ROOT / "rlhf_pipeline"
 APPLICATION = ("assets", "resources", "jobs", "sensors", "driver")
 
-FOUNDATION = [
+# Modules of core: each imports only earlier ones.
+CORE = [
     "records",
     "monitoring",  # records of metric points and alerts, for store, web and client
-    "permissions",
-    "api_types",  # the records of the REST API, shared by web and client
     "errors",
     "files",
     "terminal",
@@ -44,128 +43,77 @@ FOUNDATION = [
     "plugins",
     "alert_targets",
     "config",
+    "api_types",  # the records of the REST API, shared by store, web and client
     "web_servers",  # where a home's pages are, for commands and messages
     "secret_files",  # keys and passwords: backends and alerts use them, log lines hide them
     "metric_catalogue",  # unit and meaning of every metric, for alerts, telemetry and web
-]  # each imports only earlier ones
-STAGES = [
-    "prompts",
-    "policy",
-    "completions",
-    "comparisons",
-    "votes",
-    "reward_model",
-    "calibration",
-    "reflection",
-    "drift",
-    "evaluation",
-    "retraining",
+    # a file is put, got and listed in one place, whether below a folder or an fsspec URL
+    "object_stores",
+    "artefacts",  # paths of frames and records, needed by the IO manager and the command line
+    "expectations",
 ]
-BESIDE = {"registry", "expectations"}  # foundation and stages
-# artefacts: paths of frames and records, needed by the IO manager and the command line alike.
-# object_stores: a file is put, got and listed in one place, whether below a folder or an fsspec
-# URL; remote drivers' errors end there. champions: the one place where store, registry and stages
-# meet, so that assets, cli and web serve the same champion.
+# The order of the code is the order of the loop.
+STAGES = ["generate", "feedback", "learn", "watch", "improve"]
+# The order inside a stage's room, where it has one.
+INSIDE: dict[str, list[str]] = {
+    "core": CORE,
+    "generate": ["prompts", "policy", "completions", "comparisons"],
+    "feedback": ["votes", "datasets"],
+    "learn": ["reward_model", "calibration", "champions", "learning"],
+    "watch": ["reflection", "drift", "metrics", "telemetry", "alerts"],
+    "improve": ["evaluation", "retraining", "loop_settings", "evaluation_sets"],
+    "simulation": ["laboratory"],
+}
 ALLOWED: dict[str, set[str]] = {
-    **{name: set(FOUNDATION[:i]) for i, name in enumerate(FOUNDATION)},
-    **{name: {*FOUNDATION, *STAGES[:i]} for i, name in enumerate(STAGES)},
-    **{name: {*FOUNDATION, *STAGES} for name in BESIDE},
-    "simulation": {*FOUNDATION, *STAGES},
-    # worlds of known truth beside what the library claims of them; its pages are plain rows
-    "laboratory": {*FOUNDATION, *STAGES, "simulation", "reports"},
-    # what plug-in authors run against their classes; the library never imports it
-    "testing": {*FOUNDATION, *STAGES, "datasets"},
-    # pictures and pages of what stages return; they read no storage
-    "reports": {*FOUNDATION, *STAGES},
-    "object_stores": set(FOUNDATION),
-    "artefacts": {*FOUNDATION, "object_stores"},
-    # files of comparisons, votes and prompts; the store is handed in
-    "datasets": {*FOUNDATION, *STAGES},
-    "store": set(FOUNDATION),
-    "champions": {*FOUNDATION, *STAGES, *BESIDE, "store"},
-    # when to learn and what the assets and `rlhf reward` both do
-    "learning": {*FOUNDATION, *STAGES, "registry", "store", "champions"},
-    # metric points of the project and of what stages return; assets, sensors and web store them
-    "metrics": {*FOUNDATION, *STAGES, "reports", "store"},
-    # which alerts are open, by the project's figures and the rules in rlhf.yaml, and how their
-    # messages leave; they hide the secrets that log lines hide
-    "alerts": {*FOUNDATION, *STAGES, "metrics", "store", "loop_settings", "telemetry"},
-    # spans and Prometheus samples; off unless configured
-    "telemetry": set(FOUNDATION),
-    # the prompts on which policies are compared, frozen in the store
-    "evaluation_sets": {*FOUNDATION, *STAGES, "store", "loop_settings"},
-    # the parameters of every stage, as rlhf.yaml sets them
-    "loop_settings": {*FOUNDATION, *STAGES, "learning", "store", "alerts"},
-    # what Dagster's daemon imports: whether the process of a run still beats
-    "run_launcher": {*FOUNDATION, "retraining", "store"},
-    # schedules and sensors, and settings with their sources, for pages and commands
-    "automations": {*FOUNDATION, "store", "loop_settings"},
-    "effective_settings": {*FOUNDATION, "loop_settings", "telemetry"},
+    "core": set(),
+    **{room: {"core", *STAGES[:i]} for i, room in enumerate(STAGES)},
+    "store": {"core"},
+    "registry": {"core"},
     # somebody else's program installs it: it speaks HTTP, and knows no store
-    "client": set(FOUNDATION),
-    "web": {
-        *FOUNDATION,
-        *STAGES,
-        *BESIDE,
-        "reports",
-        "object_stores",
-        "artefacts",
-        "datasets",
-        "store",
-        "champions",
-        "metrics",
-        "alerts",
-        "telemetry",
-        "loop_settings",
-        "automations",
-        "effective_settings",
-    },
-    # It serves the web app, and the terminal votes by the page's own checks. `check` reads
-    # files wherever they lie.
-    "cli": {
-        *FOUNDATION,
-        *STAGES,
-        *BESIDE,
-        "simulation",
-        "laboratory",
-        "reports",
-        "object_stores",
-        "artefacts",
-        "datasets",
-        "store",
-        "champions",
-        "learning",
-        "loop_settings",
-        "web",
-        "metrics",
-        "alerts",
-        "telemetry",
-        "effective_settings",
-    },
+    "client": {"core"},
+    # pictures and pages of what stages return; they read no storage
+    "reports": {"core", *STAGES},
+    # worlds of known truth, the laboratory, and what plug-in authors run against their classes
+    "simulation": {"core", *STAGES, "reports"},
+    "web": {"core", *STAGES, "store", "registry", "reports"},
+    # it serves the web app, and the terminal votes by the page's own checks
+    "cli": {"core", *STAGES, "store", "registry", "reports", "simulation", "web"},
+}
+# Where an arrow still runs up. Store and registry are handed in; these name their classes.
+EXCEPTIONS: dict[str, set[str]] = {
+    # the one place where store, registry and models meet, so that assets, cli and web serve the
+    # same champion
+    "learn.champions": {"store", "registry", "watch.drift", "improve.retraining"},
+    "learn.learning": {"store", "registry", "watch.drift", "improve"},
+    "watch.alerts": {"store", "improve.retraining", "improve.loop_settings"},
+    "watch.metrics": {"store", "reports.policy"},
+    "improve.loop_settings": {"store"},
+    "improve.evaluation_sets": {"store"},
+    "registry.openings": {"feedback.votes"},
 }
 
 OWNERS: dict[str, tuple[str, ...]] = {
-    "dagster": ("run_launcher.py",),
+    "dagster": (),
     "sqlalchemy": ("store/", "registry/faults.py"),  # MLflow lets its errors through
     "psycopg2": ("store/",),
     "alembic": ("store/",),
     "mlflow": ("registry",),
-    "evidently": ("calibration/evidently_report.py", "drift/report.py"),
-    "frouros": ("drift/",),
-    "great_expectations": ("expectations.py",),
+    "evidently": ("learn/calibration/evidently_report.py", "watch/drift/report.py"),
+    "frouros": ("watch/drift/",),
+    "great_expectations": ("core/expectations.py",),
     "fastapi": ("web/",),
     "starlette": ("web/",),
     "uvicorn": ("web/",),
-    "jinja2": ("web/", "reports/", "prompts/"),
+    "jinja2": ("web/", "reports/", "generate/prompts/"),
     "matplotlib": ("reports/",),
     "argon2": ("web/",),
     "itsdangerous": ("web/",),
     # the address of a webhook is checked before it is connected to
-    "httpx": ("client.py", "alerts/channels.py"),
-    "apprise": ("alerts/channels.py",),
-    "standardwebhooks": ("alerts/channels.py",),
-    "prometheus_client": ("telemetry/prometheus.py",),
-    "opentelemetry": ("telemetry/otlp.py",),
+    "httpx": ("client.py", "watch/alerts/channels.py"),
+    "apprise": ("watch/alerts/channels.py",),
+    "standardwebhooks": ("watch/alerts/channels.py",),
+    "prometheus_client": ("watch/telemetry/prometheus.py",),
+    "opentelemetry": ("watch/telemetry/otlp.py",),
 }
 HEAVY = {
     "torch",
@@ -183,11 +131,11 @@ HEAVY = {
 # The application's arrows: driver -> definitions -> sensors -> jobs -> assets -> library; assets
 # and resources meet only in definitions.
 APPLICATION_ALLOWED: dict[str, set[str]] = {
-    "assets": {"assets", "rlhf_pipeline"},
-    "resources": {"resources", "rlhf_pipeline"},
-    "jobs": {"jobs", "assets", "rlhf_pipeline"},
-    "sensors": {"sensors", "jobs", "assets", "rlhf_pipeline"},
-    "driver": {"driver", "definitions", "sensors", "jobs", "assets", "rlhf_pipeline"},
+    "assets": {"assets"},
+    "resources": {"resources"},
+    "jobs": {"jobs", "assets"},
+    "sensors": {"sensors", "jobs", "assets"},
+    "driver": {"driver", "definitions", "sensors", "jobs", "assets"},
 }
 
 
@@ -213,30 +161,58 @@ def _imports(path: Path, tree: ast.Module, top_only: bool) -> Iterator[str]:
 
 
 def library_files() -> list[Path]:
-    return sorted(p for p in LIBRARY.rglob("*.py") if p != LIBRARY / "__init__.py")
+    """Without the application, to whose sources `rlhf_pipeline/application` links."""
+    files = sorted(LIBRARY.rglob("*.py"))
+    return [path for path in files if path.parent not in (LIBRARY, LIBRARY / "application")] + [
+        LIBRARY / "client.py"
+    ]
 
 
-def room(path: Path) -> str:
-    return path.relative_to(LIBRARY).parts[0].removesuffix(".py")
+def place(path: Path) -> list[str]:
+    """Room and module or folder in it."""
+    return list(path.relative_to(LIBRARY).with_suffix("").parts)
 
 
 def application_files() -> list[Path]:
     return [path for folder in APPLICATION for path in sorted((ROOT / folder).rglob("*.py"))]
 
 
-def test_modules_import_only_earlier_packages() -> None:
-    unknown = {room(path) for path in library_files()} - set(ALLOWED)
+def test_rooms_import_only_earlier_ones() -> None:
+    unknown = {place(path)[0] for path in library_files()} - set(ALLOWED)
     assert not unknown, f"{sorted(unknown)} are new: say in this file what they may import"
     offenders = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in library_files()
         for name in imports(path)
-        if (parts := name.split("."))[0] == "rlhf_pipeline"
-        and len(parts) > 1
-        and parts[1] in ALLOWED
-        and parts[1] not in {room(path), *ALLOWED[room(path)]}
+        if name.startswith("rlhf_pipeline.") and not _may_import(place(path), name.split(".")[1:])
     ]
     assert offenders == []
+
+
+def _may_import(importer: list[str], imported: list[str]) -> bool:
+    room, target = importer[0], imported[0]
+    if target == "__version__" or target in ALLOWED[room]:
+        return True
+    if target == room:
+        order = INSIDE.get(room, [])
+        inner, other = importer[1], imported[1] if len(imported) > 1 else ""
+        if inner not in order or other not in order:
+            return True
+        return order.index(other) <= order.index(inner)
+    excepted = EXCEPTIONS.get(".".join(importer[:2]), set())
+    return any(".".join(imported).startswith(name) for name in excepted)
+
+
+def test_application_is_reached_by_one_module() -> None:
+    """Its commands start runs; `import_module` hides this one arrow up from the rules above."""
+    finders = {
+        path.relative_to(ROOT).as_posix()
+        for path in library_files()
+        if re.search(
+            r"import_module\(\s*[rf]?\"rlhf_pipeline\.application", path.read_text("utf-8")
+        )
+    }
+    assert finders == {"rlhf_pipeline/cli/application.py"}
 
 
 def test_each_library_is_imported_by_its_owner_alone() -> None:
@@ -262,13 +238,17 @@ def test_heavy_libraries_are_imported_inside_functions() -> None:
 
 
 def test_application_folders_import_one_way() -> None:
-    own = {*APPLICATION, "definitions", "rlhf_pipeline"}
+    own = {*APPLICATION, "definitions"}
     offenders = [
         f"{path.relative_to(ROOT)} imports {name}"
         for path in application_files()
         for name in imports(path)
-        if (top := name.split(".")[0]) in own
-        and top not in APPLICATION_ALLOWED[path.relative_to(ROOT).parts[0]]
+        if name.split(".")[0] in own
+        or (
+            name.startswith("rlhf_pipeline.application.")
+            and (folder := name.split(".")[2]) in own
+            and folder not in APPLICATION_ALLOWED[path.relative_to(ROOT).parts[0]]
+        )
     ]
     assert offenders == []
 
@@ -298,29 +278,16 @@ def test_only_settings_read_the_environment() -> None:
         for node in ast.walk(tree_of(path))
         if isinstance(node, ast.Attribute) and node.attr in {"environ", "getenv"}
     }
-    # The commands hand an environment on to the processes they start and to the application; the
-    # launcher refuses the environment of another home, as the application does.
+    # The commands hand an environment on to the processes they start and to the application.
     assert readers <= {
-        "rlhf_pipeline/config.py",
+        "rlhf_pipeline/core/config.py",
         "rlhf_pipeline/cli/application.py",
         "rlhf_pipeline/cli/dev.py",
-        "rlhf_pipeline/run_launcher.py",
     }
-
-
-def test_one_module_of_the_library_finds_the_application() -> None:
-    """Its commands start runs; `import_module` hides this one arrow up from the rules above."""
-    application = re.compile(rf"import_module\(\s*[rf]?\"({'|'.join(APPLICATION)})\b")
-    finders = {
-        path.relative_to(ROOT).as_posix()
-        for path in library_files()
-        if application.search(path.read_text(encoding="utf-8"))
-    }
-    assert finders == {"rlhf_pipeline/cli/application.py"}
 
 
 def test_the_definitions_load_no_heavy_library_and_no_web_code() -> None:
-    script = "import sys; import definitions; print(*sys.modules)"
+    script = "import sys; import rlhf_pipeline.application.definitions; print(*sys.modules)"
     loaded = subprocess.run(
         [sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split()
@@ -344,7 +311,7 @@ def test_assets_generate_through_the_engine_alone() -> None:
     """A direct call stands in no ledger, is paid for again and knows no budget."""
     files = [
         *sorted((ROOT / "assets").rglob("*.py")),
-        *sorted((LIBRARY / "evaluation").rglob("*.py")),
+        *sorted((LIBRARY / "improve" / "evaluation").rglob("*.py")),
     ]
     calls = [
         (path, node)
@@ -354,7 +321,7 @@ def test_assets_generate_through_the_engine_alone() -> None:
     ]
     direct = [
         f"{path.relative_to(ROOT)}:{node.lineno} calls .{node.func.attr}(); ask "
-        "rlhf_pipeline.completions with a ledger"
+        "rlhf_pipeline.generate.completions with a ledger"
         for path, node in calls
         if isinstance(node.func, ast.Attribute) and node.func.attr in GENERATES
     ]
@@ -376,7 +343,7 @@ def test_no_run_sends_alerts() -> None:
         f"{path.relative_to(ROOT)} imports {name}"
         for path in runs
         for name in imports(path)
-        if name.startswith("rlhf_pipeline.alert")
+        if name.startswith("rlhf_pipeline.watch.alert")
     ]
     assert offenders == []
 
@@ -387,12 +354,15 @@ def test_only_sensors_loop_and_web_app_send_messages() -> None:
     """
     files = [*application_files(), *library_files()]
     senders = {
-        path.relative_to(ROOT).parts[:2][-1] if room == "rlhf_pipeline" else room
+        path.relative_to(ROOT).parts[:3][-1] if room == "rlhf_pipeline" else room
         for path in files
         if (room := path.relative_to(ROOT).parts[0])
         and any(
             name.startswith(
-                ("rlhf_pipeline.alerts.delivery", "rlhf_pipeline.alerts.rounds.send_messages")
+                (
+                    "rlhf_pipeline.watch.alerts.delivery",
+                    "rlhf_pipeline.watch.alerts.rounds.send_messages",
+                )
             )
             for name in imports(path)
         )

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from assets.delivery import StageReport
-from assets.delivery import _build_metadata as metadata_of
+from rlhf_pipeline.application.assets.delivery import StageReport
+from rlhf_pipeline.application.assets.delivery import _build_metadata as metadata_of
 
 ROOT = Path(__file__).parent.parent
 

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from docs import draw_graph, reference
-from rlhf_pipeline.config import DAGSTER_URL, ENV_PREFIX, Settings
-from rlhf_pipeline.drift import DETECTORS
-from rlhf_pipeline.errors import PipelineError
-from rlhf_pipeline.testing import (
+from rlhf_pipeline.core.config import DAGSTER_URL, ENV_PREFIX, Settings
+from rlhf_pipeline.core.errors import PipelineError
+from rlhf_pipeline.simulation.testing import (
     check_backend,
     check_calibrator,
     check_detector,
     check_generator,
 )
+from rlhf_pipeline.watch.drift import DETECTORS
 
 ROOT = Path(__file__).parent.parent
 PAGES = [
@@ -162,7 +162,7 @@ def test_named_paths_exist() -> None:
 
 
 def test_every_error_is_in_the_tree_of_its_module() -> None:
-    errors = import_module("rlhf_pipeline.errors")
+    errors = import_module("rlhf_pipeline.core.errors")
     names = [
         n for n, v in vars(errors).items() if isinstance(v, type) and issubclass(v, PipelineError)
     ]

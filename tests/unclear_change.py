@@ -3,8 +3,8 @@
 from datetime import UTC, date, datetime
 from typing import Any
 
-from rlhf_pipeline.records import Cause, ChangeCauses, DriftEvent, Interval
-from rlhf_pipeline.retraining.triggers import REMEDIES
+from rlhf_pipeline.core.records import Cause, ChangeCauses, DriftEvent, Interval
+from rlhf_pipeline.improve.retraining.triggers import REMEDIES
 
 FOUND: dict[str, dict[str, Any]] = {
     "carelessness": {"annotator_ids": ["bob", "cat"]},

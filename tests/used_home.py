@@ -10,10 +10,9 @@ import pandas as pd
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import initialise
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.drift.reference import COLUMNS, Window
-from rlhf_pipeline.frames import COMPARISONS, check_frame
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.frames import COMPARISONS, check_frame
+from rlhf_pipeline.core.records import (
     CalibrationMetrics,
     CalibrationReport,
     Interval,
@@ -21,6 +20,7 @@ from rlhf_pipeline.records import (
     NewVote,
 )
 from rlhf_pipeline.store import homes
+from rlhf_pipeline.watch.drift.reference import COLUMNS, Window
 
 DAY, NEXT_DAY = "2026-01-01", "2026-01-02"
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

@@ -13,8 +13,8 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command, get_group_from_info
 from typer.models import TyperInfo
 
-from rlhf_pipeline.config import collect_garbage_rarely, share_cores, silence_telemetry
-from rlhf_pipeline.errors import PipelineError, translate_memory_errors
+from rlhf_pipeline.core.config import collect_garbage_rarely, share_cores, silence_telemetry
+from rlhf_pipeline.core.errors import PipelineError, translate_memory_errors
 
 # By name: module and attribute, and the first line of the command's own help.
 COMMANDS = {
@@ -170,7 +170,7 @@ def main() -> None:
             app()
     except PipelineError as error:
         from rlhf_pipeline.cli.tables import echo
-        from rlhf_pipeline.telemetry.logs import log_as_json
+        from rlhf_pipeline.watch.telemetry.logs import log_as_json
 
         told = f"{type(error).__name__}: {error}"
         if not log_as_json(told):

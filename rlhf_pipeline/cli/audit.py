@@ -8,7 +8,7 @@ import typer
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo
-from rlhf_pipeline.files import open_atomically
+from rlhf_pipeline.core.files import open_atomically
 from rlhf_pipeline.store import anchors
 
 LINKS_AT_ONCE = 5_000

@@ -17,10 +17,10 @@ from rlhf_pipeline.cli.check import find_faults
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import initialise, server_databases, write_facts
 from rlhf_pipeline.cli.tables import echo, progress_bar
-from rlhf_pipeline.config import HOME_FACTS, RESTORING, HomeFacts, Settings
-from rlhf_pipeline.errors import ArtefactError, ConfigurationError
-from rlhf_pipeline.files import translate_write_errors, write_atomically
-from rlhf_pipeline.records import Record, utc_now
+from rlhf_pipeline.core.config import HOME_FACTS, RESTORING, HomeFacts, Settings
+from rlhf_pipeline.core.errors import ArtefactError, ConfigurationError
+from rlhf_pipeline.core.files import translate_write_errors, write_atomically
+from rlhf_pipeline.core.records import Record, utc_now
 from rlhf_pipeline.store.database_copy import (
     copy_sqlite,
     dump_postgres,

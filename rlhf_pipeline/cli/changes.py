@@ -7,7 +7,7 @@ import typer
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import AsJson, require_text
 from rlhf_pipeline.cli.tables import echo, show, show_json
-from rlhf_pipeline.records import TasteChange
+from rlhf_pipeline.core.records import TasteChange
 
 app = typer.Typer(
     help="Changes of taste: votes cast before one weigh less in every later fit.",

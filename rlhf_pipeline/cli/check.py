@@ -5,24 +5,24 @@ from datetime import UTC, datetime
 
 import typer
 
-from rlhf_pipeline.artefacts import RECORDS, Artefacts
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import progress_bar, show
-from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
-from rlhf_pipeline.datasets.pseudonyms import SALT_FILE, hash_salt
-from rlhf_pipeline.drift.reference import FOLDER as REFERENCE
-from rlhf_pipeline.drift.reference import Window
-from rlhf_pipeline.errors import PipelineError
-from rlhf_pipeline.frames import SCHEMAS, frame_hash
-from rlhf_pipeline.object_stores import list_names
-from rlhf_pipeline.protocols import Progress, ignore_progress
-from rlhf_pipeline.records import folder_hash
+from rlhf_pipeline.core.artefacts import RECORDS, Artefacts
+from rlhf_pipeline.core.config import HOME_FACTS, HomeFacts, Settings
+from rlhf_pipeline.core.errors import PipelineError
+from rlhf_pipeline.core.frames import SCHEMAS, frame_hash
+from rlhf_pipeline.core.object_stores import list_names
+from rlhf_pipeline.core.protocols import Progress, ignore_progress
+from rlhf_pipeline.core.records import folder_hash
+from rlhf_pipeline.feedback.datasets.pseudonyms import SALT_FILE, hash_salt
 from rlhf_pipeline.store import Store, homes, integrity, migrations
 from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
 from rlhf_pipeline.store.audit import SALT_RECORDED
 from rlhf_pipeline.store.dagster_runs import DagsterRuns
 from rlhf_pipeline.store.database_copy import find_damage, is_sqlite, sqlite_file
 from rlhf_pipeline.store.registered_models import is_readable, list_models, read_champions
+from rlhf_pipeline.watch.drift.reference import FOLDER as REFERENCE
+from rlhf_pipeline.watch.drift.reference import Window
 
 # the checks, each under the name of what it looks at
 Check = tuple[str, Callable[[], Sequence[str]]]

@@ -8,7 +8,7 @@ import typer
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.core.errors import ConfigurationError
 
 ACTOR = "rlhf comparisons"
 

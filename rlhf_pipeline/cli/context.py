@@ -7,16 +7,16 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.store import Store, homes
-from rlhf_pipeline.telemetry.logs import configure_logs
-from rlhf_pipeline.telemetry.tracing import find_call_observer
+from rlhf_pipeline.watch.telemetry.logs import configure_logs
+from rlhf_pipeline.watch.telemetry.tracing import find_call_observer
 
 if TYPE_CHECKING:  # a command that needs only the store does without pandas and models
-    from rlhf_pipeline.artefacts import Artefacts
-    from rlhf_pipeline.champions import Champions
-    from rlhf_pipeline.records import ModelVersion
+    from rlhf_pipeline.core.artefacts import Artefacts
+    from rlhf_pipeline.core.records import ModelVersion
+    from rlhf_pipeline.learn.champions import Champions
     from rlhf_pipeline.registry import Registry
 
 
@@ -72,8 +72,8 @@ class Workspace:
 
     @cached_property
     def champions(self) -> Champions:
-        from rlhf_pipeline.champions import Champions
-        from rlhf_pipeline.champions.champions import register_first_policy
+        from rlhf_pipeline.learn.champions import Champions
+        from rlhf_pipeline.learn.champions.champions import register_first_policy
 
         def first_policy(champions: Champions) -> ModelVersion:
             return register_first_policy(champions, self.settings)
@@ -90,7 +90,7 @@ class Workspace:
 
     @cached_property
     def files(self) -> Artefacts:
-        from rlhf_pipeline.artefacts import Artefacts
+        from rlhf_pipeline.core.artefacts import Artefacts
 
         return Artefacts(self.settings.frames)
 
@@ -102,14 +102,8 @@ class Workspace:
             )
 
 
-def checkout() -> Path:
-    """The folder with definitions.py: the working directory, or the checkout this package was
-    installed from.
+def application_file(name: str) -> Path:
+    """A file of the Dagster application that ships with this package: `workspace.yaml`, or the
+    template of `dagster.yaml`.
     """
-    for folder in (Path.cwd(), Path(__file__).resolve().parents[2]):
-        if (folder / "definitions.py").exists() and (folder / "workspace.yaml").exists():
-            return folder
-    raise ConfigurationError(
-        "The Dagster application (definitions.py, workspace.yaml) is not here. Run this inside a "
-        "checkout of the repository."
-    )
+    return Path(__file__).parents[1] / "application" / name

@@ -7,9 +7,9 @@ import typer
 from rlhf_pipeline.cli.application import load_driver
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import initialise, prepare
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.files import write_atomically
-from rlhf_pipeline.records import AnnotatorKind
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.files import write_atomically
+from rlhf_pipeline.core.records import AnnotatorKind
 from rlhf_pipeline.store import Store
 
 

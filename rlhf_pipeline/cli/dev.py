@@ -8,12 +8,12 @@ from urllib.parse import urlsplit
 
 import typer
 
-from rlhf_pipeline.cli.context import Workspace, checkout
+from rlhf_pipeline.cli.context import Workspace, application_file
 from rlhf_pipeline.cli.init import initialise
 from rlhf_pipeline.cli.serve import find_free_port
 from rlhf_pipeline.cli.supervisor import supervise
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.registry import web_server_command
 
 HOST = "127.0.0.1"
@@ -30,7 +30,7 @@ def dev(
     Dagster and MLflow listen where RLHF_DAGSTER_UI and RLHF_MLFLOW_UI say, so that the links in
     runs of any command lead to them.
     """
-    from rlhf_pipeline.loop_settings import LoopSettings  # imports every stage
+    from rlhf_pipeline.improve.loop_settings import LoopSettings  # imports every stage
     from rlhf_pipeline.web.auth import create_first_admin
 
     workspace = Workspace.from_environment(initialising=True)
@@ -65,7 +65,7 @@ def dev(
             mlflow_command,
             [
                 *(str(binaries / "dagster"), "dev", "-h", HOST, "-p", str(dagster_port)),
-                *("-w", str(checkout() / "workspace.yaml")),
+                *("-w", str(application_file("workspace.yaml"))),
                 # ticks would scroll the addresses and the login link away
                 *("--log-level", settings.log_level or "warning"),
                 *(("--log-format", "json") if settings.log_format == "json" else ()),

@@ -11,7 +11,7 @@ import typer
 from rlhf_pipeline.cli.exports import explain_missing_report, open_workspace
 from rlhf_pipeline.cli.parameters import DayRange, FirstDay, LastDay
 from rlhf_pipeline.cli.tables import echo, show, show_json
-from rlhf_pipeline.records import DayClusters, DriftEvent, Interval, TriggerDecision, Verdict
+from rlhf_pipeline.core.records import DayClusters, DriftEvent, Interval, TriggerDecision, Verdict
 
 app = typer.Typer(
     help="Drift reports and clusters of errors in the terminal.", no_args_is_help=True

@@ -9,21 +9,21 @@ from typing import Annotated, Any
 import pandas as pd
 import typer
 
-from rlhf_pipeline import calibration
-from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import build_records, echo
 from rlhf_pipeline.cli.training_files import write_lines
-from rlhf_pipeline.config import HomeFacts
-from rlhf_pipeline.datasets.argilla import RECORD_ROWS, record_rows
-from rlhf_pipeline.datasets.formats import format_for
-from rlhf_pipeline.datasets.preference import KINDS, comparison_rows, tuple_rows, vote_rows
-from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
-from rlhf_pipeline.files import open_atomically, write_atomically
-from rlhf_pipeline.frames import EXPORTED_VOTES
-from rlhf_pipeline.reflection import reflection_rows
-from rlhf_pipeline.votes.counting import standing
-from rlhf_pipeline.votes.preference_pairs import training_rows
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.config import HomeFacts
+from rlhf_pipeline.core.errors import ConfigurationError, NotEnoughData
+from rlhf_pipeline.core.files import open_atomically, write_atomically
+from rlhf_pipeline.core.frames import EXPORTED_VOTES
+from rlhf_pipeline.feedback.datasets.argilla import RECORD_ROWS, record_rows
+from rlhf_pipeline.feedback.datasets.formats import format_for
+from rlhf_pipeline.feedback.datasets.preference import KINDS, comparison_rows, tuple_rows, vote_rows
+from rlhf_pipeline.feedback.votes.counting import standing
+from rlhf_pipeline.feedback.votes.preference_pairs import training_rows
+from rlhf_pipeline.learn import calibration
+from rlhf_pipeline.watch.reflection import reflection_rows
 
 app = typer.Typer(
     help="Write comparisons, votes and the loop's logs as files.", no_args_is_help=True

@@ -11,17 +11,17 @@ import typer
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import Changes
 from rlhf_pipeline.cli.tables import build_records, echo, progress_bar, show
-from rlhf_pipeline.completions import CallParams, CompletionParams, Generation, RequestedBy
-from rlhf_pipeline.completions import generate as complete
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.datasets.formats.csv import protect_cell
-from rlhf_pipeline.errors import PromptError
-from rlhf_pipeline.files import open_atomically, write_atomically
-from rlhf_pipeline.parameters import parse_parameters
-from rlhf_pipeline.prompts import Report
-from rlhf_pipeline.prompts.base import to_frame
-from rlhf_pipeline.prompts.dataset import read_drafts
-from rlhf_pipeline.prompts.rows import read_rows
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import PromptError
+from rlhf_pipeline.core.files import open_atomically, write_atomically
+from rlhf_pipeline.core.parameters import parse_parameters
+from rlhf_pipeline.feedback.datasets.formats.csv import protect_cell
+from rlhf_pipeline.generate.completions import CallParams, CompletionParams, Generation, RequestedBy
+from rlhf_pipeline.generate.completions import generate as complete
+from rlhf_pipeline.generate.prompts import Report
+from rlhf_pipeline.generate.prompts.base import to_frame
+from rlhf_pipeline.generate.prompts.dataset import read_drafts
+from rlhf_pipeline.generate.prompts.rows import read_rows
 
 ASSET = "rlhf generate"
 # a file's prompts belong to no day, so that the same command tomorrow repeats no call

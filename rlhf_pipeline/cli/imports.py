@@ -17,27 +17,27 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.replay import hold_import_lock, replay_pending
 from rlhf_pipeline.cli.tables import echo, progress_bar
-from rlhf_pipeline.config import ENV_PREFIX, HomeFacts, Settings, extend_environ
-from rlhf_pipeline.datasets.argilla import (
+from rlhf_pipeline.core.config import ENV_PREFIX, HomeFacts, Settings, extend_environ
+from rlhf_pipeline.core.errors import ConfigurationError, DatasetError, StoreError
+from rlhf_pipeline.core.files import translate_write_errors
+from rlhf_pipeline.core.protocols import Progress
+from rlhf_pipeline.core.row_files import RowFile, open_rows
+from rlhf_pipeline.core.row_files.rows import translate_read_errors
+from rlhf_pipeline.feedback.datasets.argilla import (
     PREFERENCE,
     ArgillaRows,
     comparison_of,
     is_argilla,
     votes_of,
 )
-from rlhf_pipeline.datasets.cells import MomentParser
-from rlhf_pipeline.datasets.comparisons import ComparisonImport
-from rlhf_pipeline.datasets.mapping import ColumnMapping
-from rlhf_pipeline.datasets.prompts import PromptImport
-from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
-from rlhf_pipeline.datasets.rejects import ImportCounts, Rejects
-from rlhf_pipeline.datasets.staging import StagedVotes
-from rlhf_pipeline.datasets.votes import VoteImport
-from rlhf_pipeline.errors import ConfigurationError, DatasetError, StoreError
-from rlhf_pipeline.files import translate_write_errors
-from rlhf_pipeline.protocols import Progress
-from rlhf_pipeline.row_files import RowFile, open_rows
-from rlhf_pipeline.row_files.rows import translate_read_errors
+from rlhf_pipeline.feedback.datasets.cells import MomentParser
+from rlhf_pipeline.feedback.datasets.comparisons import ComparisonImport
+from rlhf_pipeline.feedback.datasets.mapping import ColumnMapping
+from rlhf_pipeline.feedback.datasets.prompts import PromptImport
+from rlhf_pipeline.feedback.datasets.pseudonyms import Pseudonyms
+from rlhf_pipeline.feedback.datasets.rejects import ImportCounts, Rejects
+from rlhf_pipeline.feedback.datasets.staging import StagedVotes
+from rlhf_pipeline.feedback.datasets.votes import VoteImport
 from rlhf_pipeline.store.audit import SALT_RECORDED
 from rlhf_pipeline.store.comparisons import pair_key
 
@@ -205,7 +205,7 @@ def calibration_log(
     """
     with translate_read_errors(file):
         content = file.read_bytes()
-    from rlhf_pipeline.calibration.log import read_entries
+    from rlhf_pipeline.learn.calibration.log import read_entries
 
     try:
         read = read_entries(content.decode("utf-8-sig"))

@@ -9,11 +9,11 @@ from typing import Annotated
 import typer
 from pydantic import SecretStr
 
-from rlhf_pipeline.cli.context import Workspace, checkout
+from rlhf_pipeline.cli.context import Workspace, application_file
 from rlhf_pipeline.cli.tables import echo
-from rlhf_pipeline.config import DAGSTER_URL, HomeFacts, Settings, build_database_url
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.files import write_atomically
+from rlhf_pipeline.core.config import DAGSTER_URL, HomeFacts, Settings, build_database_url
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.files import write_atomically
 from rlhf_pipeline.store import database_copy, homes
 from rlhf_pipeline.store.server import ServerDatabases
 
@@ -44,12 +44,12 @@ def init(
     """
     workspace = Workspace(Settings.read(initialising=True))
     if workspace.settings.config is not None:
-        from rlhf_pipeline.loop_settings import LoopSettings  # imports every stage
+        from rlhf_pipeline.improve.loop_settings import LoopSettings  # imports every stage
 
         LoopSettings.read(workspace.settings)  # refuse an invalid file before anything is made
     initialise(workspace, join=join)
     HomeFacts.change(workspace.settings.home, config=workspace.settings.config)
-    from rlhf_pipeline.loop_settings import warn_of_toy_policy
+    from rlhf_pipeline.improve.loop_settings import warn_of_toy_policy
 
     if warning := warn_of_toy_policy(workspace.settings):
         echo(f"{warning[:1].upper()}{warning[1:]}.", fg=typer.colors.YELLOW)
@@ -66,7 +66,7 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
     workspace.registry.initialise()
     champion = workspace.champions.champion("policy")
     if champion is None and settings.policy is not None:
-        from rlhf_pipeline.champions.champions import register_first_policy
+        from rlhf_pipeline.learn.champions.champions import register_first_policy
 
         champion = register_first_policy(workspace.champions, settings)
     HomeFacts.change(
@@ -183,7 +183,7 @@ def _relocate_artifacts(workspace: Workspace) -> None:
 
 def _make_dagster_home(settings: Settings) -> None:
     home = settings.home
-    template = (checkout() / "dagster_home" / "dagster.yaml").read_text(encoding="utf-8")
+    template = application_file("dagster.yaml").read_text(encoding="utf-8")
     template = _replace_value(
         template, "max_concurrent_runs", settings.max_concurrent_runs, times=1
     )
@@ -199,6 +199,6 @@ def _replace_value(template: str, name: str, value: int, *, times: int) -> str:
     if n != times:
         raise ConfigurationError(
             f"dagster_home/dagster.yaml has {n} lines `{name}:`, not {times}. Restore the file of "
-            "the checkout."
+            "the application_file."
         )
     return written

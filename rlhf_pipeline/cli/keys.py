@@ -8,9 +8,9 @@ import typer
 from pydantic import SecretStr
 
 from rlhf_pipeline.cli.tables import echo
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.files import write_atomically
-from rlhf_pipeline.secret_files import generate_sealing_key, seal
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.files import write_atomically
+from rlhf_pipeline.core.secret_files import generate_sealing_key, seal
 
 app = typer.Typer(help="Provider keys, sealed in files.", no_args_is_help=True)
 

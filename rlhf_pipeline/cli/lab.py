@@ -8,11 +8,11 @@ from typing import Annotated
 import typer
 
 from rlhf_pipeline.cli.tables import echo, progress_bar, show, show_json
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.files import write_atomically
-from rlhf_pipeline.laboratory import LAB_SCENARIOS
-from rlhf_pipeline.laboratory.suite import run_suite
-from rlhf_pipeline.laboratory.tables import (
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.files import write_atomically
+from rlhf_pipeline.simulation.laboratory import LAB_SCENARIOS
+from rlhf_pipeline.simulation.laboratory.suite import run_suite
+from rlhf_pipeline.simulation.laboratory.tables import (
     build_claims,
     build_rows,
     describe_suite,

@@ -9,8 +9,8 @@ from rlhf_pipeline.cli.backup import refuse_while_used
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import initialise, server_databases
 from rlhf_pipeline.cli.tables import echo, progress_bar
-from rlhf_pipeline.config import HomeFacts, build_database_url
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.core.config import HomeFacts, build_database_url
+from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.registry import make_tables
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.database_copy import copy_tables, forbid_writes, has_tables

@@ -7,12 +7,12 @@ from typing import Annotated, Literal
 
 import typer
 
-from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import require_text
 from rlhf_pipeline.cli.tables import echo, show
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.records import ModelVersion
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.records import ModelVersion
+from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.registry import Kind, Registry, ceiling_metric, is_accuracy
 
 app = typer.Typer(help="Models in the registry.", no_args_is_help=True)

@@ -17,11 +17,10 @@ from rlhf_pipeline.cli.training_orders import (
     check_inputs,
     list_set_parameters,
 )
-from rlhf_pipeline.errors import ConfigurationError, NotFound
-from rlhf_pipeline.loop_settings import LoopSettings
-from rlhf_pipeline.records import TrainingOrder, TriggerDecision
-from rlhf_pipeline.registry.runs import TrackedRun
-from rlhf_pipeline.retraining.jobs import (
+from rlhf_pipeline.core.errors import ConfigurationError, NotFound
+from rlhf_pipeline.core.records import TrainingOrder, TriggerDecision
+from rlhf_pipeline.improve.loop_settings import LoopSettings
+from rlhf_pipeline.improve.retraining.jobs import (
     ENDED,
     JobFigures,
     JobRun,
@@ -30,6 +29,7 @@ from rlhf_pipeline.retraining.jobs import (
     list_orders,
     read_figures,
 )
+from rlhf_pipeline.registry.runs import TrackedRun
 
 app = typer.Typer(help="Training jobs of the policy.", no_args_is_help=True)
 ACTOR = "rlhf policy"

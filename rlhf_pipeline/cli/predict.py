@@ -8,12 +8,12 @@ from typing import Annotated, Any, TextIO
 
 import typer
 
-from rlhf_pipeline.champions import Judge, PairPrediction, Question
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.models import find_reward_model
 from rlhf_pipeline.cli.tables import echo, progress_bar
 from rlhf_pipeline.cli.training_files import TrainingFiles, append_lines, read_lines
-from rlhf_pipeline.errors import ConfigurationError, ModelNotFound
+from rlhf_pipeline.core.errors import ConfigurationError, ModelNotFound
+from rlhf_pipeline.learn.champions import Judge, PairPrediction, Question
 
 FIELDS = ("prompt", "completion_a", "completion_b")
 CURE = f"Write one JSON object a line with {', '.join(FIELDS)}."

@@ -11,16 +11,16 @@ import typer
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, format_interval, show, show_json
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
-from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
-from rlhf_pipeline.evaluation.error_memory import ErrorMemory
-from rlhf_pipeline.evaluation.probe import probe_model as probed
-from rlhf_pipeline.files import write_atomically
-from rlhf_pipeline.records import CalibrationMetrics, Interval, ReliabilityBin
-from rlhf_pipeline.reflection import reflect, reflection_rows
+from rlhf_pipeline.core.errors import ConfigurationError, NotEnoughData
+from rlhf_pipeline.core.files import write_atomically
+from rlhf_pipeline.core.records import CalibrationMetrics, Interval, ReliabilityBin
+from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.improve.evaluation.error_memory import ErrorMemory
+from rlhf_pipeline.improve.evaluation.probe import probe_model as probed
 from rlhf_pipeline.reports.calibration import chart_reliability
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes.counting import counting
+from rlhf_pipeline.watch.reflection import reflect, reflection_rows
 
 BARS = 30  # characters of a full bar
 

@@ -14,16 +14,16 @@ import typer
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import Changes
 from rlhf_pipeline.cli.tables import echo, show
-from rlhf_pipeline.completions.text_generator import BackendTextGenerator
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.files import open_atomically
-from rlhf_pipeline.loop_settings import LoopSettings
-from rlhf_pipeline.parameters import parse_parameters
-from rlhf_pipeline.prompts import GENERATORS, Rejection, Report, generate
-from rlhf_pipeline.prompts.dataset import write_jsonl
-from rlhf_pipeline.prompts.parameters import SourceParams
-from rlhf_pipeline.reward_model import Encoder
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import NotFound
+from rlhf_pipeline.core.files import open_atomically
+from rlhf_pipeline.core.parameters import parse_parameters
+from rlhf_pipeline.generate.completions.text_generator import BackendTextGenerator
+from rlhf_pipeline.generate.prompts import GENERATORS, Rejection, Report, generate
+from rlhf_pipeline.generate.prompts.dataset import write_jsonl
+from rlhf_pipeline.generate.prompts.parameters import SourceParams
+from rlhf_pipeline.improve.loop_settings import LoopSettings
+from rlhf_pipeline.learn.reward_model import Encoder
 
 app = typer.Typer(help="Make prompts.", no_args_is_help=True)
 

@@ -11,7 +11,7 @@ from rlhf_pipeline.cli.application import load_driver
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.tables import echo
-from rlhf_pipeline.errors import DatasetError
+from rlhf_pipeline.core.errors import DatasetError
 from rlhf_pipeline.store import homes
 
 

@@ -9,9 +9,9 @@ import typer
 from rlhf_pipeline.cli.exports import open_workspace
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
-from rlhf_pipeline.errors import MissingPartition
-from rlhf_pipeline.frames import frame_hash
-from rlhf_pipeline.retraining.curriculum import order_easy_to_hard, take_exactly
+from rlhf_pipeline.core.errors import MissingPartition
+from rlhf_pipeline.core.frames import frame_hash
+from rlhf_pipeline.improve.retraining.curriculum import order_easy_to_hard, take_exactly
 
 app = typer.Typer(help="The retraining set as a file.", no_args_is_help=True)
 COLUMNS = ("prompt", "chosen", "rejected", "origin", "weight", "difficulty", "reason")

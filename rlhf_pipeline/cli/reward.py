@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from rlhf_pipeline.calibration import calibration_figures, calibration_log
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.models import find_reward_model
 from rlhf_pipeline.cli.parameters import Changes, ChangeSeq
@@ -14,22 +13,20 @@ from rlhf_pipeline.cli.predict import predict
 from rlhf_pipeline.cli.probe import probe
 from rlhf_pipeline.cli.tables import echo, progress_bar
 from rlhf_pipeline.cli.training_files import TrainingFiles, read_pairs
-from rlhf_pipeline.errors import ConfigurationError, ModelNotFound
-from rlhf_pipeline.evaluation.error_memory import ErrorMemory
-from rlhf_pipeline.files import write_atomically
-from rlhf_pipeline.learning import (
+from rlhf_pipeline.core.errors import ConfigurationError, ModelNotFound
+from rlhf_pipeline.core.files import write_atomically
+from rlhf_pipeline.core.parameters import parse_parameters, suggest
+from rlhf_pipeline.core.records import ModelVersion, folder_hash
+from rlhf_pipeline.feedback.votes import Quarantines, TasteChanges, judged_comparison_ids
+from rlhf_pipeline.improve.evaluation.error_memory import ErrorMemory
+from rlhf_pipeline.learn.calibration import calibration_figures, calibration_log
+from rlhf_pipeline.learn.learning import (
     CalibrateParams,
     WarmStart,
     calibrate_model,
     register_fit,
 )
-from rlhf_pipeline.parameters import parse_parameters, suggest
-from rlhf_pipeline.records import ModelVersion, folder_hash
-from rlhf_pipeline.registry import CANDIDATE, opening_recorder
-from rlhf_pipeline.reports.calibration import draw_calibration
-from rlhf_pipeline.reports.draw import draw_png
-from rlhf_pipeline.reports.training import chart_loss
-from rlhf_pipeline.reward_model import (
+from rlhf_pipeline.learn.reward_model import (
     PRESETS,
     REWARD_MODELS,
     LearningData,
@@ -39,7 +36,10 @@ from rlhf_pipeline.reward_model import (
     load_reward_model,
     params_class,
 )
-from rlhf_pipeline.votes import Quarantines, TasteChanges, judged_comparison_ids
+from rlhf_pipeline.registry import CANDIDATE, opening_recorder
+from rlhf_pipeline.reports.calibration import draw_calibration
+from rlhf_pipeline.reports.draw import draw_png
+from rlhf_pipeline.reports.training import chart_loss
 
 app = typer.Typer(
     help="The reward model by hand: train, calibrate, predict, probe.", no_args_is_help=True

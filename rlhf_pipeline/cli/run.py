@@ -7,7 +7,7 @@ import typer
 from rlhf_pipeline.cli.application import load_driver
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.config import Settings
+from rlhf_pipeline.core.config import Settings
 
 StageChanges = Annotated[
     list[str] | None,

@@ -10,10 +10,10 @@ import typer
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.tables import echo
-from rlhf_pipeline.errors import ConfigurationError, PipelineError
-from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.core.errors import ConfigurationError, PipelineError
+from rlhf_pipeline.core.records import utc_now
+from rlhf_pipeline.core.web_servers import announce
 from rlhf_pipeline.store import anchors, homes
-from rlhf_pipeline.web_servers import announce
 
 ANCHORS_EVERY_S = 600.0  # how often to check for a new day: there is one anchor a day
 

@@ -8,10 +8,10 @@ import typer
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, show
-from rlhf_pipeline.config import CONFIG, HomeFacts, Settings
-from rlhf_pipeline.effective_settings import list_parameters
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.loop_settings import PARTS, LoopSettings, describe_changes
+from rlhf_pipeline.core.config import CONFIG, HomeFacts, Settings
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.improve.loop_settings import PARTS, LoopSettings, describe_changes
+from rlhf_pipeline.web.effective_settings import list_parameters
 
 app = typer.Typer(
     help="Loop settings: what every run uses, as rlhf.yaml sets it.", no_args_is_help=True
@@ -66,8 +66,8 @@ def check_settings() -> None:
     """Check the settings and the targets of alerts; exit with 1 and the problem if a run could not
     use them. A file that `rlhf init` has not recorded yet is checked too.
     """
-    from rlhf_pipeline.alerts.channels import check_target
-    from rlhf_pipeline.alerts.rounds import read_plan
+    from rlhf_pipeline.watch.alerts.channels import check_target
+    from rlhf_pipeline.watch.alerts.rounds import read_plan
 
     settings = Workspace.from_environment(initialising=True).settings
     n = len(describe_changes({}, LoopSettings.read(settings).given))

@@ -4,19 +4,19 @@ import math
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 
-from rlhf_pipeline.artefacts import STAGES
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, show
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.drift.confirmation import describe_requirement
-from rlhf_pipeline.learning import NextFit, find_reason_to_wait, plan_next_fit
-from rlhf_pipeline.loop_settings import LoopSettings
-from rlhf_pipeline.retraining.answers import find_waiting
-from rlhf_pipeline.retraining.messages import describe_action
-from rlhf_pipeline.retraining.triggers import TriggerParams
+from rlhf_pipeline.core.artefacts import STAGES
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.feedback.votes.teaching import find_active_quarantines
+from rlhf_pipeline.improve.loop_settings import LoopSettings
+from rlhf_pipeline.improve.retraining.answers import find_waiting
+from rlhf_pipeline.improve.retraining.messages import describe_action
+from rlhf_pipeline.improve.retraining.triggers import TriggerParams
+from rlhf_pipeline.learn.learning import NextFit, find_reason_to_wait, plan_next_fit
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.decisions import OPEN_STATES
-from rlhf_pipeline.votes.teaching import find_active_quarantines
+from rlhf_pipeline.watch.drift.confirmation import describe_requirement
 
 
 def status() -> None:

@@ -14,8 +14,8 @@ from types import FrameType
 import psutil
 
 from rlhf_pipeline.cli.tables import echo
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.processes import bind_to_this_process
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.processes import bind_to_this_process
 
 SECONDS_TO_START = 120
 SECONDS_TO_STOP = 15

@@ -17,8 +17,8 @@ from rich.progress import Progress, TextColumn
 from rich.table import Table
 from rich.text import Text
 
-from rlhf_pipeline import protocols
-from rlhf_pipeline.terminal import escape_controls, escape_markup
+from rlhf_pipeline.core import protocols
+from rlhf_pipeline.core.terminal import escape_controls, escape_markup
 
 if TYPE_CHECKING:
     import pandas as pd

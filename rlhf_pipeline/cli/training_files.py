@@ -10,10 +10,10 @@ from typing import Any
 
 import pandas as pd
 
-from rlhf_pipeline.errors import DatasetError, NotEnoughData
-from rlhf_pipeline.files import translate_write_errors, write_atomically
-from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame
-from rlhf_pipeline.row_files.json_rows import JsonLines
+from rlhf_pipeline.core.errors import DatasetError, NotEnoughData
+from rlhf_pipeline.core.files import translate_write_errors, write_atomically
+from rlhf_pipeline.core.frames import PREFERENCE_PAIRS, check_frame
+from rlhf_pipeline.core.row_files.json_rows import JsonLines
 
 SHOWN = 5  # invalid lines that a message names
 

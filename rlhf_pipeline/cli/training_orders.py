@@ -9,21 +9,21 @@ from typing import Any, cast
 import pandas as pd
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.errors import (
+from rlhf_pipeline.core.errors import (
     ConfigurationError,
     ExpectationFailed,
     MissingPartition,
     NotEnoughVotes,
 )
-from rlhf_pipeline.evaluation import frozen_prompt_ids
-from rlhf_pipeline.loop_settings import PARTS, CandidateParams, LoopSettings
-from rlhf_pipeline.parameters import parse_parameters, section_class, suggest
-from rlhf_pipeline.policy.causal_lm import load_prompt_format
-from rlhf_pipeline.records import CalibrationReport, ModelVersion, TrainingOrder
-from rlhf_pipeline.retraining.parameters import read_strategy_params
-from rlhf_pipeline.retraining.selection import SelectionParams, list_usable_pairs
-from rlhf_pipeline.retraining.strategies import STRATEGIES, check_batch
-from rlhf_pipeline.retraining.strategies.base import has_one_text
+from rlhf_pipeline.core.parameters import parse_parameters, section_class, suggest
+from rlhf_pipeline.core.records import CalibrationReport, ModelVersion, TrainingOrder
+from rlhf_pipeline.generate.policy.causal_lm import load_prompt_format
+from rlhf_pipeline.improve.evaluation import frozen_prompt_ids
+from rlhf_pipeline.improve.loop_settings import PARTS, CandidateParams, LoopSettings
+from rlhf_pipeline.improve.retraining.parameters import read_strategy_params
+from rlhf_pipeline.improve.retraining.selection import SelectionParams, list_usable_pairs
+from rlhf_pipeline.improve.retraining.strategies import STRATEGIES, check_batch
+from rlhf_pipeline.improve.retraining.strategies.base import has_one_text
 
 CANDIDATE = "candidate_model"
 STAGES = ("retraining_set", CANDIDATE, "evaluation", "gate")  # of the job

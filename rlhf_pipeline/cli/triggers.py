@@ -10,11 +10,11 @@ import typer
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import DayRange, FirstDay, LastDay, require_text
 from rlhf_pipeline.cli.tables import echo, show, show_json
-from rlhf_pipeline.errors import ConfigurationError, NotFound
-from rlhf_pipeline.records import Quarantine, TriggerDecision
-from rlhf_pipeline.retraining import answers
-from rlhf_pipeline.retraining.answers import Answer
-from rlhf_pipeline.retraining.explanation import (
+from rlhf_pipeline.core.errors import ConfigurationError, NotFound
+from rlhf_pipeline.core.records import Quarantine, TriggerDecision
+from rlhf_pipeline.improve.retraining import answers
+from rlhf_pipeline.improve.retraining.answers import Answer
+from rlhf_pipeline.improve.retraining.explanation import (
     Inputs,
     check_conditions,
     find_differences,
@@ -22,7 +22,7 @@ from rlhf_pipeline.retraining.explanation import (
     other_evidence,
     read_inputs,
 )
-from rlhf_pipeline.retraining.messages import (
+from rlhf_pipeline.improve.retraining.messages import (
     describe_decision,
     describe_figures,
     describe_state,

@@ -7,10 +7,10 @@ import typer
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, show
-from rlhf_pipeline.errors import ConfigurationError, NotFound
-from rlhf_pipeline.permissions import Permission, permissions_of
-from rlhf_pipeline.records import Role, User
-from rlhf_pipeline.web_servers import find_web_address
+from rlhf_pipeline.core.errors import ConfigurationError, NotFound
+from rlhf_pipeline.core.records import Role, User
+from rlhf_pipeline.core.web_servers import find_web_address
+from rlhf_pipeline.web.permissions import Permission, permissions_of
 
 ACTOR = "rlhf users"  # in the audit chain: access to the home makes an admin
 LOGIN_LINK_LASTS = timedelta(hours=24)

@@ -15,13 +15,13 @@ from typing import Annotated, Any, TextIO
 import typer
 from pydantic import ValidationError
 
-from rlhf_pipeline.api_types.votes import VoteFields
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo
-from rlhf_pipeline.errors import ConfigurationError, PipelineError
-from rlhf_pipeline.permissions import Permission, Principal, permissions_of
-from rlhf_pipeline.records import Choice, Token, User, utc_now
+from rlhf_pipeline.core.api_types.votes import VoteFields
+from rlhf_pipeline.core.errors import ConfigurationError, PipelineError
+from rlhf_pipeline.core.records import Choice, Token, User, utc_now
 from rlhf_pipeline.web.annotate.cards import CardContent
+from rlhf_pipeline.web.permissions import Permission, Principal, permissions_of
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.votes.casting import prepare_vote

@@ -13,11 +13,9 @@ from rlhf_pipeline.cli.tables import (
     progress_bar,
 )
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
-from rlhf_pipeline.comparisons.routing import RoutingParams, count_routes, route, send_routes
-from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.parameters import parse_parameters
-from rlhf_pipeline.reward_model.losses import join_soft_labels
-from rlhf_pipeline.votes import (
+from rlhf_pipeline.core.errors import NotEnoughData
+from rlhf_pipeline.core.parameters import parse_parameters
+from rlhf_pipeline.feedback.votes import (
     PairParams,
     TasteChanges,
     TeachingRule,
@@ -27,9 +25,16 @@ from rlhf_pipeline.votes import (
     separate_old_completions,
     training_labels,
 )
-from rlhf_pipeline.votes.counting import counting
-from rlhf_pipeline.votes.preference_pairs import training_rows
-from rlhf_pipeline.votes.teaching import decide_labels
+from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.preference_pairs import training_rows
+from rlhf_pipeline.feedback.votes.teaching import decide_labels
+from rlhf_pipeline.generate.comparisons.routing import (
+    RoutingParams,
+    count_routes,
+    route,
+    send_routes,
+)
+from rlhf_pipeline.learn.reward_model.losses import join_soft_labels
 
 app = typer.Typer(help="Votes of people and of the reward model.", no_args_is_help=True)
 FIELDS = RoutingParams.model_fields

@@ -1,6 +1,6 @@
 """MLflow registry: runs, model versions and aliases. The only package that imports MLflow."""
 
-from rlhf_pipeline.config import code_commit
+from rlhf_pipeline.core.config import code_commit
 from rlhf_pipeline.registry.openings import opening_recorder
 from rlhf_pipeline.registry.removal import (
     StoredVersion,

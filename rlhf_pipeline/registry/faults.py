@@ -10,8 +10,8 @@ from typing import Any
 
 from sqlalchemy.exc import SQLAlchemyError  # MLflow lets some of its errors through
 
-from rlhf_pipeline.errors import ArtefactError, StoreError
-from rlhf_pipeline.files import find_refusal
+from rlhf_pipeline.core.errors import ArtefactError, StoreError
+from rlhf_pipeline.core.files import find_refusal
 
 # MLflow error codes of invalid requests, which are not database faults
 REQUEST_ERROR_CODES = (

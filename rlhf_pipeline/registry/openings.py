@@ -1,8 +1,8 @@
 """Records openings of the test split in a separate MLflow experiment."""
 
+from rlhf_pipeline.feedback.votes.splits import Opening, Recorder
 from rlhf_pipeline.registry.tracking import COMMIT
 from rlhf_pipeline.registry.versions import Registry
-from rlhf_pipeline.votes.splits import Opening, Recorder
 
 MODEL = "rlhf.model"
 PURPOSE = "rlhf.purpose"

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import Field
 
-from rlhf_pipeline.records import ModelVersion, Promotion, Record
+from rlhf_pipeline.core.records import ModelVersion, Promotion, Record
 from rlhf_pipeline.registry.versions import REMOVED_TAG, Kind, Registry, path_in_run
 
 

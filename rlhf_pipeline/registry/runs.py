@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from rlhf_pipeline.config import code_commit
-from rlhf_pipeline.errors import InvalidScores
-from rlhf_pipeline.records import Record, content_id, lineage_tags
+from rlhf_pipeline.core.config import code_commit
+from rlhf_pipeline.core.errors import InvalidScores
+from rlhf_pipeline.core.records import Record, content_id, lineage_tags
 from rlhf_pipeline.registry.tracking import COMMIT, Tracking
 
 RUN_KEY = "rlhf.run_key"

@@ -17,8 +17,8 @@ from urllib.parse import unquote, urlsplit
 
 from filelock import FileLock, Timeout
 
-from rlhf_pipeline.config import silence_telemetry
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.core.config import silence_telemetry
+from rlhf_pipeline.core.errors import StoreError
 from rlhf_pipeline.registry.faults import DatabaseBusy, DatabaseFaults, FaultTranslatingClient
 
 T = TypeVar("T")

@@ -19,16 +19,16 @@ from typing import Any, Literal
 from pydantic import Field
 
 from rlhf_pipeline import __version__
-from rlhf_pipeline.config import code_commit
-from rlhf_pipeline.errors import (
+from rlhf_pipeline.core.config import code_commit
+from rlhf_pipeline.core.errors import (
     ArtefactError,
     ModelError,
     ModelHashMismatch,
     ModelNotFound,
     StoreError,
 )
-from rlhf_pipeline.files import translate_write_errors
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.files import translate_write_errors
+from rlhf_pipeline.core.records import (
     ModelVersion,
     Promotion,
     Record,

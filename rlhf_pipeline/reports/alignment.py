@@ -6,7 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.reports.chart import (
     Axis,
     Chart,

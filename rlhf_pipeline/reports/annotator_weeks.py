@@ -7,7 +7,8 @@ from datetime import date
 from typing import Any
 from urllib.parse import urlencode
 
-from rlhf_pipeline.records import Interval
+from rlhf_pipeline.core.records import Interval
+from rlhf_pipeline.feedback.votes.statistics import interval_columns
 from rlhf_pipeline.reports.chart import (
     Axis,
     Chart,
@@ -19,7 +20,6 @@ from rlhf_pipeline.reports.chart import (
     point_series,
     round_ticks,
 )
-from rlhf_pipeline.votes.statistics import interval_columns
 
 NO_VOTES = "No votes of this annotator match. With days set, widen them."
 Week = Mapping[str, Any]  # a row of ANNOTATORS_OVER_TIME

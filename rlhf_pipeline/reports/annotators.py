@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
+from rlhf_pipeline.feedback.votes.statistics import interval_columns
 from rlhf_pipeline.reports.chart import (
     Axis,
     Chart,
@@ -15,7 +16,6 @@ from rlhf_pipeline.reports.chart import (
     to_numbers,
 )
 from rlhf_pipeline.reports.words import distinct_labels
-from rlhf_pipeline.votes.statistics import interval_columns
 
 MAX_RELIABILITIES = 40
 

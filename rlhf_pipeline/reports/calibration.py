@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from rlhf_pipeline.calibration.calibration_windows import new_models
-from rlhf_pipeline.calibration.group_calibration import UNKNOWN_CEILING, largest_groups
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.records import (
     CalibrationReport,
     CalibrationWindow,
     GroupCalibration,
     Interval,
     ReliabilityBin,
 )
+from rlhf_pipeline.learn.calibration.calibration_windows import new_models
+from rlhf_pipeline.learn.calibration.group_calibration import UNKNOWN_CEILING, largest_groups
 from rlhf_pipeline.reports.chart import (
     Axis,
     Chart,

@@ -4,9 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rlhf_pipeline.calibration.dimension_calibration import DIMENSION
-from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS, UNKNOWN_CEILING
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.records import (
     CalibrationMetrics,
     CalibrationReport,
     DimensionCalibration,
@@ -14,6 +12,8 @@ from rlhf_pipeline.records import (
     Interval,
     ReliabilityBin,
 )
+from rlhf_pipeline.learn.calibration.dimension_calibration import DIMENSION
+from rlhf_pipeline.learn.calibration.group_calibration import MIN_PAIRS, UNKNOWN_CEILING
 from rlhf_pipeline.reports.calibration import INTERVALS, chart_reliability
 from rlhf_pipeline.reports.chart import (
     Axis,

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import Field
 
-from rlhf_pipeline.records import Interval, Record
+from rlhf_pipeline.core.records import Interval, Record
 
 # The meaning of a series or mark, which determines its colour.
 Role = Literal[

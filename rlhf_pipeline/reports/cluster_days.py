@@ -5,8 +5,8 @@ from datetime import date
 
 import numpy as np
 
-from rlhf_pipeline.intervals import interval_of_share
-from rlhf_pipeline.records import PromptCluster
+from rlhf_pipeline.core.intervals import interval_of_share
+from rlhf_pipeline.core.records import PromptCluster
 from rlhf_pipeline.reports.chart import (
     GROUP_ROLES,
     Axis,

@@ -5,7 +5,6 @@ from collections.abc import Sequence
 import numpy as np
 import pandas as pd
 
-from rlhf_pipeline.drift.spc import CHARTS, ControlCharts
 from rlhf_pipeline.reports.chart import (
     Axis,
     Chart,
@@ -17,6 +16,7 @@ from rlhf_pipeline.reports.chart import (
     pick_spaced,
     to_numbers,
 )
+from rlhf_pipeline.watch.drift.spc import CHARTS, ControlCharts
 
 MAX_SUBGROUPS = 60  # drawn, the latest: more would hide each other
 MAX_LABELS = 12

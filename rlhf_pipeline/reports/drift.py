@@ -7,12 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from rlhf_pipeline.calibration.group_calibration import UNKNOWN_CEILING
-from rlhf_pipeline.drift import DETECTORS
-from rlhf_pipeline.drift.choice import DetectorChoice
-from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.intervals import wilson_bounds
-from rlhf_pipeline.records import DriftEvent, Interval, PromptCluster
+from rlhf_pipeline.core.errors import NotEnoughData
+from rlhf_pipeline.core.intervals import wilson_bounds
+from rlhf_pipeline.core.records import DriftEvent, Interval, PromptCluster
+from rlhf_pipeline.learn.calibration.group_calibration import UNKNOWN_CEILING
 from rlhf_pipeline.reports.calibration import INTERVALS
 from rlhf_pipeline.reports.chart import (
     Axis,
@@ -29,6 +27,8 @@ from rlhf_pipeline.reports.chart import (
     to_numbers,
 )
 from rlhf_pipeline.reports.words import display_name
+from rlhf_pipeline.watch.drift import DETECTORS
+from rlhf_pipeline.watch.drift.choice import DetectorChoice
 
 MIN_VOTES = 30  # for a moving error rate
 NO_RATE = f"fewer than {MIN_VOTES} votes: no rate is drawn yet"

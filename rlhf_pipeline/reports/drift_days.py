@@ -6,8 +6,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Answer
-from rlhf_pipeline.records import SPACES_OF_POLICY, Verdict
+from rlhf_pipeline.core.api_types.base import Answer
+from rlhf_pipeline.core.records import SPACES_OF_POLICY, Verdict
 from rlhf_pipeline.reports.chart import (
     Axis,
     Chart,

@@ -12,23 +12,10 @@ from typing import Any, TypeVar
 
 import pandas as pd
 
-from rlhf_pipeline.calibration.group_calibration import (
-    MIN_PAIRS,
-    UNKNOWN_CEILING,
-    largest_groups,
-)
-from rlhf_pipeline.drift.clusters import ClusterParams
-from rlhf_pipeline.drift.reference import LEFT_OUT, Window
-from rlhf_pipeline.drift.reliability import (
-    Reliability,
-    reliability_of_day,
-    reliability_of_reference,
-)
-from rlhf_pipeline.drift.spc import CHARTS, RULES, ControlChartParams, control_charts
-from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.intervals import interval_of_mean
-from rlhf_pipeline.plugins import select_params
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.errors import NotEnoughData
+from rlhf_pipeline.core.intervals import interval_of_mean
+from rlhf_pipeline.core.plugins import select_params
+from rlhf_pipeline.core.records import (
     CalibrationWindow,
     DayClusters,
     DriftEvent,
@@ -38,6 +25,11 @@ from rlhf_pipeline.records import (
     Interval,
     PolicyDay,
     Verdict,
+)
+from rlhf_pipeline.learn.calibration.group_calibration import (
+    MIN_PAIRS,
+    UNKNOWN_CEILING,
+    largest_groups,
 )
 from rlhf_pipeline.reports.calibration import (
     COIN_BRIER,
@@ -50,6 +42,14 @@ from rlhf_pipeline.reports.draw import chart_css, draw_legend, draw_svg
 from rlhf_pipeline.reports.drift import chart_clusters, chart_timeline
 from rlhf_pipeline.reports.policy import chart_policy, policy_interval, refusal_interval
 from rlhf_pipeline.reports.rendering import render_page
+from rlhf_pipeline.watch.drift.clusters import ClusterParams
+from rlhf_pipeline.watch.drift.reference import LEFT_OUT, Window
+from rlhf_pipeline.watch.drift.reliability import (
+    Reliability,
+    reliability_of_day,
+    reliability_of_reference,
+)
+from rlhf_pipeline.watch.drift.spc import CHARTS, RULES, ControlChartParams, control_charts
 
 Row = dict[str, Any]
 T = TypeVar("T")

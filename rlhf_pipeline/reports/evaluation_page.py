@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from rlhf_pipeline.records import Evaluation, Interval, ModelVersion
+from rlhf_pipeline.core.records import Evaluation, Interval, ModelVersion
 from rlhf_pipeline.reports.chart import Axis, Chart, Mark, Panel, Tick, percent_ticks, point_series
 from rlhf_pipeline.reports.draw import chart_css, draw_legend, draw_svg
 from rlhf_pipeline.reports.rendering import render_page

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from rlhf_pipeline.records import Evaluation
+from rlhf_pipeline.core.records import Evaluation
 from rlhf_pipeline.reports.chart import (
     Axis,
     Chart,

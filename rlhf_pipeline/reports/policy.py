@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlhf_pipeline.intervals import interval_of_share
-from rlhf_pipeline.records import Interval, PolicyDay, PromptMean
+from rlhf_pipeline.core.intervals import interval_of_share
+from rlhf_pipeline.core.records import Interval, PolicyDay, PromptMean
 from rlhf_pipeline.reports.calibration import INTERVALS, MAX_WINDOW_LABELS
 from rlhf_pipeline.reports.chart import (
     Axis,

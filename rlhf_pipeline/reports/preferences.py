@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from datetime import date
 from itertools import cycle
 
-from rlhf_pipeline.intervals import interval_of_sums
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.intervals import interval_of_sums
+from rlhf_pipeline.core.records import (
     AGREEMENT,
     DIMENSION,
     STYLE,

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from datetime import date
 
-from rlhf_pipeline.metric_catalogue import METRICS, PRODUCTION
-from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.core.metric_catalogue import METRICS, PRODUCTION
+from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.reports.chart import (
     GROUP_ROLES,
     Axis,

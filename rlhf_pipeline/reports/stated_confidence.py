@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlhf_pipeline.intervals import interval_of_share
+from rlhf_pipeline.core.intervals import interval_of_share
 from rlhf_pipeline.reports.chart import Axis, Chart, Mark, Panel, percent_ticks, point_series
 
 TITLE = "Share of right votes by stated confidence"

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from rlhf_pipeline.errors import NotEnoughData
+from rlhf_pipeline.core.errors import NotEnoughData
 from rlhf_pipeline.reports.chart import Axis, Chart, Panel, Series, round_ticks, to_numbers
 
 Curve = Sequence[tuple[int, float]]

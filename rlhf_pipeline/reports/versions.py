@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.reports.chart import (
     Axis,
     Chart,

@@ -4,7 +4,7 @@ import math
 import re
 from collections.abc import Sequence
 
-from rlhf_pipeline.records import Interval
+from rlhf_pipeline.core.records import Interval
 
 LABEL_WIDTH, LONGEST_LABEL = 24, 60  # characters; the second if the first gives equal names
 DISPLAY_NAMES = {

@@ -12,8 +12,15 @@ import numpy as np
 import pandas as pd
 from pydantic import Field
 
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Record, content_hash, content_id
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.records import (
+    AnnotatorKind,
+    Choice,
+    NewVote,
+    Record,
+    content_hash,
+    content_id,
+)
 from rlhf_pipeline.simulation.utilities import Taste, side_utilities
 
 SECONDS_PER_VOTE = 12.0

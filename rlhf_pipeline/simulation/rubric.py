@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from rlhf_pipeline.records import Choice, NewVote, VoteDetails
+from rlhf_pipeline.core.records import Choice, NewVote, VoteDetails
 from rlhf_pipeline.simulation.annotators import AnnotatorPool, random_generator
 from rlhf_pipeline.simulation.utilities import Taste, utility_gaps
 

@@ -2,8 +2,8 @@
 
 from pydantic import Field
 
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.records import Record
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.records import Record
 from rlhf_pipeline.simulation.utilities import Taste
 
 # Warm and sourced sentences have similar lengths, so a change between these two tastes does not

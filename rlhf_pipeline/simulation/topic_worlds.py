@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from rlhf_pipeline.drift.reference import Window
+from rlhf_pipeline.watch.drift.reference import Window
 
 TOPICS = {
     "cooking": "lentils soup oven recipe butter spices dinner vegetables pan flour",

@@ -12,9 +12,9 @@ import numpy.typing as npt
 import pandas as pd
 from pydantic import Field
 
-from rlhf_pipeline.errors import FrameError
-from rlhf_pipeline.prompts import is_right
-from rlhf_pipeline.records import Record
+from rlhf_pipeline.core.errors import FrameError
+from rlhf_pipeline.core.records import Record
+from rlhf_pipeline.generate.prompts import is_right
 
 Floats = npt.NDArray[np.float64]
 

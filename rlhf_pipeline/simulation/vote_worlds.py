@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pandas as pd
 from pydantic import Field
 
-from rlhf_pipeline.records import CauseName, Record
+from rlhf_pipeline.core.records import CauseName, Record
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]

@@ -3,8 +3,8 @@
 from types import TracebackType
 from typing import Self
 
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.protocols import Clock
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.protocols import Clock
 from rlhf_pipeline.store import migrations
 from rlhf_pipeline.store.adjudications import Adjudications
 from rlhf_pipeline.store.alerts import AlertMessages, Alerts, Silences

@@ -6,8 +6,8 @@ from typing import Literal
 
 from sqlalchemy import ColumnElement, Connection, Select, func, select
 
-from rlhf_pipeline.errors import NotFound, UnknownComparison
-from rlhf_pipeline.records import Adjudication, content_hash
+from rlhf_pipeline.core.errors import NotFound, UnknownComparison
+from rlhf_pipeline.core.records import Adjudication, content_hash
 from rlhf_pipeline.store.audit import Ledger, audited_transaction
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import adjudications, comparisons

@@ -8,10 +8,10 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, exists, func, select
 
-from rlhf_pipeline.api_types.filters import AlertFilter, AlertMessageFilter
-from rlhf_pipeline.errors import AlertState, NotFound
-from rlhf_pipeline.monitoring import Alert, AlertMessage, MessageState, Silence
-from rlhf_pipeline.records import content_hash
+from rlhf_pipeline.core.api_types.filters import AlertFilter, AlertMessageFilter
+from rlhf_pipeline.core.errors import AlertState, NotFound
+from rlhf_pipeline.core.monitoring import Alert, AlertMessage, MessageState, Silence
+from rlhf_pipeline.core.records import content_hash
 from rlhf_pipeline.store.audit import Ledger, audited_transaction
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.engine import Database

@@ -10,8 +10,8 @@ from collections.abc import Sequence
 from datetime import date, datetime
 from pathlib import Path
 
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import Record
+from rlhf_pipeline.core.errors import StoreError
+from rlhf_pipeline.core.records import Record
 from rlhf_pipeline.store.audit_chain import Audit
 
 FILE = "audit_anchors.jsonl"

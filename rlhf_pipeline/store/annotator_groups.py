@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 from sqlalchemy import select
 
-from rlhf_pipeline.records import content_hash
+from rlhf_pipeline.core.records import content_hash
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_ROWS, Database

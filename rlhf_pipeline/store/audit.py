@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, select
 
-from rlhf_pipeline.records import canonical_cells, row_hashes
+from rlhf_pipeline.core.records import canonical_cells, row_hashes
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import ONLY_ROW, UTCDateTime, audit, heads
 

@@ -7,9 +7,9 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, String, Table, cast, func, select
 
-from rlhf_pipeline.api_types.filters import AuditFilter
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import Record
+from rlhf_pipeline.core.api_types.filters import AuditFilter
+from rlhf_pipeline.core.errors import StoreError
+from rlhf_pipeline.core.records import Record
 from rlhf_pipeline.store.audit import (
     FIRST_HASH,
     PREDICTIONS_REPLAY,

@@ -8,7 +8,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
-from rlhf_pipeline.records import CalibrationReport, Record
+from rlhf_pipeline.core.records import CalibrationReport, Record
 from rlhf_pipeline.store.audit import Ledger, audited_transaction, row_digest
 from rlhf_pipeline.store.conversion import batches, json_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database

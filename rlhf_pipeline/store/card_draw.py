@@ -25,7 +25,7 @@ from sqlalchemy import (
     union,
 )
 
-from rlhf_pipeline.records import AnnotationRules, CardKind, content_id
+from rlhf_pipeline.core.records import AnnotationRules, CardKind, content_id
 from rlhf_pipeline.store.schema import cards, comparisons, offers, votes
 
 ANYBODY = ""  # `offered_to` and `reserved_for` of an offer that names no annotator

@@ -23,8 +23,8 @@ from sqlalchemy import (
     select,
 )
 
-from rlhf_pipeline.errors import NotFound, UnknownComparison
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.errors import NotFound, UnknownComparison
+from rlhf_pipeline.core.records import (
     AnnotationRules,
     AnnotatorKind,
     Card,

@@ -24,14 +24,14 @@ from sqlalchemy import (
     select,
 )
 
-from rlhf_pipeline.errors import (
+from rlhf_pipeline.core.errors import (
     AlreadyVoted,
     IdempotencyConflict,
     InvalidVote,
     NotFound,
     UnknownComparison,
 )
-from rlhf_pipeline.records import AnnotatorKind, Choice, VoteDetails
+from rlhf_pipeline.core.records import AnnotatorKind, Choice, VoteDetails
 from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, row_digests
 from rlhf_pipeline.store.card_draw import ANYBODY, has_free_place
 from rlhf_pipeline.store.cards import fill_offers

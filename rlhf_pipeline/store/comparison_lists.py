@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import ColumnElement, func, literal, select, tuple_
 
-from rlhf_pipeline.api_types.filters import ComparisonFilter, ComparisonStatus
-from rlhf_pipeline.errors import UnknownComparison
-from rlhf_pipeline.frames import COMPARISONS
-from rlhf_pipeline.records import OWN_SOURCE, PEOPLE_FLAGS, content_hash
+from rlhf_pipeline.core.api_types.filters import ComparisonFilter, ComparisonStatus
+from rlhf_pipeline.core.errors import UnknownComparison
+from rlhf_pipeline.core.frames import COMPARISONS
+from rlhf_pipeline.core.records import OWN_SOURCE, PEOPLE_FLAGS, content_hash
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import batches, frame_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, literal, or_, select, tuple_
 
-from rlhf_pipeline.errors import UnknownComparison
-from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS
-from rlhf_pipeline.records import AnnotatorKind, Choice, Record, content_hash, content_id
+from rlhf_pipeline.core.errors import UnknownComparison
+from rlhf_pipeline.core.frames import COMPARISONS, PREDICTIONS
+from rlhf_pipeline.core.records import AnnotatorKind, Choice, Record, content_hash, content_id
 from rlhf_pipeline.store.audit import PREDICTIONS_WRITE, audited_transaction
 from rlhf_pipeline.store.comparison_lists import FRAME_COLUMNS, ComparisonLists
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from pydantic import BaseModel
 from sqlalchemy import Row
 
-from rlhf_pipeline.errors import InvalidScores, StoreError
-from rlhf_pipeline.frames import FrameSchema, check_frame
+from rlhf_pipeline.core.errors import InvalidScores, StoreError
+from rlhf_pipeline.core.frames import FrameSchema, check_frame
 
 if TYPE_CHECKING:
     import pandas as pd

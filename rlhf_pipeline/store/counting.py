@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, literal, or_, select, true, tuple_
 
-from rlhf_pipeline.records import AnnotatorKind, Choice
+from rlhf_pipeline.core.records import AnnotatorKind, Choice
 from rlhf_pipeline.store.schema import adjudications, comparisons, votes
 
 LATEST = 2**62  # above any seq

@@ -27,8 +27,8 @@ from sqlalchemy import (
     table,
 )
 
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.records import Record
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.records import Record
 from rlhf_pipeline.store.database_copy import engine_of
 from rlhf_pipeline.store.engine import read_only_engine
 from rlhf_pipeline.store.faults import describe_url, translate_errors

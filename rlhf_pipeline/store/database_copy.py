@@ -24,9 +24,9 @@ from sqlalchemy import (
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.pool import NullPool
 
-from rlhf_pipeline.config import extend_environ
-from rlhf_pipeline.errors import ConfigurationError, StoreError
-from rlhf_pipeline.protocols import Progress, ignore_progress
+from rlhf_pipeline.core.config import extend_environ
+from rlhf_pipeline.core.errors import ConfigurationError, StoreError
+from rlhf_pipeline.core.protocols import Progress, ignore_progress
 from rlhf_pipeline.store.engine import read_only_engine, read_only_uri
 from rlhf_pipeline.store.faults import describe_url, explain, translate_errors
 from rlhf_pipeline.store.postgres import network_options

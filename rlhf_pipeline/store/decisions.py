@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select
 
-from rlhf_pipeline.errors import NotFound, StoreError
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.errors import NotFound, StoreError
+from rlhf_pipeline.core.records import (
     LeftToPeople,
     Quarantine,
     TriggerDecision,

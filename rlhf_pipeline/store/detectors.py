@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, and_, case, func, select
 
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import AnnotatorKind, Choice, DriftEvent
+from rlhf_pipeline.core.errors import StoreError
+from rlhf_pipeline.core.records import AnnotatorKind, Choice, DriftEvent
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.counting import is_standing
 from rlhf_pipeline.store.engine import Database

@@ -33,10 +33,10 @@ from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.pool import NullPool
 from sqlalchemy.types import TypeEngine
 
-from rlhf_pipeline.config import BARE_SCHEMES, DRIVER
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.protocols import Clock
-from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.core.config import BARE_SCHEMES, DRIVER
+from rlhf_pipeline.core.errors import StoreError
+from rlhf_pipeline.core.protocols import Clock
+from rlhf_pipeline.core.records import utc_now
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.faults import describe_url, translate_errors
 from rlhf_pipeline.store.postgres import IDLE_S, postgres_engine

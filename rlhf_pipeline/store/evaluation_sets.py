@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import Connection, RowMapping, select
 
-from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.frames import PROMPTS, check_frame
-from rlhf_pipeline.records import Record
+from rlhf_pipeline.core.errors import NotFound
+from rlhf_pipeline.core.frames import PROMPTS, check_frame
+from rlhf_pipeline.core.records import Record
 from rlhf_pipeline.store.audit import EVALUATION_SET_ADD, audited_transaction, row_digest
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import evaluation_sets

@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 from sqlalchemy import ColumnElement, Connection, and_, or_, select
 
-from rlhf_pipeline.api_types.filters import DriftEventFilter
-from rlhf_pipeline.records import DriftEvent
+from rlhf_pipeline.core.api_types.filters import DriftEventFilter
+from rlhf_pipeline.core.records import DriftEvent
 from rlhf_pipeline.store.conversion import batches, json_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
 from rlhf_pipeline.store.schema import drift_events

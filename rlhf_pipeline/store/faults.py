@@ -8,7 +8,7 @@ from sqlalchemy import URL
 from sqlalchemy.exc import SQLAlchemyError, StatementError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 
-from rlhf_pipeline.errors import StoreError, UnstorableText
+from rlhf_pipeline.core.errors import StoreError, UnstorableText
 
 LOCKED = (
     "another process held the write lock longer than the timeout. Find it (SQLite: `lsof` on the "

@@ -14,9 +14,9 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, func, or_, select
 
-from rlhf_pipeline.api_types.filters import FeedbackFilter
-from rlhf_pipeline.errors import IdempotencyConflict
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.api_types.filters import FeedbackFilter
+from rlhf_pipeline.core.errors import IdempotencyConflict
+from rlhf_pipeline.core.records import (
     AnnotatorKind,
     Choice,
     Feedback,

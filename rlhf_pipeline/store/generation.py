@@ -12,7 +12,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, bindparam, exists, func, or_, select, true, update
 from sqlalchemy.sql import ColumnElement
 
-from rlhf_pipeline.protocols import (
+from rlhf_pipeline.core.protocols import (
     LONGEST_PAUSE_S,
     RENEW_S,
     WRITE_AGAIN_S,

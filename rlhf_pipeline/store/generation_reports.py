@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import and_, func, select, true
 
-from rlhf_pipeline.protocols import LedgerSettlement, Spending
+from rlhf_pipeline.core.protocols import LedgerSettlement, Spending
 from rlhf_pipeline.store.generation_spending import LedgerSpending, sum_columns
 from rlhf_pipeline.store.schema import generation_attempts as calls
 from rlhf_pipeline.store.schema import generation_items as items

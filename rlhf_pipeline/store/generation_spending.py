@@ -7,7 +7,7 @@ from typing import Any
 from sqlalchemy import Connection, Table, and_, func, select, update
 from sqlalchemy.sql import ColumnElement
 
-from rlhf_pipeline.protocols import Budget, BudgetShortfall, Lane, Spending
+from rlhf_pipeline.core.protocols import Budget, BudgetShortfall, Lane, Spending
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import generation_items as items
 from rlhf_pipeline.store.schema import generation_runs as runs

@@ -9,8 +9,8 @@ from typing import Any
 
 from sqlalchemy import select
 
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import Record
+from rlhf_pipeline.core.errors import StoreError
+from rlhf_pipeline.core.records import Record
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import heartbeats
 

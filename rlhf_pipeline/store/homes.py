@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 
-from rlhf_pipeline.config import DRIVER, HOME_FACTS, RESTORING, HomeFacts, Settings
-from rlhf_pipeline.errors import ConfigurationError, PipelineError, StoreError
+from rlhf_pipeline.core.config import DRIVER, HOME_FACTS, RESTORING, HomeFacts, Settings
+from rlhf_pipeline.core.errors import ConfigurationError, PipelineError, StoreError
 from rlhf_pipeline.store.audit_chain import Audit
 from rlhf_pipeline.store.database_copy import empty_log, has_tables, sqlite_file
 from rlhf_pipeline.store.engine import Database

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from sqlalchemy import Connection, select
 
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import Record, content_hash
+from rlhf_pipeline.core.errors import StoreError
+from rlhf_pipeline.core.records import Record, content_hash
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.engine import Database

@@ -12,7 +12,7 @@ from sqlalchemy import (
     select,
 )
 
-from rlhf_pipeline.records import Choice
+from rlhf_pipeline.core.records import Choice
 from rlhf_pipeline.store.counting import is_standing
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import comparisons, votes

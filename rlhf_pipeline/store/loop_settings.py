@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, select
 
-from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.records import Record
+from rlhf_pipeline.core.errors import NotFound
+from rlhf_pipeline.core.records import Record
 from rlhf_pipeline.store.audit import LOOP_SETTINGS_PUT, audited_transaction, row_digest
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import loop_settings

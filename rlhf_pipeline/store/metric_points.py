@@ -8,8 +8,8 @@ from typing import Any
 
 from sqlalchemy import Connection, and_, func, or_, select
 
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import content_hash
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.core.records import content_hash
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import batches, json_of
 from rlhf_pipeline.store.engine import MAX_ROWS, Database

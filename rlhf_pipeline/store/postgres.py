@@ -5,7 +5,7 @@ from typing import Any
 from sqlalchemy import Engine, create_engine
 from sqlalchemy.engine import URL
 
-from rlhf_pipeline.config import CONNECTION_OPTIONS
+from rlhf_pipeline.core.config import CONNECTION_OPTIONS
 
 # a query of a million votes takes some 20 s; nothing of a web app or a run takes this long
 STATEMENT_S = 300

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import Connection, Select, and_, func, literal, or_, select
 
-from rlhf_pipeline.errors import UnknownComparison
-from rlhf_pipeline.frames import PREDICTIONS
-from rlhf_pipeline.records import AnnotatorKind, Choice, Record
+from rlhf_pipeline.core.errors import UnknownComparison
+from rlhf_pipeline.core.frames import PREDICTIONS
+from rlhf_pipeline.core.records import AnnotatorKind, Choice, Record
 from rlhf_pipeline.store.audit import (
     PREDICTIONS_REPLAY,
     Ledger,

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, Subquery, and_, case, func, literal, or_, select
 
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.records import (
     AGREEMENT,
     DIMENSION,
     OWN_SOURCE,

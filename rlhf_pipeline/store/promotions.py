@@ -2,7 +2,7 @@
 
 from sqlalchemy import select
 
-from rlhf_pipeline.records import GateDecision, Promotion, content_hash
+from rlhf_pipeline.core.records import GateDecision, Promotion, content_hash
 from rlhf_pipeline.store.audit import audited_transaction, row_digest
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.engine import Database

@@ -1,7 +1,8 @@
 """Reads model versions and champions from MLflow's own tables, without MLflow.
 
 Every command asks for the champions, and importing MLflow takes a second; MLflow also migrates the
-database that it opens. `tests/unit/test_registry.py` holds these queries equal to the registry's.
+database that it opens. `tests/unit/registry/test_registry.py` holds these queries equal to the
+registry's.
 """
 
 from pathlib import PurePosixPath
@@ -10,7 +11,7 @@ from urllib.parse import unquote, urlsplit
 
 from sqlalchemy import TextClause, inspect, text
 
-from rlhf_pipeline.records import Record
+from rlhf_pipeline.core.records import Record
 from rlhf_pipeline.store.database_copy import engine_of, is_sqlite, sqlite_file
 from rlhf_pipeline.store.engine import read_only_engine
 from rlhf_pipeline.store.faults import describe_url, translate_errors

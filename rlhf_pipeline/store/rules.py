@@ -6,8 +6,8 @@ from datetime import UTC, datetime
 
 from sqlalchemy import Connection, Table, select
 
-from rlhf_pipeline.errors import NotFound, OutdatedEdit
-from rlhf_pipeline.records import AnnotationRules, Guideline
+from rlhf_pipeline.core.errors import NotFound, OutdatedEdit
+from rlhf_pipeline.core.records import AnnotationRules, Guideline
 from rlhf_pipeline.store.audit import GUIDELINES_ADD, RULES_PUT, audited_transaction, row_digest
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import annotation_rules, guidelines

@@ -28,7 +28,7 @@ from sqlalchemy import (
 from sqlalchemy.dialects.sqlite.base import SQLiteDialect
 from sqlalchemy.schema import CreateIndex, CreateTable
 
-from rlhf_pipeline.errors import UnstorableText
+from rlhf_pipeline.core.errors import UnstorableText
 
 # Triggers refuse to change or remove their rows.
 APPEND_ONLY = ("votes", "predictions", "audit", "guidelines", "annotation_rules", "feedback")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, create_engine, make_url, text
 from sqlalchemy.pool import NullPool
 
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.core.errors import StoreError
 from rlhf_pipeline.store.faults import describe_url, translate_errors
 from rlhf_pipeline.store.postgres import network_options
 

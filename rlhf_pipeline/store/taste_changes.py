@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from rlhf_pipeline.errors import NotFound, StoreError
-from rlhf_pipeline.records import TasteChange
+from rlhf_pipeline.core.errors import NotFound, StoreError
+from rlhf_pipeline.core.records import TasteChange
 from rlhf_pipeline.store.audit import Ledger, audited_transaction, row_digest
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import comparisons, taste_changes

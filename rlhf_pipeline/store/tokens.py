@@ -9,8 +9,8 @@ from typing import Any, Literal
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, or_, select
 
-from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.records import Token, content_hash
+from rlhf_pipeline.core.errors import NotFound
+from rlhf_pipeline.core.records import Token, content_hash
 from rlhf_pipeline.store.audit import audited_transaction, joint_transaction
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import failed_logins, tokens, users

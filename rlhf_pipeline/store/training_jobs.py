@@ -6,8 +6,8 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, or_, select
 
-from rlhf_pipeline.errors import IdempotencyConflict, StoreError
-from rlhf_pipeline.records import TrainingOrder, TriggerDecision
+from rlhf_pipeline.core.errors import IdempotencyConflict, StoreError
+from rlhf_pipeline.core.records import TrainingOrder, TriggerDecision
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.decisions import (

@@ -7,8 +7,8 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, bindparam, or_, select
 
-from rlhf_pipeline.errors import ConfigurationError, LoginEnded, NotFound
-from rlhf_pipeline.records import Role, User, content_hash
+from rlhf_pipeline.core.errors import ConfigurationError, LoginEnded, NotFound
+from rlhf_pipeline.core.records import Role, User, content_hash
 from rlhf_pipeline.store.audit import Ledger, audited_transaction
 from rlhf_pipeline.store.card_draw import ANYBODY, IS_UNFINISHED
 from rlhf_pipeline.store.conversion import batches

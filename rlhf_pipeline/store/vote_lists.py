@@ -6,8 +6,8 @@ from typing import Any, NamedTuple
 
 from sqlalchemy import ColumnElement, and_, case, func, literal, select
 
-from rlhf_pipeline.api_types.filters import VoteFilter
-from rlhf_pipeline.records import OWN_SOURCE, AnnotatorKind, Choice, ListedVote
+from rlhf_pipeline.core.api_types.filters import VoteFilter
+from rlhf_pipeline.core.records import OWN_SOURCE, AnnotatorKind, Choice, ListedVote
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing
 from rlhf_pipeline.store.engine import MAX_ROWS, Database

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Row, Select, and_, func, literal, null, select
 
-from rlhf_pipeline.frames import JUDGEMENTS, VOTES, FrameSchema, check_frame
-from rlhf_pipeline.records import AnnotatorKind, Choice, Record, VoteDetails, content_hash
+from rlhf_pipeline.core.frames import JUDGEMENTS, VOTES, FrameSchema, check_frame
+from rlhf_pipeline.core.records import AnnotatorKind, Choice, Record, VoteDetails, content_hash
 from rlhf_pipeline.store.conversion import batches, frame_of
 from rlhf_pipeline.store.counting import (
     LATEST,

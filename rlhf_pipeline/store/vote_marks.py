@@ -9,8 +9,8 @@ from typing import NamedTuple, get_args
 
 from sqlalchemy import ColumnElement, Subquery, and_, case, func, null, or_, select
 
-from rlhf_pipeline.api_types.filters import Mark
-from rlhf_pipeline.records import AnnotatorKind, Choice
+from rlhf_pipeline.core.api_types.filters import Mark
+from rlhf_pipeline.core.records import AnnotatorKind, Choice
 from rlhf_pipeline.store.counting import LATEST, is_counting
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import comparisons, heads, votes

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 
 from sqlalchemy import ColumnElement, select
 
-from rlhf_pipeline.errors import (
+from rlhf_pipeline.core.errors import (
     AlreadyVoted,
     IdempotencyConflict,
     InvalidVote,
@@ -18,7 +18,7 @@ from rlhf_pipeline.errors import (
     StoreError,
     UnknownComparison,
 )
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.records import (
     Choice,
     NewVote,
     Record,

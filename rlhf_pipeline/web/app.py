@@ -14,16 +14,16 @@ from starlette.middleware.gzip import GZipMiddleware
 from starlette.responses import JSONResponse
 
 from rlhf_pipeline import __version__
-from rlhf_pipeline.alerts.rounds import watch_alerts
-from rlhf_pipeline.api_types.base import Answer, ProblemDetail, ProblemDocument
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.core.api_types.base import Answer, ProblemDetail, ProblemDocument
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import StoreError
 from rlhf_pipeline.store import Store, homes
-from rlhf_pipeline.telemetry.prometheus import CONTENT_TYPE
-from rlhf_pipeline.telemetry.tracing import open_tracer
+from rlhf_pipeline.watch.alerts.rounds import watch_alerts
+from rlhf_pipeline.watch.telemetry.prometheus import CONTENT_TYPE
+from rlhf_pipeline.watch.telemetry.tracing import open_tracer
 from rlhf_pipeline.web.memory_cache import CacheTimes
 from rlhf_pipeline.web.middleware import LOOPBACK, Guard, RequestMeter, host_name
+from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.preferences.queries import read_ahead
 from rlhf_pipeline.web.problems import Problem, install_problem_handlers, problem_response
 from rlhf_pipeline.web.readiness import Readiness

@@ -15,14 +15,14 @@ from itsdangerous import BadData, URLSafeSerializer
 from starlette.requests import HTTPConnection
 from starlette.responses import Response
 
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.files import write_atomically
-from rlhf_pipeline.permissions import Permission, Principal, permissions_of
-from rlhf_pipeline.records import Role, Token, User
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.files import write_atomically
+from rlhf_pipeline.core.records import Role, Token, User
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.tokens import PREFIX
 from rlhf_pipeline.web.memory_cache import CacheTimes, ExpiringCache
+from rlhf_pipeline.web.permissions import Permission, Principal, permissions_of
 from rlhf_pipeline.web.problems import Problem
 
 SECRET_FILE = "web_secret"

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from rlhf_pipeline.datasets.formats.csv import protect_cell
+from rlhf_pipeline.feedback.datasets.formats.csv import protect_cell
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.chart_rows import ChartRow, list_rows, render_table, write_exactly
 from rlhf_pipeline.reports.draw import draw_png

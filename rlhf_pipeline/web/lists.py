@@ -18,12 +18,12 @@ from fastapi import Depends, Query, Request
 from pydantic import BaseModel, create_model
 from starlette.responses import Response, StreamingResponse
 
-from rlhf_pipeline.api_types.base import LARGEST, MOST_LISTED, Page
-from rlhf_pipeline.api_types.filters import OTHER_PLACE, Filter, QueryFilter
-from rlhf_pipeline.datasets.formats.csv import protect_cell
-from rlhf_pipeline.permissions import Principal
-from rlhf_pipeline.records import OWN_SOURCE, Category
+from rlhf_pipeline.core.api_types.base import LARGEST, MOST_LISTED, Page
+from rlhf_pipeline.core.api_types.filters import OTHER_PLACE, Filter, QueryFilter
+from rlhf_pipeline.core.records import OWN_SOURCE, Category
+from rlhf_pipeline.feedback.datasets.formats.csv import protect_cell
 from rlhf_pipeline.web.forms import attempt
+from rlhf_pipeline.web.permissions import Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import query_of, render
 from rlhf_pipeline.web.site import Site
@@ -152,7 +152,7 @@ class RowList(Generic[M]):
 def page_filter(model: type[Q]) -> Any:
     """The filter of the API for a page, which takes `format=csv` too.
 
-    >>> from rlhf_pipeline.api_types.filters import VoteFilter
+    >>> from rlhf_pipeline.core.api_types.filters import VoteFilter
     >>> Shown = Annotated[VoteFilter, page_filter(VoteFilter)]
     """
     fields: dict[str, Any] = {"format": (Literal["html", "csv"], "html")}

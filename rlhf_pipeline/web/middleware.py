@@ -9,7 +9,7 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rlhf_pipeline.telemetry.prometheus import RequestCounts
+from rlhf_pipeline.watch.telemetry.prometheus import RequestCounts
 from rlhf_pipeline.web.auth import SESSION
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.routing import PREFIX
@@ -17,7 +17,7 @@ from rlhf_pipeline.web.routing import PREFIX
 VOTES = {f"{PREFIX}/votes", f"{PREFIX}/votes:batch"}
 
 if TYPE_CHECKING:
-    from rlhf_pipeline.telemetry.otlp import Tracer
+    from rlhf_pipeline.watch.telemetry.otlp import Tracer
 
 
 MAX_BODY_BYTES = 2_000_000

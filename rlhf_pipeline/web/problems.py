@@ -12,8 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from rlhf_pipeline import errors
-from rlhf_pipeline.terminal import escape_controls
+from rlhf_pipeline.core import errors
+from rlhf_pipeline.core.terminal import escape_controls
 
 log = logging.getLogger(__name__)
 

@@ -8,9 +8,9 @@ from urllib.request import urlopen
 
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Answer
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.core.api_types.base import Answer
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import StoreError
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.database_copy import has_tables
 from rlhf_pipeline.web.memory_cache import CachedValue
@@ -54,7 +54,7 @@ class ReadinessCheck:
         """By the last tick of a sensor of Dagster's daemon or `rlhf loop`."""
         # Rules read drift and its causes, and so tables: `rlhf vote`, which opens a site too, needs
         # none of it.
-        from rlhf_pipeline.alerts.rounds import read_silence
+        from rlhf_pipeline.watch.alerts.rounds import read_silence
 
         try:
             silence = read_silence(self._store, self._settings, self._store.database.clock.now())

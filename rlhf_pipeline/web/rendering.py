@@ -14,11 +14,11 @@ from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, St
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from rlhf_pipeline.errors import PipelineError
-from rlhf_pipeline.intervals import format_estimate
-from rlhf_pipeline.permissions import Permission, Principal
+from rlhf_pipeline.core.errors import PipelineError
+from rlhf_pipeline.core.intervals import format_estimate
 from rlhf_pipeline.reports.words import format_count, name_detectors, name_models
 from rlhf_pipeline.web import glossary
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import QUERY, Problem
 from rlhf_pipeline.web.routing import cached_principal, find_principal
 from rlhf_pipeline.web.section import Place, Section

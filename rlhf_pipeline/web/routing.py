@@ -11,12 +11,12 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute, Mount
 
-from rlhf_pipeline.api_types.base import LARGEST
-from rlhf_pipeline.api_types.filters import OF_SCRIPTS, AuditFilter, DayFilter
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.permissions import Permission, Principal
+from rlhf_pipeline.core.api_types.base import LARGEST
+from rlhf_pipeline.core.api_types.filters import OF_SCRIPTS, AuditFilter, DayFilter
+from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.chart_answers import ChartAnswer, read_chart_format
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import LOG_IN, QUERY, Problem, problem_response
 from rlhf_pipeline.web.site import Site
 

@@ -11,8 +11,8 @@ from fastapi.routing import APIRoute
 from starlette.routing import BaseRoute
 from starlette.staticfiles import StaticFiles
 
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.routing import PREFIX, PublicRoute, guard_of, needs
 
 STATIC_SUFFIXES = frozenset({".css", ".js", ".png", ".svg"})

@@ -2,8 +2,7 @@
 
 from pathlib import Path
 
-from rlhf_pipeline.permissions import Permission
-from rlhf_pipeline.plugins import Members
+from rlhf_pipeline.core.plugins import Members
 from rlhf_pipeline.web.alerts import routes as alerts
 from rlhf_pipeline.web.alignment import routes as alignment
 from rlhf_pipeline.web.annotate import routes as annotate
@@ -22,6 +21,7 @@ from rlhf_pipeline.web.guidelines import routes as guidelines
 from rlhf_pipeline.web.home import routes as home
 from rlhf_pipeline.web.login import routes as login
 from rlhf_pipeline.web.me import routes as me
+from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.predictions import routes as predictions
 from rlhf_pipeline.web.preferences import routes as preferences
 from rlhf_pipeline.web.production import routes as production

@@ -7,8 +7,8 @@ from typing import Any
 import uvicorn
 from starlette.types import ASGIApp
 
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.app import create_app
 

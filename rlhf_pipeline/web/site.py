@@ -14,14 +14,14 @@ from datetime import timedelta
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from rlhf_pipeline.api_types.filters import ProbeFilter
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.metric_catalogue import METRICS, let_silence_grow, reset_past_counts
-from rlhf_pipeline.records import AnnotationRules, AnnotatorKind
+from rlhf_pipeline.core.api_types.filters import ProbeFilter
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.metric_catalogue import METRICS, let_silence_grow, reset_past_counts
+from rlhf_pipeline.core.records import AnnotationRules, AnnotatorKind
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.dagster_runs import DagsterRuns
 from rlhf_pipeline.store.vote_lists import DayTally
-from rlhf_pipeline.telemetry.prometheus import RequestCounts, render_metrics
+from rlhf_pipeline.watch.telemetry.prometheus import RequestCounts, render_metrics
 from rlhf_pipeline.web.annotate.cards import CardDealer
 from rlhf_pipeline.web.auth import Auth
 from rlhf_pipeline.web.memory_cache import CachedValue, CacheTimes, DayFigures, ExpiringCache
@@ -29,8 +29,8 @@ from rlhf_pipeline.web.progress.vote_counts import count_votes
 from rlhf_pipeline.web.readiness import ReadinessCheck
 
 if TYPE_CHECKING:
-    from rlhf_pipeline.artefacts import Artefacts
-    from rlhf_pipeline.champions import Champions
+    from rlhf_pipeline.core.artefacts import Artefacts
+    from rlhf_pipeline.learn.champions import Champions
     from rlhf_pipeline.store.vote_marks import MarkedVotes
     from rlhf_pipeline.web.calibration.probe_counter import ProbeResult
     from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFit
@@ -96,7 +96,7 @@ class Site:
 
     @cached_property
     def files(self) -> Artefacts:
-        from rlhf_pipeline.artefacts import Artefacts
+        from rlhf_pipeline.core.artefacts import Artefacts
 
         return Artefacts(self.settings.frames)
 
@@ -114,13 +114,13 @@ class Site:
     @cached_property
     def fastest_reading(self) -> float:
         """Characters a second of both completions; a faster vote is marked."""
-        from rlhf_pipeline.votes.annotators import FiguresParams
+        from rlhf_pipeline.feedback.votes.annotators import FiguresParams
 
         return FiguresParams().fastest_reading
 
     @cached_property
     def champions(self) -> Champions:
-        from rlhf_pipeline.champions import Champions
+        from rlhf_pipeline.learn.champions import Champions
         from rlhf_pipeline.registry import Registry
 
         settings = self.settings

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from rlhf_pipeline.records import User
+from rlhf_pipeline.core.records import User
 from tests.browser.people import People
 
 GONE = (

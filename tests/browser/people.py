@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pandas as pd
 
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.frames import COMPARISONS, check_frame
-from rlhf_pipeline.records import AnnotationRules, Role, User, Vote, utc_now
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.frames import COMPARISONS, check_frame
+from rlhf_pipeline.core.records import AnnotationRules, Role, User, Vote, utc_now
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer

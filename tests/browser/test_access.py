@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.records import NewFeedback, Role
+from rlhf_pipeline.core.records import NewFeedback, Role
 from tests.browser.hands import at_the_desk, log_in, press, vote
 from tests.browser.people import People
 from tests.browser.test_pages import PAGES

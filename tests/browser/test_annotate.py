@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.votes.counting import standing
+from rlhf_pipeline.feedback.votes.counting import standing
 from tests.browser.hands import (
     all_sent,
     at_the_desk,

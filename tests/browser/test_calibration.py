@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.frames import PREDICTIONS, check_frame
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.frames import PREDICTIONS, check_frame
+from rlhf_pipeline.core.records import (
     CalibrationMetrics,
     CalibrationReport,
     Interval,

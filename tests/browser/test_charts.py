@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import Choice, Role, utc_now
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.core.records import Choice, Role, utc_now
 from tests.browser.hands import log_in, until
 from tests.browser.people import People
 from tests.browser.test_access import SIZES, faults

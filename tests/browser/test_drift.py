@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.records import ClusterDay, Role
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.records import ClusterDay, Role
 from tests.browser.hands import log_in
 from tests.browser.people import People
 from tests.browser.test_access import SIZES, faults

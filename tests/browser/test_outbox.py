@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.api_types.votes import Batch, VoteInBatch
+from rlhf_pipeline.core.api_types.votes import Batch, VoteInBatch
 from tests.browser.hands import (
     GONE,
     all_sent,

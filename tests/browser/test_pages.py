@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.datasets.formats.csv import unprotect_cell
-from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Role, utc_now
+from rlhf_pipeline.core.records import AnnotatorKind, Choice, NewVote, Role, utc_now
+from rlhf_pipeline.feedback.datasets.formats.csv import unprotect_cell
 from tests.browser.hands import log_in, until
 from tests.browser.people import People
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.records import AnnotatorKind, Choice, NewFeedback, NewVote, Role, utc_now
+from rlhf_pipeline.core.records import AnnotatorKind, Choice, NewFeedback, NewVote, Role, utc_now
 from tests.browser.hands import all_sent, at_the_desk, log_in, press, read_card, until
 from tests.browser.payloads import ALIVE, PAYLOADS
 from tests.browser.people import People

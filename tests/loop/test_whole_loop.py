@@ -5,8 +5,8 @@ retraining, a verdict.
 from collections.abc import Callable
 from typing import Any
 
-from rlhf_pipeline.frames import SCHEMAS
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.frames import SCHEMAS
+from rlhf_pipeline.core.records import (
     CalibrationReport,
     DriftEvent,
     Evaluation,

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError, StoreError
-from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import ConfigurationError, StoreError
+from rlhf_pipeline.core.records import NewVote
 from rlhf_pipeline.store import Store, integrity
 from tests.postgres import QUOTED_PASSWORD, PostgresServer
 from tests.unit.cli.test_backup import rlhf, rows

@@ -11,8 +11,8 @@ from datetime import UTC, datetime
 import pytest
 from sqlalchemy import func, select, text
 
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.core.errors import StoreError
+from rlhf_pipeline.core.records import NewVote
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import votes
 from tests.postgres import PostgresServer

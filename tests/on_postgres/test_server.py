@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from sqlalchemy import text
 
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import StoreError
 from rlhf_pipeline.store import Store, database_copy, homes
 from rlhf_pipeline.store.server import ServerDatabases
 from tests.postgres import QUOTED_PASSWORD, PostgresServer

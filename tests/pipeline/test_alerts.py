@@ -7,18 +7,18 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from driver.loop import Loop, run_loop
-from driver.runner import Runner
-from rlhf_pipeline.alerts.changes import NOT_SERVED
-from rlhf_pipeline.alerts.rounds import (
+from rlhf_pipeline.application.driver.loop import Loop, run_loop
+from rlhf_pipeline.application.driver.runner import Runner
+from rlhf_pipeline.application.sensors.alerts import alerts_sensor
+from rlhf_pipeline.core.api_types.filters import AlertFilter
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.records import DriftEvent, GateDecision, Promotion, TriggerDecision
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.watch.alerts.changes import NOT_SERVED
+from rlhf_pipeline.watch.alerts.rounds import (
     report_changes,
     watch_daemon,
 )
-from rlhf_pipeline.api_types.filters import AlertFilter
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.records import DriftEvent, GateDecision, Promotion, TriggerDecision
-from rlhf_pipeline.store import Store
-from sensors.alerts import alerts_sensor
 
 RUNNING = dg.DefaultSensorStatus.RUNNING
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -8,12 +8,12 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from rlhf_pipeline.frames import SOFT_LABELS
-from rlhf_pipeline.votes import (
+from rlhf_pipeline.core.frames import SOFT_LABELS
+from rlhf_pipeline.feedback.votes import (
     judged_comparison_ids,
     training_labels,
 )
-from rlhf_pipeline.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting
 
 
 def read_metadata(project: Any) -> dict[str, Any]:

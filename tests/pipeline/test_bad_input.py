@@ -14,9 +14,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.prompts import GENERATORS
-from rlhf_pipeline.prompts.base import Draft
-from rlhf_pipeline.records import AnnotatorKind, Choice, ModelVersion, NewVote
+from rlhf_pipeline.core.records import AnnotatorKind, Choice, ModelVersion, NewVote
+from rlhf_pipeline.generate.prompts import GENERATORS
+from rlhf_pipeline.generate.prompts.base import Draft
 
 
 @pytest.fixture(scope="module")

@@ -10,10 +10,10 @@ import dagster as dg
 import pytest
 from pydantic import SecretStr
 
-from assets.completions import completions
-from resources import resources_for
-from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.config import Settings
+from rlhf_pipeline.application.assets.completions import completions
+from rlhf_pipeline.application.resources import resources_for
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 from tests.providers.asking import prompts_of

@@ -21,7 +21,7 @@ from dagster._core.scheduler.instigation import (
 )
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
-from rlhf_pipeline.config import Settings
+from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.store.dagster_runs import DagsterRuns
 from tests.project import QUIET, ROOT
 

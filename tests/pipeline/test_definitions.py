@@ -12,13 +12,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.delivery import SCHEMA_CHECK
-from definitions import definitions_for
-from rlhf_pipeline.artefacts import RECORDS
+from rlhf_pipeline.application.assets.delivery import SCHEMA_CHECK
+from rlhf_pipeline.application.definitions import definitions_for
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.frames import SCHEMAS
+from rlhf_pipeline.core.artefacts import RECORDS
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.frames import SCHEMAS
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -15,14 +15,14 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from driver.demo import Demo, DemoState, tick_time
-from driver.demo_report import collect_day_rows
-from driver.recovery import fail_dead_runs
-from driver.runner import Runner
+from rlhf_pipeline.application.driver.demo import Demo, DemoState, tick_time
+from rlhf_pipeline.application.driver.demo_report import collect_day_rows
+from rlhf_pipeline.application.driver.recovery import fail_dead_runs
+from rlhf_pipeline.application.driver.runner import Runner
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.demo import claim
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.records import AnnotatorKind, Choice, DriftEvent, NewVote
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.records import AnnotatorKind, Choice, DriftEvent, NewVote
 
 DAILY = (
     "prompts",

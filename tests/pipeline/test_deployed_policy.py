@@ -5,8 +5,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from assets.day_series import load_policy_days
-from rlhf_pipeline.drift.policy import PolicyParams
+from rlhf_pipeline.application.assets.day_series import load_policy_days
+from rlhf_pipeline.watch.drift.policy import PolicyParams
 
 
 def test_the_report_watches_the_deployed_policy(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tests.unit.reward_model.tiny_networks import save_tiny_bert
+from tests.unit.learn.reward_model.tiny_networks import save_tiny_bert
 
 
 def test_day_is_reported_without_embeddings_if_the_encoder_is_missing(

@@ -11,13 +11,13 @@ import dagster as dg
 import pytest
 from dagster._daemon.types import DaemonHeartbeat
 
-from driver.lock import HomeInUse, lock_home, refuse_daemon
+from rlhf_pipeline.application.driver.lock import HomeInUse, lock_home, refuse_daemon
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """
 import sys
 from pathlib import Path
-from driver.lock import lock_home
+from rlhf_pipeline.application.driver.lock import lock_home
 with lock_home(Path(sys.argv[1])):
     print("at work", flush=True)
     sys.stdin.readline()

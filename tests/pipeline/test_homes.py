@@ -14,8 +14,8 @@ from filelock import FileLock
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import ConfigurationError
 
 ROOT = Path(__file__).resolve().parents[2]
 STRANGE = "a b#c é~d@e:f&g+h'i;j"

@@ -12,17 +12,17 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from jobs.housekeeping import Retention, housekeeping
-from rlhf_pipeline.alerts.messages import build_test_message
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.champions import Champions
+from rlhf_pipeline.application.jobs.housekeeping import Retention, housekeeping
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.config import RetentionParams, Settings
-from rlhf_pipeline.errors import ModelNotFound
-from rlhf_pipeline.records import DriftEvent, TriggerDecision, TriggerEvidence
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.config import RetentionParams, Settings
+from rlhf_pipeline.core.errors import ModelNotFound
+from rlhf_pipeline.core.records import DriftEvent, TriggerDecision, TriggerEvidence
+from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.registry import Registry, StoredVersion, removable_versions
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.watch.alerts.messages import build_test_message
 
 NOW = datetime.now(UTC)
 KEPT = RetentionParams(
@@ -270,7 +270,9 @@ def test_version_that_was_champion_since_the_listing_keeps_its_files(
                 home.promote(champion)
         return found
 
-    monkeypatch.setattr("jobs.housekeeping.removable_versions", promote_meanwhile)
+    monkeypatch.setattr(
+        "rlhf_pipeline.application.jobs.housekeeping.removable_versions", promote_meanwhile
+    )
     assert home.retention.delete() == {"model files": 1}
     assert home.registry.removal_times("policy").keys() == {2}
 

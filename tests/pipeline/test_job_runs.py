@@ -12,17 +12,17 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.retraining_decision import DECISION_TAG
-from driver.loop import Loop
-from driver.runner import Runner
-from jobs import cancellation
-from jobs.cancellation import stop_when_cancelled
-from jobs.retraining import policy_training
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.records import TrainingOrder, utc_now
+from rlhf_pipeline.application.assets.retraining_decision import DECISION_TAG
+from rlhf_pipeline.application.driver.loop import Loop
+from rlhf_pipeline.application.driver.runner import Runner
+from rlhf_pipeline.application.jobs import cancellation
+from rlhf_pipeline.application.jobs.cancellation import stop_when_cancelled
+from rlhf_pipeline.application.jobs.retraining import policy_training
+from rlhf_pipeline.application.sensors.retraining import _record_outcomes, run_key
+from rlhf_pipeline.application.sensors.runs import RUN_KEY_TAG
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.records import TrainingOrder, utc_now
 from rlhf_pipeline.store import Store
-from sensors.retraining import _record_outcomes, run_key
-from sensors.runs import RUN_KEY_TAG
 
 Status = dg.DagsterRunStatus
 

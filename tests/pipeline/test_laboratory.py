@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from driver.runner import Runner
-from rlhf_pipeline.laboratory import LAB_SCENARIOS
-from rlhf_pipeline.laboratory.base import VoteScenario
-from rlhf_pipeline.laboratory.trigger_runs import find_responses
-from rlhf_pipeline.records import ChangeCauses
-from rlhf_pipeline.retraining.triggers import replay
+from rlhf_pipeline.application.driver.runner import Runner
+from rlhf_pipeline.core.records import ChangeCauses
+from rlhf_pipeline.improve.retraining.triggers import replay
+from rlhf_pipeline.simulation.laboratory import LAB_SCENARIOS
+from rlhf_pipeline.simulation.laboratory.base import VoteScenario
+from rlhf_pipeline.simulation.laboratory.trigger_runs import find_responses
 from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld
 from tests.pipeline.world_run import WorldRun
 

@@ -13,10 +13,16 @@ import pandas as pd
 import pytest
 from dagster._daemon.sensor import fetch_existing_runs
 
-from driver.runner import Runner
-from rlhf_pipeline.errors import PipelineError, StoreError
-from rlhf_pipeline.frames import SCHEMAS
-from rlhf_pipeline.records import AnnotatorKind, CalibrationReport, Choice, ModelVersion, NewVote
+from rlhf_pipeline.application.driver.runner import Runner
+from rlhf_pipeline.core.errors import PipelineError, StoreError
+from rlhf_pipeline.core.frames import SCHEMAS
+from rlhf_pipeline.core.records import (
+    AnnotatorKind,
+    CalibrationReport,
+    Choice,
+    ModelVersion,
+    NewVote,
+)
 from tests.unclear_change import unclear_rise
 
 DAILY = (
@@ -156,7 +162,7 @@ def test_no_model_is_judged_on_votes_it_was_fitted_to(grown: Any) -> None:
 
 
 def test_frozen_evaluation_prompts_are_never_asked(grown: Any) -> None:
-    from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
+    from rlhf_pipeline.improve.evaluation import frozen_prompt_ids, frozen_prompts
 
     prompts = grown.files.read_days("prompts", grown.files.days("prompts"))
     assert not set(prompts["prompt_id"]) & frozen_prompt_ids(frozen_prompts())

@@ -9,14 +9,14 @@ import pytest
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from assets.partitions import DAYS
-from definitions import definitions_for
-from driver.loop import Loop
-from driver.runner import Runner
-from resources.frames import SETTINGS_TAG
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.loop_settings import PARTS
+from rlhf_pipeline.application.assets.partitions import DAYS
+from rlhf_pipeline.application.definitions import definitions_for
+from rlhf_pipeline.application.driver.loop import Loop
+from rlhf_pipeline.application.driver.runner import Runner
+from rlhf_pipeline.application.resources.frames import SETTINGS_TAG
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.improve.loop_settings import PARTS
 
 NO_STAGES = {"retraining_trigger", "schedules", "alerts"}
 STAGES = sorted(PARTS.keys() - NO_STAGES)

@@ -8,7 +8,7 @@ import httpx
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.records import Role
+from rlhf_pipeline.core.records import Role
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.records import CalibrationReport, ModelVersion
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.records import CalibrationReport, ModelVersion
 from tests.s3 import S3, local_s3
 
 COLLECTION = ("prompts", "completions", "comparisons")

@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote
+from rlhf_pipeline.core.records import AnnotatorKind, Choice, NewVote
 
 FEEDBACK = ("votes", "reflection_log", "drift_report")
 

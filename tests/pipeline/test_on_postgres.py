@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from pydantic import SecretStr
 
-from rlhf_pipeline.config import DAGSTER_URL, Settings
+from rlhf_pipeline.core.config import DAGSTER_URL, Settings
 from tests.postgres import QUOTED_PASSWORD, PostgresServer
 
 

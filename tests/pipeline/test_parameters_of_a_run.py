@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from assets.candidate_model import CandidateConfig
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.retraining.parameters import StrategyParams
+from rlhf_pipeline.application.assets.candidate_model import CandidateConfig
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.improve.retraining.parameters import StrategyParams
 
 
 def test_without_a_file_the_launchpads_parameters_train() -> None:

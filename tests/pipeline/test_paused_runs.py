@@ -10,15 +10,15 @@ import pandas as pd
 import pytest
 from pydantic import SecretStr
 
-from assets.completions import completions
-from jobs.collection import collection
-from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.application.assets.completions import completions
+from rlhf_pipeline.application.jobs.collection import collection
+from rlhf_pipeline.application.sensors.paused_runs import paused_runs_sensor
+from rlhf_pipeline.application.sensors.runs import RANGE_END_TAG, RANGE_START_TAG, RUN_KEY_TAG
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.records import utc_now
+from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
-from sensors.paused_runs import paused_runs_sensor
-from sensors.runs import RANGE_END_TAG, RANGE_START_TAG, RUN_KEY_TAG
 from tests.providers.asking import prompts_of
 from tests.providers.stub_provider import Fault, StubProvider
 
@@ -119,7 +119,7 @@ def collect(
 
 
 def tick(store: Store, instance: dg.DagsterInstance) -> dg.SensorResult:
-    from definitions import defs
+    from rlhf_pipeline.application.definitions import defs
 
     sensor = paused_runs_sensor(Settings(), dg.DefaultSensorStatus.RUNNING)
     with dg.build_sensor_context(

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.comparisons.routing import n_places
-from rlhf_pipeline.records import AnnotationRules, AnnotatorKind, NewVote
-from rlhf_pipeline.votes.counting import counting
+from rlhf_pipeline.core.records import AnnotationRules, AnnotatorKind, NewVote
+from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.generate.comparisons.routing import n_places
 
 RATIO, THRESHOLD = 0.3, 0.6
 

@@ -11,15 +11,15 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from assets.retraining_decision import DECISION_TAG
-from driver.job_runs import find_job_runs
-from driver.run import run_pending_decisions
-from driver.runner import RunCancelled, Runner
+from rlhf_pipeline.application.assets.retraining_decision import DECISION_TAG
+from rlhf_pipeline.application.driver.job_runs import find_job_runs
+from rlhf_pipeline.application.driver.run import run_pending_decisions
+from rlhf_pipeline.application.driver.runner import RunCancelled, Runner
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.training_orders import build_order
-from rlhf_pipeline.loop_settings import LoopSettings
-from rlhf_pipeline.records import utc_now
-from rlhf_pipeline.retraining.jobs import JobState, derive_state
+from rlhf_pipeline.core.records import utc_now
+from rlhf_pipeline.improve.loop_settings import LoopSettings
+from rlhf_pipeline.improve.retraining.jobs import JobState, derive_state
 from tests.pipeline.test_retraining_in_process import QUICK
 
 STAGES = ["retraining_set", "candidate_model", "evaluation", "gate"]

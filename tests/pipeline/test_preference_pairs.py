@@ -6,10 +6,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from assets.votes import LearningRange, pairs_up_to
-from rlhf_pipeline.errors import FrameError
-from rlhf_pipeline.frames import PREFERENCE_PAIRS, VOTES
-from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.application.assets.votes import LearningRange, pairs_up_to
+from rlhf_pipeline.core.errors import FrameError
+from rlhf_pipeline.core.frames import PREFERENCE_PAIRS, VOTES
+from rlhf_pipeline.core.records import utc_now
 from rlhf_pipeline.store import Store
 from tests.learnt_home import comparisons
 

@@ -12,7 +12,7 @@ import pytest
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.config import Settings
+from rlhf_pipeline.core.config import Settings
 from tests.project import Project
 
 

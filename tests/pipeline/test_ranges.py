@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.frames import SCHEMAS
-from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.core.frames import SCHEMAS
+from rlhf_pipeline.core.records import NewVote
 
 GENERATE = ("prompts", "completions", "comparisons")
 FEEDBACK = ("votes", "reflection_log", "drift_report")

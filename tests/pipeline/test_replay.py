@@ -10,13 +10,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from driver.recovery import fail_dead_runs
-from driver.replay import describe_decisions, replay_days
-from driver.runner import Runner
-from rlhf_pipeline.votes import judged_comparison_ids
-from rlhf_pipeline.votes.counting import counting
-from sensors.replay import Replay, end_of_day
-from sensors.runs import STEP_TAG
+from rlhf_pipeline.application.driver.recovery import fail_dead_runs
+from rlhf_pipeline.application.driver.replay import describe_decisions, replay_days
+from rlhf_pipeline.application.driver.runner import Runner
+from rlhf_pipeline.application.sensors.replay import Replay, end_of_day
+from rlhf_pipeline.application.sensors.runs import STEP_TAG
+from rlhf_pipeline.feedback.votes import judged_comparison_ids
+from rlhf_pipeline.feedback.votes.counting import counting
 from tests.pipeline import imported
 
 N = 80  # comparisons of a day

@@ -9,23 +9,23 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from rlhf_pipeline.champions import Question
-from rlhf_pipeline.errors import ModelHashMismatch
-from rlhf_pipeline.evaluation import frozen_prompt_ids, frozen_prompts
-from rlhf_pipeline.policy import load_policy
-from rlhf_pipeline.protocols import ignore_progress
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.errors import ModelHashMismatch
+from rlhf_pipeline.core.protocols import ignore_progress
+from rlhf_pipeline.core.records import (
     DriftEvent,
     Evaluation,
     GateDecision,
     ModelVersion,
     folder_hash,
 )
-from rlhf_pipeline.retraining.adapters import ADAPTER, read_base_hash
-from rlhf_pipeline.retraining.vote_halves import has_votes_for_judging, is_for_judging
-from rlhf_pipeline.reward_model import EmbeddingRewardModel
-from rlhf_pipeline.testing.strategies import build_policy
-from tests.unit.reward_model.tiny_networks import save_tiny_bert
+from rlhf_pipeline.generate.policy import load_policy
+from rlhf_pipeline.improve.evaluation import frozen_prompt_ids, frozen_prompts
+from rlhf_pipeline.improve.retraining.adapters import ADAPTER, read_base_hash
+from rlhf_pipeline.improve.retraining.vote_halves import has_votes_for_judging, is_for_judging
+from rlhf_pipeline.learn.champions import Question
+from rlhf_pipeline.learn.reward_model import EmbeddingRewardModel
+from rlhf_pipeline.simulation.testing.strategies import build_policy
+from tests.unit.learn.reward_model.tiny_networks import save_tiny_bert
 
 STAGES = (
     "annotator_model",

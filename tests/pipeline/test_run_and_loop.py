@@ -7,13 +7,13 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from driver.loop import RETRY_AFTER, Loop
-from driver.run import JobOrder, retrain
-from driver.runner import Runner
-from driver.stage_config import parse_stage_config
-from rlhf_pipeline.errors import ConfigurationError, PipelineError
-from rlhf_pipeline.telemetry.tracing import flush_spans
-from sensors.runs import find_run, request_again
+from rlhf_pipeline.application.driver.loop import RETRY_AFTER, Loop
+from rlhf_pipeline.application.driver.run import JobOrder, retrain
+from rlhf_pipeline.application.driver.runner import Runner
+from rlhf_pipeline.application.driver.stage_config import parse_stage_config
+from rlhf_pipeline.application.sensors.runs import find_run, request_again
+from rlhf_pipeline.core.errors import ConfigurationError, PipelineError
+from rlhf_pipeline.watch.telemetry.tracing import flush_spans
 from tests.collector import check_trace, collecting
 
 SMALL = {"prompts": {"n": 10}, "comparisons": {"pairs_per_prompt": 6}}

@@ -17,18 +17,18 @@ import pytest
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
 from sqlalchemy import text
 
-from jobs.loop import RETRIED, RETRIES_TAG
-from rlhf_pipeline import run_launcher
-from rlhf_pipeline.api_types.filters import AlertFilter
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.protocols import Clock
-from rlhf_pipeline.records import DriftEvent, TriggerDecision, utc_now
-from rlhf_pipeline.run_launcher import is_dead
+from rlhf_pipeline.application.driver import run_launcher
+from rlhf_pipeline.application.driver.run_launcher import is_dead
+from rlhf_pipeline.application.jobs.loop import RETRIED, RETRIES_TAG
+from rlhf_pipeline.application.sensors.paused_runs import paused_runs_sensor
+from rlhf_pipeline.application.sensors.retraining import retraining_sensor
+from rlhf_pipeline.core.api_types.filters import AlertFilter
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.protocols import Clock
+from rlhf_pipeline.core.records import DriftEvent, TriggerDecision, utc_now
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.heartbeats import is_beating_here
-from sensors.paused_runs import paused_runs_sensor
-from sensors.retraining import retraining_sensor
 from tests.processes.daemon_home import ROOT, eventually
 
 Status = dg.DagsterRunStatus
@@ -77,7 +77,7 @@ class World:
         self.clock.behind = timedelta(0)
 
     def tick(self, sensor: dg.SensorDefinition) -> list[dg.RunRequest]:
-        from definitions import defs
+        from rlhf_pipeline.application.definitions import defs
 
         with dg.build_sensor_context(
             instance=self.instance,

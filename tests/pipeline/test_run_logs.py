@@ -6,8 +6,8 @@ import dagster as dg
 import pytest
 from dagster import _loggers
 
-from resources.run_logs import use_run_logger
-from rlhf_pipeline.config import Settings
+from rlhf_pipeline.application.resources.run_logs import use_run_logger
+from rlhf_pipeline.core.config import Settings
 
 
 @dg.op

@@ -8,8 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from resources.simulation import simulated_votes
-from rlhf_pipeline.votes.counting import counting
+from rlhf_pipeline.application.resources.simulation import simulated_votes
+from rlhf_pipeline.feedback.votes.counting import counting
 
 NAMES = ("vote_id", "seq", "comparison_id", "annotator_id", "choice", "strength", "is_swapped")
 

@@ -9,8 +9,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from resources.simulation import simulated_votes
-from rlhf_pipeline.records import Choice, ModelVersion
+from rlhf_pipeline.application.resources.simulation import simulated_votes
+from rlhf_pipeline.core.records import Choice, ModelVersion
 from tests.pipeline.test_retraining_in_process import quick
 
 TURNED = {Choice.A: Choice.B, Choice.B: Choice.A}

@@ -8,14 +8,12 @@ from typing import Self, cast
 
 import pandas as pd
 
-from driver.demo import tick_time
-from driver.runner import Runner
-from rlhf_pipeline.champions import Champions
-from rlhf_pipeline.drift.reference import Window
-from rlhf_pipeline.drift.stream import scan
-from rlhf_pipeline.laboratory.day_events import find_day_events
-from rlhf_pipeline.loop_settings import LoopSettings
-from rlhf_pipeline.records import DriftEvent, Promotion, TriggerDecision
+from rlhf_pipeline.application.driver.demo import tick_time
+from rlhf_pipeline.application.driver.runner import Runner
+from rlhf_pipeline.core.records import DriftEvent, Promotion, TriggerDecision
+from rlhf_pipeline.improve.loop_settings import LoopSettings
+from rlhf_pipeline.learn.champions import Champions
+from rlhf_pipeline.simulation.laboratory.day_events import find_day_events
 from rlhf_pipeline.simulation.planted_votes import (
     build_comparisons,
     build_predictions,
@@ -24,6 +22,8 @@ from rlhf_pipeline.simulation.planted_votes import (
     move_days,
 )
 from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_reference, draw_votes
+from rlhf_pipeline.watch.drift.reference import Window
+from rlhf_pipeline.watch.drift.stream import scan
 
 
 @dataclass

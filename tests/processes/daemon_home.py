@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import dagster as dg
 import psutil
 
-from rlhf_pipeline.loop_settings import ScheduleParams
+from rlhf_pipeline.improve.loop_settings import ScheduleParams
 
 ROOT = Path(__file__).resolve().parents[2]
 BINARIES = Path(sys.executable).parent

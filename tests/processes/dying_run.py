@@ -20,10 +20,10 @@ sys.path.insert(0, str(ROOT))
 
 import dagster as dg  # noqa: E402
 
-from assets import STAGES  # noqa: E402
-from definitions import definitions_for  # noqa: E402
-from resources import resources_for  # noqa: E402
-from rlhf_pipeline.config import Settings  # noqa: E402
+from rlhf_pipeline.application.assets import STAGES  # noqa: E402
+from rlhf_pipeline.application.definitions import definitions_for  # noqa: E402
+from rlhf_pipeline.application.resources import resources_for  # noqa: E402
+from rlhf_pipeline.core.config import Settings  # noqa: E402
 from rlhf_pipeline.registry import Registry  # noqa: E402
 from rlhf_pipeline.store import votes  # noqa: E402
 

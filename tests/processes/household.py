@@ -13,10 +13,10 @@ from typing import Any
 import dagster as dg
 from standardwebhooks import Webhook
 
-from rlhf_pipeline.alert_targets import parse_targets
+from rlhf_pipeline.core.alert_targets import parse_targets
 from tests.processes.daemon_home import Server, daemons, runs_of
 from tests.processes.network_watch import watch_network
-from tests.unit.alerts.receivers import Hook
+from tests.unit.watch.alerts.receivers import Hook
 
 SECRET = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"
 

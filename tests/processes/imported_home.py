@@ -12,8 +12,8 @@ from typing import Any
 import dagster as dg
 import pandas as pd
 
-from rlhf_pipeline.votes.counting import counting
-from sensors.runs import STEP_TAG
+from rlhf_pipeline.application.sensors.runs import STEP_TAG
+from rlhf_pipeline.feedback.votes.counting import counting
 from tests.pipeline import imported
 from tests.processes.daemon_home import BINARIES, Server, eventually
 

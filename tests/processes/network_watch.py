@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from pathlib import Path
 
-from rlhf_pipeline.config import TELEMETRY_OFF
+from rlhf_pipeline.core.config import TELEMETRY_OFF
 
 ROOT = Path(__file__).resolve().parents[2]
 # Loaded by every Python process that finds it on PYTHONPATH: what leads outside is written down and

@@ -19,8 +19,8 @@ sys.path.insert(0, str(ROOT))
 
 import dagster as dg  # noqa: E402
 
-from jobs import executors  # noqa: E402
-from rlhf_pipeline.config import Settings  # noqa: E402
+from rlhf_pipeline.application.jobs import executors  # noqa: E402
+from rlhf_pipeline.core.config import Settings  # noqa: E402
 
 executors.PRELOADED = ()  # the small steps need none of it
 

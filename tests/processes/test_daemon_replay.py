@@ -10,7 +10,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from rlhf_pipeline.config import Settings
+from rlhf_pipeline.core.config import Settings
 from tests.processes.daemon_home import (
     daemons,
     distant_schedules,

@@ -12,8 +12,8 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from rlhf_pipeline.records import utc_now
-from rlhf_pipeline.retraining.triggers import decide
+from rlhf_pipeline.core.records import utc_now
+from rlhf_pipeline.improve.retraining.triggers import decide
 from tests.flipped_votes import flip_votes
 from tests.pipeline.test_retraining_in_process import QUICK
 from tests.processes.daemon_home import (
@@ -30,7 +30,7 @@ from tests.processes.daemon_home import (
 )
 from tests.processes.household import Household
 from tests.processes.network_watch import attempts
-from tests.unit.alerts.receivers import Hook, serve_hook
+from tests.unit.watch.alerts.receivers import Hook, serve_hook
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -235,7 +235,8 @@ def test_no_tick_of_all_this_has_failed(household: Household, retried: dg.Dagste
         line
         for line in alone.text.splitlines()
         # alerts are logged by their severity
-        if ("ERROR" in line and "ERROR rlhf_pipeline.alerts: " not in line) or "Traceback" in line
+        if ("ERROR" in line and "ERROR rlhf_pipeline.watch.alerts: " not in line)
+        or "Traceback" in line
     ]
     assert errors == []
     for sensor in SENSORS:

@@ -11,10 +11,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
-from assets.retraining_decision import DECISION_TAG
-from jobs.cancellation import GRACE_S, POLL_S
-from rlhf_pipeline.config import ENV_PREFIX
-from rlhf_pipeline.records import TrainingOrder, utc_now
+from rlhf_pipeline.application.assets.retraining_decision import DECISION_TAG
+from rlhf_pipeline.application.jobs.cancellation import GRACE_S, POLL_S
+from rlhf_pipeline.core.config import ENV_PREFIX
+from rlhf_pipeline.core.records import TrainingOrder, utc_now
 from tests.processes.daemon_home import eventually, lives, step_pids
 
 IN_PROCESSES = Path(__file__).with_name("step_processes.py")

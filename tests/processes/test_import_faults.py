@@ -16,10 +16,10 @@ from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.imports import import_votes, open_import
-from rlhf_pipeline.datasets.cells import MomentParser
-from rlhf_pipeline.datasets.mapping import ColumnMapping
-from rlhf_pipeline.errors import ArtefactError, DatasetError, StoreError
-from rlhf_pipeline.frames import EXPORTED_VOTES
+from rlhf_pipeline.core.errors import ArtefactError, DatasetError, StoreError
+from rlhf_pipeline.core.frames import EXPORTED_VOTES
+from rlhf_pipeline.feedback.datasets.cells import MomentParser
+from rlhf_pipeline.feedback.datasets.mapping import ColumnMapping
 from rlhf_pipeline.store import Store
 
 PAIRS = [
@@ -178,7 +178,7 @@ class Ended(BaseException):
 
 def test_days_of_a_broken_import_stay_unfinished_until_repeated(rlhf, home, tmp_path, monkeypatch):
     monkeypatch.setenv("RLHF_HOME", str(home))
-    monkeypatch.setattr("rlhf_pipeline.datasets.staging.BATCH_ROWS", 1_000)
+    monkeypatch.setattr("rlhf_pipeline.feedback.datasets.staging.BATCH_ROWS", 1_000)
     with_pairs(rlhf, tmp_path)
     path = write_csv(tmp_path / "votes.csv", [vote(n) for n in range(2_500)])
 

@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.records import ModelVersion
+from rlhf_pipeline.core.records import ModelVersion
 
 DYING_RUN = Path(__file__).with_name("dying_run.py")
 COLLECTION = {

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from driver.demo import DemoState
-from driver.session import INTERRUPTED
+from rlhf_pipeline.application.driver.demo import DemoState
+from rlhf_pipeline.application.driver.session import INTERRUPTED
 from tests.processes.network_watch import attempts, cut, watch_network
 from tests.project import open_project, settings_of
 

@@ -9,7 +9,9 @@ from typing import Any
 import pandas as pd
 from pydantic import SecretStr
 
-from rlhf_pipeline.completions import (
+from rlhf_pipeline.core.frames import PROMPTS, check_frame
+from rlhf_pipeline.core.protocols import WorkLedger
+from rlhf_pipeline.generate.completions import (
     AnthropicBackend,
     CallParams,
     CompletionParams,
@@ -22,8 +24,6 @@ from rlhf_pipeline.completions import (
     RequestedBy,
     generate,
 )
-from rlhf_pipeline.frames import PROMPTS, check_frame
-from rlhf_pipeline.protocols import WorkLedger
 from rlhf_pipeline.store import Store
 from tests.providers.stub_provider import Fault, StubProvider
 

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import pytest
 from pydantic import SecretStr
 
-from rlhf_pipeline.completions import HostedBackend
+from rlhf_pipeline.generate.completions import HostedBackend
 from tests.providers.asking import BACKENDS, KEY
-from tests.unit.completions.conftest import prompts, store  # noqa: F401 (fixtures)
+from tests.unit.generate.completions.conftest import prompts, store  # noqa: F401 (fixtures)
 
 
 @pytest.fixture(params=sorted(BACKENDS))

@@ -4,7 +4,7 @@ Prints each time it noted something.
 
 import sys
 
-from rlhf_pipeline.completions import (
+from rlhf_pipeline.generate.completions import (
     CallParams,
     CompletionParams,
     OpenAICompatibleBackend,

@@ -20,7 +20,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, SecretStr
 
-from rlhf_pipeline.records import Record, content_hash
+from rlhf_pipeline.core.records import Record, content_hash
 
 StubFaultKind = Literal[
     "status",

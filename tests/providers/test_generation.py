@@ -17,7 +17,17 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from rlhf_pipeline.completions import (
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import (
+    BackendUnavailable,
+    ConfigurationError,
+    ProviderParked,
+    StoreError,
+)
+from rlhf_pipeline.core.processes import is_dead, make_owner
+from rlhf_pipeline.core.protocols import Attempt, Budget, Lane, LedgerTransaction
+from rlhf_pipeline.core.records import utc_now
+from rlhf_pipeline.generate.completions import (
     AnthropicBackend,
     CallParams,
     CompletionParams,
@@ -29,16 +39,6 @@ from rlhf_pipeline.completions import (
     generate,
     open_backend,
 )
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import (
-    BackendUnavailable,
-    ConfigurationError,
-    ProviderParked,
-    StoreError,
-)
-from rlhf_pipeline.processes import is_dead, make_owner
-from rlhf_pipeline.protocols import Attempt, Budget, Lane, LedgerTransaction
-from rlhf_pipeline.records import utc_now
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
 from tests.ledgers import temporary_ledger
@@ -620,7 +620,9 @@ def test_the_settings_name_the_provider_and_its_address() -> None:
 
     assert isinstance(open_with(completion_backend="template"), TemplateBackend)
     assert open_with(completion_backend="local").model_version == "demo.policy@1"
-    with pytest.raises(ConfigurationError, match=r"No 'x' in rlhf_pipeline.completions. Known: t"):
+    with pytest.raises(
+        ConfigurationError, match=r"No 'x' in rlhf_pipeline.generate.completions. Known: t"
+    ):
         open_with(completion_backend="x")
     [made, own, named] = [
         open_with(completion_backend="openai_compatible", base_url="http://here/v1"),

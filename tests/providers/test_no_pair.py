@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.completions import (
+from rlhf_pipeline.core.protocols import WorkLedger
+from rlhf_pipeline.generate.completions import (
     CallParams,
     CompletionParams,
     Generation,
     OpenAICompatibleBackend,
     generate,
 )
-from rlhf_pipeline.protocols import WorkLedger
 from rlhf_pipeline.store import Store
 from tests.ledgers import temporary_ledger
 from tests.providers.asking import prompts_of

@@ -16,15 +16,15 @@ from typing import Any
 import pytest
 from pydantic import SecretStr
 
-from rlhf_pipeline.completions import (
+from rlhf_pipeline.core.errors import BackendUnavailable, CompletionError, StoreError
+from rlhf_pipeline.core.protocols import Budget
+from rlhf_pipeline.generate.completions import (
     CompletionRequest,
     CompletionResult,
     HostedBackend,
     Reply,
     TemplateBackend,
 )
-from rlhf_pipeline.errors import BackendUnavailable, CompletionError, StoreError
-from rlhf_pipeline.protocols import Budget
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
 from tests.ledgers import temporary_ledger

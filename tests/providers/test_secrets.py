@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from rlhf_pipeline.completions import HostedBackend
-from rlhf_pipeline.errors import BackendUnavailable, ConfigurationError
+from rlhf_pipeline.core.errors import BackendUnavailable, ConfigurationError
+from rlhf_pipeline.generate.completions import HostedBackend
 from rlhf_pipeline.store import Store
 from tests.providers.asking import BACKENDS, KEY, ask
 from tests.providers.stub_provider import Fault, StubProvider

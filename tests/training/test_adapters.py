@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
-from rlhf_pipeline.policy.causal_lm import load_policy
-from rlhf_pipeline.records import folder_hash
-from rlhf_pipeline.retraining.adapters import ADAPTER, read_base_hash
-from rlhf_pipeline.retraining.parameters import StrategyParams
-from rlhf_pipeline.retraining.preparation import open_policy
-from rlhf_pipeline.retraining.sentinels import SentinelParams
-from rlhf_pipeline.retraining.strategies import STRATEGIES, train_candidate
-from rlhf_pipeline.testing.strategies import VowelReward, build_pairs, build_policy
+from rlhf_pipeline.core.records import folder_hash
+from rlhf_pipeline.generate.policy.causal_lm import load_policy
+from rlhf_pipeline.improve.retraining.adapters import ADAPTER, read_base_hash
+from rlhf_pipeline.improve.retraining.parameters import StrategyParams
+from rlhf_pipeline.improve.retraining.preparation import open_policy
+from rlhf_pipeline.improve.retraining.sentinels import SentinelParams
+from rlhf_pipeline.improve.retraining.strategies import STRATEGIES, train_candidate
+from rlhf_pipeline.simulation.testing.strategies import VowelReward, build_pairs, build_policy
 
 PARAMS = StrategyParams(
     batch_size=16, checkpoint_every=2, learning_rate=1e-3, epochs=2, min_steps=0, min_pairs=10

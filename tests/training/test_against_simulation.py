@@ -9,10 +9,11 @@ import numpy as np
 import pandas as pd
 
 from examples.embedded_policy import style_sentences
-from rlhf_pipeline.frames import COMPARISONS, VOTES, check_frame
-from rlhf_pipeline.prompts import PromptParams, generate
-from rlhf_pipeline.records import content_id
-from rlhf_pipeline.reward_model import (
+from rlhf_pipeline.core.frames import COMPARISONS, VOTES, check_frame
+from rlhf_pipeline.core.records import content_id
+from rlhf_pipeline.feedback.votes import make_pairs, split_of
+from rlhf_pipeline.generate.prompts import PromptParams, generate
+from rlhf_pipeline.learn.reward_model import (
     EmbeddingCache,
     Encoder,
     LearningData,
@@ -30,7 +31,6 @@ from rlhf_pipeline.simulation import (
     side_utilities,
     utility_gaps,
 )
-from rlhf_pipeline.votes import make_pairs, split_of
 
 DAY = "2026-01-01"
 START = datetime(2026, 1, 1, 8, tzinfo=UTC)

@@ -6,8 +6,13 @@ from itertools import pairwise
 import pytest
 import transformers
 
-from rlhf_pipeline.retraining.strategies import STRATEGIES, train_candidate
-from rlhf_pipeline.testing.strategies import PARAMS, VowelReward, build_pairs, build_policy
+from rlhf_pipeline.improve.retraining.strategies import STRATEGIES, train_candidate
+from rlhf_pipeline.simulation.testing.strategies import (
+    PARAMS,
+    VowelReward,
+    build_pairs,
+    build_policy,
+)
 
 
 class Ready(Exception):

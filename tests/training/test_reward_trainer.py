@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
-from rlhf_pipeline.errors import ConfigurationError, TrainingFailed
-from rlhf_pipeline.reward_model import TransformerParams, TransformerRewardModel
-from rlhf_pipeline.reward_model.encoder import Encoder
-from tests.unit.reward_model.tiny_networks import save_tiny_bert, word_pairs
+from rlhf_pipeline.core.errors import ConfigurationError, TrainingFailed
+from rlhf_pipeline.learn.reward_model import TransformerParams, TransformerRewardModel
+from rlhf_pipeline.learn.reward_model.encoder import Encoder
+from tests.unit.learn.reward_model.tiny_networks import save_tiny_bert, word_pairs
 
 SMALL = {
     "max_tokens": 24,

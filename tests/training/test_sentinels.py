@@ -1,10 +1,15 @@
 import pytest
 
-from rlhf_pipeline.errors import StoppedBySentinel
-from rlhf_pipeline.policy.causal_lm import load_policy
-from rlhf_pipeline.retraining.sentinels import SentinelParams
-from rlhf_pipeline.retraining.strategies import train_candidate
-from rlhf_pipeline.testing.strategies import PARAMS, VowelReward, build_pairs, build_policy
+from rlhf_pipeline.core.errors import StoppedBySentinel
+from rlhf_pipeline.generate.policy.causal_lm import load_policy
+from rlhf_pipeline.improve.retraining.sentinels import SentinelParams
+from rlhf_pipeline.improve.retraining.strategies import train_candidate
+from rlhf_pipeline.simulation.testing.strategies import (
+    PARAMS,
+    VowelReward,
+    build_pairs,
+    build_policy,
+)
 
 UNLIMITED = SentinelParams(
     every=2,

@@ -11,17 +11,17 @@ from typing import get_args
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.errors import ConfigurationError, NotEnoughVotes, TrainingFailed
-from rlhf_pipeline.evaluation.divergence import kl_per_token
-from rlhf_pipeline.policy.causal_lm import load_policy
-from rlhf_pipeline.records import folder_hash
-from rlhf_pipeline.retraining.parameters import StrategyParams
-from rlhf_pipeline.retraining.sentinels import SentinelParams
-from rlhf_pipeline.retraining.strategies import STRATEGIES, train_candidate
-from rlhf_pipeline.retraining.strategies.dpo import DPOParams
-from rlhf_pipeline.testing import check_strategy
-from rlhf_pipeline.testing.strategies import PARAMS as SHORT
-from rlhf_pipeline.testing.strategies import VowelReward, build_pairs, build_policy
+from rlhf_pipeline.core.errors import ConfigurationError, NotEnoughVotes, TrainingFailed
+from rlhf_pipeline.core.records import folder_hash
+from rlhf_pipeline.generate.policy.causal_lm import load_policy
+from rlhf_pipeline.improve.evaluation.divergence import kl_per_token
+from rlhf_pipeline.improve.retraining.parameters import StrategyParams
+from rlhf_pipeline.improve.retraining.sentinels import SentinelParams
+from rlhf_pipeline.improve.retraining.strategies import STRATEGIES, train_candidate
+from rlhf_pipeline.improve.retraining.strategies.dpo import DPOParams
+from rlhf_pipeline.simulation.testing import check_strategy
+from rlhf_pipeline.simulation.testing.strategies import PARAMS as SHORT
+from rlhf_pipeline.simulation.testing.strategies import VowelReward, build_pairs, build_policy
 from tests.full_disk import full_disk
 
 PARAMS = StrategyParams(

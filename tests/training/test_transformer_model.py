@@ -5,20 +5,20 @@ import pandas as pd
 import pytest
 from safetensors.torch import load_file, save_file
 
-from rlhf_pipeline.errors import (
+from rlhf_pipeline.core.errors import (
     ConfigurationError,
     ModelError,
     ModelHashMismatch,
     NotEnoughData,
 )
-from rlhf_pipeline.reward_model import (
+from rlhf_pipeline.learn.reward_model import (
     REWARD_MODELS,
     TransformerParams,
     TransformerRewardModel,
     load_reward_model,
 )
-from rlhf_pipeline.reward_model.encoder import Encoder
-from tests.unit.reward_model.tiny_networks import save_tiny_bert, save_tiny_llama, word_pairs
+from rlhf_pipeline.learn.reward_model.encoder import Encoder
+from tests.unit.learn.reward_model.tiny_networks import save_tiny_bert, save_tiny_llama, word_pairs
 
 SMALL = {
     "max_tokens": 24,

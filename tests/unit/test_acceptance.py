@@ -6,9 +6,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.champions import AcceptanceParams, compare_with_chance
-from rlhf_pipeline.champions.assessment import accuracy_difference, find_weakness
-from rlhf_pipeline.records import Interval
+from rlhf_pipeline.core.records import Interval
+from rlhf_pipeline.learn.champions import AcceptanceParams, compare_with_chance
+from rlhf_pipeline.learn.champions.assessment import accuracy_difference, find_weakness
 
 PARAMS = AcceptanceParams(n_resamples=400)
 

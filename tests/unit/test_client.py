@@ -5,16 +5,17 @@ import sys
 
 import httpx
 
-from rlhf_pipeline.api_types.project import Me
 from rlhf_pipeline.client import Client
+from rlhf_pipeline.core.api_types.project import Me
 
 OURS = {
     "rlhf_pipeline",
-    "rlhf_pipeline.api_types",
+    "rlhf_pipeline.core.api_types",
     "rlhf_pipeline.client",
-    "rlhf_pipeline.errors",
-    "rlhf_pipeline.monitoring",
-    "rlhf_pipeline.records",
+    "rlhf_pipeline.core.errors",
+    "rlhf_pipeline.core",
+    "rlhf_pipeline.core.monitoring",
+    "rlhf_pipeline.core.records",
 }
 # beside the standard library and what these need themselves
 LIBRARIES = {"httpx", "pydantic"}
@@ -37,7 +38,7 @@ def test_importing_the_client_loads_no_heavy_module() -> None:
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     ).stdout.split()
     ours = {name for name in loaded if name.split(".")[0] == "rlhf_pipeline"}
-    assert {".".join(name.split(".")[:2]) for name in ours} == OURS
+    assert {".".join(name.split(".")[:3]) for name in ours} == OURS
     top_level = {name.split(".")[0] for name in loaded}
     assert top_level >= LIBRARIES
     assert not top_level & HEAVY

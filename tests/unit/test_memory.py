@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.errors import OutOfMemory, translate_memory_errors
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.errors import OutOfMemory, translate_memory_errors
 
 SCRIPT = """
 import resource, sys
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.errors import OutOfMemory
-from rlhf_pipeline.errors import translate_memory_errors
-from rlhf_pipeline.prompts import PromptParams, generate
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.errors import OutOfMemory
+from rlhf_pipeline.core.errors import translate_memory_errors
+from rlhf_pipeline.generate.prompts import PromptParams, generate
 
 files, day = Artefacts(sys.argv[1]), "2026-01-01"
 frame = generate(PromptParams(n=20), day=day)

@@ -11,8 +11,8 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 import rlhf_pipeline
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import ConfigurationError
 
 
 def parameter_classes() -> list[type[BaseModel]]:

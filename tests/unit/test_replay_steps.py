@@ -9,12 +9,12 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from assets.partitions import DAYS
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.records import Promotion, TriggerDecision
+from rlhf_pipeline.application.assets.partitions import DAYS
+from rlhf_pipeline.application.sensors.replay import Replay, end_of_day
+from rlhf_pipeline.application.sensors.runs import STEP_TAG
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.records import Promotion, TriggerDecision
 from rlhf_pipeline.store import Store
-from sensors.replay import Replay, end_of_day
-from sensors.runs import STEP_TAG
 from tests.pipeline import imported
 from tests.unclear_change import unclear_rise
 

@@ -11,9 +11,9 @@ import pandas as pd
 import pytest
 from argon2 import PasswordHasher
 
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.frames import COMPARISONS, check_frame
-from rlhf_pipeline.records import AnnotationRules, Role, User, utc_now
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.frames import COMPARISONS, check_frame
+from rlhf_pipeline.core.records import AnnotationRules, Role, User, utc_now
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.memory_cache import CacheTimes

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pandas as pd
 
-from rlhf_pipeline.frames import COMPARISONS, check_frame
-from rlhf_pipeline.records import Role, utc_now
+from rlhf_pipeline.core.frames import COMPARISONS, check_frame
+from rlhf_pipeline.core.records import Role, utc_now
 from rlhf_pipeline.store import Store
 from tests.serving import RLHF, find_free_port, server_environment, wait_for_server
 

@@ -5,12 +5,12 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from rlhf_pipeline.alerts.messages import build_test_message
-from rlhf_pipeline.alerts.readings import Reading
-from rlhf_pipeline.alerts.rounds import advance_alerts, read_plan
-from rlhf_pipeline.monitoring import AlertMessage
-from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.core.monitoring import AlertMessage
+from rlhf_pipeline.core.records import utc_now
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.watch.alerts.messages import build_test_message
+from rlhf_pipeline.watch.alerts.readings import Reading
+from rlhf_pipeline.watch.alerts.rounds import advance_alerts, read_plan
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web

@@ -2,7 +2,7 @@
 
 from datetime import date, timedelta
 
-from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.reports.alignment import GROUP_METRICS
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.alignment.queries import ONE_GROUP

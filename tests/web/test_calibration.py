@@ -14,10 +14,9 @@ from datetime import timedelta
 import httpx
 import pandas as pd
 
-from rlhf_pipeline.api_types.filters import AuditFilter
-from rlhf_pipeline.calibration.log import calibration_log
-from rlhf_pipeline.frames import PREDICTIONS, check_frame
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.api_types.filters import AuditFilter
+from rlhf_pipeline.core.frames import PREDICTIONS, check_frame
+from rlhf_pipeline.core.records import (
     CalibrationMetrics,
     CalibrationReport,
     DimensionCalibration,
@@ -26,6 +25,7 @@ from rlhf_pipeline.records import (
     Promotion,
     ReliabilityBin,
 )
+from rlhf_pipeline.learn.calibration.log import calibration_log
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import NOON, UNCACHED, Web, comparisons

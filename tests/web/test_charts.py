@@ -4,7 +4,7 @@ import csv
 import io
 from datetime import date, timedelta
 
-from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.reports.chart import Axis, Chart, Panel, Series, Tick, day_value
 from rlhf_pipeline.web.chart_answers import write_csv
 from rlhf_pipeline.web.rendering import STATIC

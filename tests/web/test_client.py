@@ -10,9 +10,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rlhf_pipeline.api_types.filters import ComparisonFilter, VoteFilter
 from rlhf_pipeline.client import TRIES, Client
-from rlhf_pipeline.errors import (
+from rlhf_pipeline.core.api_types.filters import ComparisonFilter, VoteFilter
+from rlhf_pipeline.core.errors import (
     ConfigurationError,
     ConflictingRequest,
     InvalidRequest,
@@ -21,7 +21,7 @@ from rlhf_pipeline.errors import (
     ServerUnavailable,
     TooManyRequests,
 )
-from rlhf_pipeline.records import Choice, NewFeedback, Role
+from rlhf_pipeline.core.records import Choice, NewFeedback, Role
 from tests.web.served import Served, served
 
 ROOT = Path(__file__).parents[2]

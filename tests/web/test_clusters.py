@@ -1,8 +1,8 @@
 """Pages of error clusters: one click from a cluster to its rows, and to an offer of them."""
 
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.intervals import interval_of_share
-from rlhf_pipeline.records import ClusterDay
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.intervals import interval_of_share
+from rlhf_pipeline.core.records import ClusterDay
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.clusters import failing_cluster, write_clusters

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.web.compare.queries import find_partner
 from tests.policy_versions import N_PROMPTS, put_versions
 from tests.web.conftest import NOON, Web

@@ -12,8 +12,8 @@ import httpx
 import pytest
 from pydantic import SecretStr
 
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.records import Role
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.records import Role
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.predictions.completer import AT_MOST

@@ -7,7 +7,7 @@ import itertools
 import httpx
 import pytest
 
-from rlhf_pipeline.records import Choice, NewVote, utc_now
+from rlhf_pipeline.core.records import Choice, NewVote, utc_now
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.consensus import queries as consensus
 from rlhf_pipeline.web.server import WebServer

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
-from rlhf_pipeline.records import AnnotatorKind, NewVote
+from rlhf_pipeline.core.records import AnnotatorKind, NewVote
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.memory_cache import DayFigures
 from rlhf_pipeline.web.progress.vote_counts import VoteCounts, count_votes

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from datetime import UTC, date, datetime
 from typing import Any
 
-from rlhf_pipeline.api_types.filters import AuditFilter
-from rlhf_pipeline.records import DriftEvent, Remedy, Role, TriggerDecision
+from rlhf_pipeline.core.api_types.filters import AuditFilter
+from rlhf_pipeline.core.records import DriftEvent, Remedy, Role, TriggerDecision
 from rlhf_pipeline.store import Store
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite

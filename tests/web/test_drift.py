@@ -4,9 +4,9 @@ import json
 
 import pandas as pd
 
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.frames import DRIFT_REPORTS, check_frame
-from rlhf_pipeline.records import Role
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.frames import DRIFT_REPORTS, check_frame
+from rlhf_pipeline.core.records import Role
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 

@@ -7,12 +7,12 @@ import re
 from datetime import date
 from pathlib import Path
 
-from rlhf_pipeline.api_types.filters import AuditFilter
-from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.intervals import interval_of_share
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import Interval, NewVote, Promotion
+from rlhf_pipeline.core.api_types.filters import AuditFilter
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.intervals import interval_of_share
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.core.records import Interval, NewVote, Promotion
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 
 import pytest
 
-from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.core.records import NewVote
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.judgements import GoldCount, StandingSnapshot
 from rlhf_pipeline.web.me.statistics import build_statistics, read_statistics

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import NewVote, Role
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.core.records import NewVote, Role
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web

@@ -5,10 +5,10 @@ from datetime import datetime, timedelta
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.frames import PROMPTS, check_frame
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.frames import PROMPTS, check_frame
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.core.records import (
     AnnotatorKind,
     Cause,
     ChangeCauses,

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import pytest
 
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.core.errors import StoreError
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from rlhf_pipeline.records import Role
+from rlhf_pipeline.core.records import Role
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import audit, votes
 from tests.web.served import Served, served

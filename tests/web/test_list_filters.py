@@ -5,7 +5,7 @@ import re
 import httpx
 from fastapi.routing import APIRoute
 
-from rlhf_pipeline.records import Role
+from rlhf_pipeline.core.records import Role
 from rlhf_pipeline.web.app import create_app
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite

@@ -4,7 +4,7 @@ import base64
 
 import httpx
 
-from rlhf_pipeline.records import User
+from rlhf_pipeline.core.records import User
 from rlhf_pipeline.web.lists import make_cursor
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite

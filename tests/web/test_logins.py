@@ -13,7 +13,7 @@ import httpx
 import pytest
 from argon2 import PasswordHasher, extract_parameters
 
-from rlhf_pipeline.config import Settings
+from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.auth import create_first_admin

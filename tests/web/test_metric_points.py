@@ -3,7 +3,7 @@
 from datetime import date, timedelta
 
 from rlhf_pipeline.client import Client
-from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.core.monitoring import MetricPoint
 from tests.web.conftest import NOON, Web
 from tests.web.databases import on_sqlite
 

@@ -4,7 +4,7 @@ told.
 
 import httpx
 
-from rlhf_pipeline.artefacts import Artefacts
+from rlhf_pipeline.core.artefacts import Artefacts
 from tests.clusters import failing_cluster, write_clusters
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite

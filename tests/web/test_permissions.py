@@ -7,10 +7,10 @@ import pytest
 from fastapi import Depends, FastAPI
 from fastapi.routing import APIRoute
 
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.permissions import ROLE_PERMISSIONS, Permission
+from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.store.users import VOTERS
 from rlhf_pipeline.web.app import create_app
+from rlhf_pipeline.web.permissions import ROLE_PERMISSIONS, Permission
 from rlhf_pipeline.web.routing import (
     PublicRoute,
     RequiredPermission,

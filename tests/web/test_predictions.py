@@ -10,11 +10,11 @@ from typing import Any
 import httpx
 import pytest
 
-from rlhf_pipeline.api_types.project import PairToPredict
-from rlhf_pipeline.champions import Judge
 from rlhf_pipeline.client import Client
-from rlhf_pipeline.errors import ConflictingRequest, InvalidScores
-from rlhf_pipeline.records import Role
+from rlhf_pipeline.core.api_types.project import PairToPredict
+from rlhf_pipeline.core.errors import ConflictingRequest, InvalidScores
+from rlhf_pipeline.core.records import Role
+from rlhf_pipeline.learn.champions import Judge
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer

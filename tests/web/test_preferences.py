@@ -5,10 +5,10 @@ from datetime import UTC, date, datetime, timedelta
 import httpx
 import pytest
 
-from rlhf_pipeline.metrics.stages import agreement_points
-from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.core.records import NewVote
+from rlhf_pipeline.feedback.votes import agreement
 from rlhf_pipeline.reports.chart import Chart, day_value
-from rlhf_pipeline.votes import agreement
+from rlhf_pipeline.watch.metrics.stages import agreement_points
 from tests.web.conftest import NOON, Web
 from tests.web.databases import on_sqlite
 

@@ -5,8 +5,8 @@ from datetime import date, timedelta
 
 import pytest
 
-from rlhf_pipeline.api_types.production import SHARES
-from rlhf_pipeline.metric_catalogue import METRICS, PRODUCTION
+from rlhf_pipeline.core.api_types.production import SHARES
+from rlhf_pipeline.core.metric_catalogue import METRICS, PRODUCTION
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 

@@ -8,12 +8,12 @@ from datetime import UTC, datetime, timedelta
 import httpx
 import pytest
 
-from rlhf_pipeline.api_types.filters import AuditFilter
-from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.core.api_types.filters import AuditFilter
+from rlhf_pipeline.core.records import NewVote
+from rlhf_pipeline.feedback.votes.annotators_over_time import annotators_over_time
+from rlhf_pipeline.feedback.votes.statistics import interval_columns
 from rlhf_pipeline.reports.annotator_weeks import FIGURES
 from rlhf_pipeline.reports.chart import Chart, day_value
-from rlhf_pipeline.votes.annotators_over_time import annotators_over_time
-from rlhf_pipeline.votes.statistics import interval_columns
 from tests.web.conftest import NOON, Web
 from tests.web.databases import on_sqlite
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.core.records import utc_now
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.readiness import find_registry_status
 from tests.web.conftest import Web

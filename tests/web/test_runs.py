@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_pipeline.alerts.rounds import record_tick
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import Role
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.core.records import Role
+from rlhf_pipeline.watch.alerts.rounds import record_tick
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web

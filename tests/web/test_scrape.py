@@ -8,9 +8,9 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.telemetry.tracing import flush_spans
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.watch.telemetry.tracing import flush_spans
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.memory_cache import CacheTimes
 from rlhf_pipeline.web.server import WebServer

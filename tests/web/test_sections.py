@@ -8,9 +8,9 @@ from pathlib import Path
 import httpx
 import pytest
 
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.plugins import Members
-from rlhf_pipeline.records import Role
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.plugins import Members
+from rlhf_pipeline.core.records import Role
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.sections import BUILT_IN
@@ -24,7 +24,7 @@ from pathlib import Path
 
 from fastapi import APIRouter, Request, Response
 
-from rlhf_pipeline.permissions import Permission
+from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.routing import AnySite, SignedIn
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import api_router

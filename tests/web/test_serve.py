@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
+from rlhf_pipeline.core.web_servers import FOLDER
 from rlhf_pipeline.store import anchors
-from rlhf_pipeline.web_servers import FOLDER
 from tests.serving import RLHF, server_environment
 from tests.web.served import PROJECT, Served, served
 

@@ -8,10 +8,10 @@ import httpx
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.frames import SOFT_LABELS, check_frame
-from rlhf_pipeline.records import Choice, NewVote, utc_now
-from rlhf_pipeline.votes.model_consensus import LABELS_FRAME
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.frames import SOFT_LABELS, check_frame
+from rlhf_pipeline.core.records import Choice, NewVote, utc_now
+from rlhf_pipeline.feedback.votes.model_consensus import LABELS_FRAME
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 

@@ -9,8 +9,8 @@ from datetime import timedelta
 import httpx
 import pytest
 
-from rlhf_pipeline.records import AnnotatorKind, Choice
-from rlhf_pipeline.votes.counting import standing
+from rlhf_pipeline.core.records import AnnotatorKind, Choice
+from rlhf_pipeline.feedback.votes.counting import standing
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 

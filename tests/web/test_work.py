@@ -8,12 +8,12 @@ import uuid
 import httpx
 import pytest
 
-from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.frames import COMPARISONS, check_frame
-from rlhf_pipeline.records import AnnotatorKind, Choice
-from rlhf_pipeline.votes.counting import counting
-from rlhf_pipeline.votes.preference_pairs import make_pairs
+from rlhf_pipeline.core.errors import StoreError
+from rlhf_pipeline.core.frames import COMPARISONS, check_frame
+from rlhf_pipeline.core.records import AnnotatorKind, Choice
+from rlhf_pipeline.feedback.datasets.pseudonyms import Pseudonyms
+from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.preference_pairs import make_pairs
 from tests.web.conftest import DAY, Web
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import yaml
 from pydantic import BaseModel, Field
 
-from rlhf_pipeline.errors import PromptError
-from rlhf_pipeline.parameters import Parameters
-from rlhf_pipeline.plugins import select_params
-from rlhf_pipeline.prompts import PromptParams, Selection
-from rlhf_pipeline.prompts.base import Draft
-from rlhf_pipeline.prompts.dataset import read_drafts
-from rlhf_pipeline.prompts.rows import read_rows
-from rlhf_pipeline.protocols import TextGenerator
+from rlhf_pipeline.core.errors import PromptError
+from rlhf_pipeline.core.parameters import Parameters
+from rlhf_pipeline.core.plugins import select_params
+from rlhf_pipeline.core.protocols import TextGenerator
+from rlhf_pipeline.generate.prompts import PromptParams, Selection
+from rlhf_pipeline.generate.prompts.base import Draft
+from rlhf_pipeline.generate.prompts.dataset import read_drafts
+from rlhf_pipeline.generate.prompts.rows import read_rows
 
 QUESTIONS = Path(__file__).with_name("questions.yaml")
 DOMAIN = "interview"

@@ -2,7 +2,7 @@
 
 from interview_prompts.generator import InterviewGenerator
 
-from rlhf_pipeline.testing import check_generator
+from rlhf_pipeline.simulation.testing import check_generator
 
 
 def test_the_generator_keeps_the_promises() -> None:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from sqlalchemy import Connection, inspect, text
 
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.core.errors import StoreError
 from rlhf_pipeline.store import schema
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.faults import translate_errors

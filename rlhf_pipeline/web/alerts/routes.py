@@ -7,18 +7,17 @@ from typing import Annotated, Literal
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import AwareDatetime, Field
 
-from rlhf_pipeline.alerts import incidents
-from rlhf_pipeline.alerts.channels import find_targets, send
-from rlhf_pipeline.alerts.messages import build_test_message
-from rlhf_pipeline.alerts.rounds import read_plan
-from rlhf_pipeline.alerts.rules import AlertRule
-from rlhf_pipeline.api_types.base import Answer, Name, Page, RequestBody
-from rlhf_pipeline.api_types.filters import AlertFilter, AlertMessageFilter, Filter, Value
-from rlhf_pipeline.errors import AlertState, ConfigurationError, DeliveryFailed
-from rlhf_pipeline.monitoring import Alert, AlertMessage, Silence
-from rlhf_pipeline.parameters import suggest
-from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import Text
+from rlhf_pipeline.core.api_types.base import Answer, Name, Page, RequestBody
+from rlhf_pipeline.core.api_types.filters import AlertFilter, AlertMessageFilter, Filter, Value
+from rlhf_pipeline.core.errors import AlertState, ConfigurationError, DeliveryFailed
+from rlhf_pipeline.core.monitoring import Alert, AlertMessage, Silence
+from rlhf_pipeline.core.parameters import suggest
+from rlhf_pipeline.core.records import Text
+from rlhf_pipeline.watch.alerts import incidents
+from rlhf_pipeline.watch.alerts.channels import find_targets, send
+from rlhf_pipeline.watch.alerts.messages import build_test_message
+from rlhf_pipeline.watch.alerts.rounds import read_plan
+from rlhf_pipeline.watch.alerts.rules import AlertRule
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
 from rlhf_pipeline.web.lists import (
     FilterField,
@@ -32,6 +31,7 @@ from rlhf_pipeline.web.lists import (
     send_csv,
     wants_csv,
 )
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, query_of, see_other
 from rlhf_pipeline.web.routing import AnySite, SignedIn, api_router, needs, problem_responses

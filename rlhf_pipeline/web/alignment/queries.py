@@ -5,13 +5,14 @@ from functools import cache
 from typing import cast
 from urllib.parse import urlencode
 
-from rlhf_pipeline.api_types.filters import DayFilter, GroupFilter
-from rlhf_pipeline.calibration import OverTimeParams
-from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
-from rlhf_pipeline.calibration.window_groups import ANNOTATOR_GROUP, MAX_GROUPS
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.loop_settings import LoopSettings
-from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.core.api_types.filters import DayFilter, GroupFilter
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.feedback.votes.annotator_groups import MIN_ANNOTATORS
+from rlhf_pipeline.improve.loop_settings import LoopSettings
+from rlhf_pipeline.learn.calibration import OverTimeParams
+from rlhf_pipeline.learn.calibration.group_calibration import MIN_PAIRS
+from rlhf_pipeline.learn.calibration.window_groups import ANNOTATOR_GROUP, MAX_GROUPS
 from rlhf_pipeline.reports.alignment import (
     ACCURACY_METRICS,
     ALIGNMENT_METRICS,
@@ -25,7 +26,6 @@ from rlhf_pipeline.reports.alignment import (
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.day_marks import mark_deployments, mark_taste_changes
 from rlhf_pipeline.reports.words import format_count
-from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
 from rlhf_pipeline.web.lists import list_sources
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site

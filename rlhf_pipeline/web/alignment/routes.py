@@ -4,11 +4,11 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rlhf_pipeline.api_types.filters import GroupFilter
-from rlhf_pipeline.permissions import Permission, Principal
+from rlhf_pipeline.core.api_types.filters import GroupFilter
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.versions import VERSION_METRICS, chart_versions
 from rlhf_pipeline.web.alignment import queries
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import AnySite, Days, answer_chart, api_router, needs
 

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.records import AnnotationRules, Card, VisibleRules
+from rlhf_pipeline.core.errors import NotFound
+from rlhf_pipeline.core.records import AnnotationRules, Card, VisibleRules
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.comparisons import Texts
 from rlhf_pipeline.web.comparisons.identity import names_its_maker

@@ -6,10 +6,10 @@ from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
-from rlhf_pipeline.api_types.base import MOST_AT_ONCE, RequestBody
-from rlhf_pipeline.api_types.votes import CardOut, Extended, Lease
-from rlhf_pipeline.permissions import Permission, Principal
+from rlhf_pipeline.core.api_types.base import MOST_AT_ONCE, RequestBody
+from rlhf_pipeline.core.api_types.votes import CardOut, Extended, Lease
 from rlhf_pipeline.web.annotate.cards import select_visible
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.rendering import STRENGTHS, render
 from rlhf_pipeline.web.routing import AnySite, api_router, needs
 from rlhf_pipeline.web.site import Site

@@ -7,10 +7,9 @@ from fastapi import APIRouter, Depends, Query, Request, Response
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Answer, Page
-from rlhf_pipeline.api_types.filters import AuditFilter
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.permissions import Permission, Principal
+from rlhf_pipeline.core.api_types.base import Answer, Page
+from rlhf_pipeline.core.api_types.filters import AuditFilter
+from rlhf_pipeline.core.errors import StoreError
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
 from rlhf_pipeline.store.audit_chain import AuditLink
@@ -25,6 +24,7 @@ from rlhf_pipeline.web.lists import (
     send_csv,
     wants_csv,
 )
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.rendering import names_for
 from rlhf_pipeline.web.routing import AnySite, SignedIn, api_router, needs
 from rlhf_pipeline.web.site import Site

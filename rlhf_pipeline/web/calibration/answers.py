@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Answer
-from rlhf_pipeline.api_types.filters import Filter, GroupFilter, ProbeFilter, Value
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.api_types.base import Answer
+from rlhf_pipeline.core.api_types.filters import Filter, GroupFilter, ProbeFilter, Value
+from rlhf_pipeline.core.records import (
     CalibrationReport,
     Choice,
     GroupCalibration,

@@ -3,9 +3,8 @@
 from typing import Literal
 from urllib.parse import urlencode
 
-from rlhf_pipeline.api_types.filters import Filter
-from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import ReliabilityBin
+from rlhf_pipeline.core.api_types.filters import Filter
+from rlhf_pipeline.core.records import ReliabilityBin
 from rlhf_pipeline.reports.calibration import chart_reliability
 from rlhf_pipeline.reports.calibrators import (
     OVERALL,
@@ -20,6 +19,7 @@ from rlhf_pipeline.reports.words import name_models
 from rlhf_pipeline.store.calibrations import LoggedCalibration
 from rlhf_pipeline.web.calibration import queries
 from rlhf_pipeline.web.calibration.answers import CalibrationFilter, ProbeOut
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.site import Site
 
 DRAWN = 40  # calibrators

@@ -4,19 +4,19 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from rlhf_pipeline.api_types.filters import ProbeFilter
-from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS, Groups
-from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.evaluation.probe import judged_rows, probe_groups, probe_model
-from rlhf_pipeline.reflection import reflect
+from rlhf_pipeline.core.api_types.filters import ProbeFilter
+from rlhf_pipeline.core.errors import NotEnoughData
+from rlhf_pipeline.feedback.votes.annotator_groups import MIN_ANNOTATORS, name_annotator_groups
+from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.improve.evaluation.probe import judged_rows, probe_groups, probe_model
+from rlhf_pipeline.learn.calibration.group_calibration import MIN_PAIRS, Groups
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.predictions import (
     find_newest_predictor,
     find_newest_voted,
     has_predicted,
 )
-from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS, name_annotator_groups
-from rlhf_pipeline.votes.counting import counting
+from rlhf_pipeline.watch.reflection import reflect
 from rlhf_pipeline.web.calibration.answers import ProbeOut
 
 NEWEST = 1_000  # votes for a side: enough to know a share within three percentage points

@@ -7,17 +7,16 @@ from urllib.parse import urlencode
 
 import pandas as pd
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import Filter, ProbeFilter
-from rlhf_pipeline.calibration.dimension_calibration import DIMENSION
-from rlhf_pipeline.calibration.group_calibration import MIN_PAIRS
-from rlhf_pipeline.errors import NotEnoughData
-from rlhf_pipeline.evaluation.probe import find_bin, pairs_of_bin, rank_pairs
-from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import ReliabilityBin
+from rlhf_pipeline.core.api_types.base import Page
+from rlhf_pipeline.core.api_types.filters import Filter, ProbeFilter
+from rlhf_pipeline.core.errors import NotEnoughData
+from rlhf_pipeline.core.records import ReliabilityBin
+from rlhf_pipeline.feedback.votes.annotator_groups import MIN_ANNOTATORS
+from rlhf_pipeline.improve.evaluation.probe import find_bin, pairs_of_bin, rank_pairs
+from rlhf_pipeline.learn.calibration.dimension_calibration import DIMENSION
+from rlhf_pipeline.learn.calibration.group_calibration import MIN_PAIRS
 from rlhf_pipeline.reports.words import name_models
 from rlhf_pipeline.store.calibrations import LoggedCalibration
-from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
 from rlhf_pipeline.web.calibration.answers import (
     CalibrationFilter,
     CalibrationOut,
@@ -27,6 +26,7 @@ from rlhf_pipeline.web.calibration.answers import (
     ProbeOut,
 )
 from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor, plain_rows
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 

@@ -5,10 +5,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import ProbeFilter
-from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import ReliabilityBin, Text
+from rlhf_pipeline.core.api_types.base import Page
+from rlhf_pipeline.core.api_types.filters import ProbeFilter
+from rlhf_pipeline.core.records import ReliabilityBin, Text
 from rlhf_pipeline.reports.calibration import describe_bin
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.words import name_models
@@ -34,6 +33,7 @@ from rlhf_pipeline.web.lists import (
     send_csv,
     wants_csv,
 )
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.rendering import names_for, query_of
 from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs, problem_responses
 

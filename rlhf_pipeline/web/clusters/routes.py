@@ -8,11 +8,10 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import Filter, QueryFilter
-from rlhf_pipeline.api_types.project import ComparisonOut
-from rlhf_pipeline.intervals import interval_of_share
-from rlhf_pipeline.permissions import Permission, Principal
+from rlhf_pipeline.core.api_types.base import Page
+from rlhf_pipeline.core.api_types.filters import Filter, QueryFilter
+from rlhf_pipeline.core.api_types.project import ComparisonOut
+from rlhf_pipeline.core.intervals import interval_of_share
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.cluster_days import chart_cluster_days
 from rlhf_pipeline.web.comparisons import queries
@@ -29,6 +28,7 @@ from rlhf_pipeline.web.lists import (
     send_csv,
     wants_csv,
 )
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs
 
 api, pages = api_router("charts"), APIRouter()

@@ -5,11 +5,16 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Answer, Page
-from rlhf_pipeline.api_types.filters import Filter, Value
-from rlhf_pipeline.metric_catalogue import METRICS
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import DimensionComparison, EvaluationSamples, Interval, JudgedSample
+from rlhf_pipeline.core.api_types.base import Answer, Page
+from rlhf_pipeline.core.api_types.filters import Filter, Value
+from rlhf_pipeline.core.metric_catalogue import METRICS
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.core.records import (
+    DimensionComparison,
+    EvaluationSamples,
+    Interval,
+    JudgedSample,
+)
 from rlhf_pipeline.web.evolution.queries import label_of, list_versions
 from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem

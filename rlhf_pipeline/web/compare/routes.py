@@ -5,8 +5,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.permissions import Permission, Principal
+from rlhf_pipeline.core.api_types.base import Page
 from rlhf_pipeline.web.compare import queries
 from rlhf_pipeline.web.compare.queries import (
     ComparedPrompt,
@@ -25,6 +24,7 @@ from rlhf_pipeline.web.lists import (
     send_csv,
     wants_csv,
 )
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses
 

@@ -6,11 +6,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Answer, Id, RequestBody
-from rlhf_pipeline.api_types.project import Offered, Withdrawn
-from rlhf_pipeline.permissions import Permission, Principal, permissions_of
-from rlhf_pipeline.records import User
+from rlhf_pipeline.core.api_types.base import Answer, Id, RequestBody
+from rlhf_pipeline.core.api_types.project import Offered, Withdrawn
+from rlhf_pipeline.core.records import User
 from rlhf_pipeline.reports.words import format_count
+from rlhf_pipeline.web.permissions import Permission, Principal, permissions_of
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for
 from rlhf_pipeline.web.site import Site

@@ -6,13 +6,13 @@ from typing import Any
 
 from pydantic import Field, computed_field
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import ComparisonFilter
-from rlhf_pipeline.api_types.project import ComparisonOut
-from rlhf_pipeline.permissions import Principal
-from rlhf_pipeline.records import DayClusters, Interval, PromptCluster
+from rlhf_pipeline.core.api_types.base import Page
+from rlhf_pipeline.core.api_types.filters import ComparisonFilter
+from rlhf_pipeline.core.api_types.project import ComparisonOut
+from rlhf_pipeline.core.records import DayClusters, Interval, PromptCluster
 from rlhf_pipeline.web.comparisons.identity import names_its_maker
 from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor, plain_rows
+from rlhf_pipeline.web.permissions import Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 

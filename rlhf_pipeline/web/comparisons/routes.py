@@ -6,11 +6,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import ComparisonFilter, VoteFilter
-from rlhf_pipeline.api_types.project import ComparisonOut, Offered, Withdrawn
-from rlhf_pipeline.errors import NotFound, UnknownComparison
-from rlhf_pipeline.permissions import Permission, Principal
+from rlhf_pipeline.core.api_types.base import Page
+from rlhf_pipeline.core.api_types.filters import ComparisonFilter, VoteFilter
+from rlhf_pipeline.core.api_types.project import ComparisonOut, Offered, Withdrawn
+from rlhf_pipeline.core.errors import NotFound, UnknownComparison
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web.comparisons import offers, queries
 from rlhf_pipeline.web.comparisons.offers import Flagged, Flagging, Offer, Withdrawal
@@ -29,6 +28,7 @@ from rlhf_pipeline.web.lists import (
     page_filter,
     show_list,
 )
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, query_of, render, see_other
 from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses

@@ -5,9 +5,9 @@ from dataclasses import dataclass
 
 import pandas as pd
 
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.errors import ArtefactError, FrameError, MissingPartition
-from rlhf_pipeline.votes.model_consensus import LABELS_FRAME, newest_known_seq
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.errors import ArtefactError, FrameError, MissingPartition
+from rlhf_pipeline.feedback.votes.model_consensus import LABELS_FRAME, newest_known_seq
 from rlhf_pipeline.web.problems import RETRY_SOON, Problem
 
 

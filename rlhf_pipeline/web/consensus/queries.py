@@ -1,4 +1,4 @@
-"""Reads pages of consensus; `rlhf_pipeline.votes.consensus` defines the rule."""
+"""Reads pages of consensus; `rlhf_pipeline.feedback.votes.consensus` defines the rule."""
 
 from collections.abc import Callable
 from typing import Any, Literal
@@ -6,20 +6,20 @@ from typing import Any, Literal
 import pandas as pd
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Answer, Page
-from rlhf_pipeline.api_types.filters import Filter
-from rlhf_pipeline.permissions import Principal
-from rlhf_pipeline.records import Adjudication, Choice
-from rlhf_pipeline.votes.consensus import (
+from rlhf_pipeline.core.api_types.base import Answer, Page
+from rlhf_pipeline.core.api_types.filters import Filter
+from rlhf_pipeline.core.records import Adjudication, Choice
+from rlhf_pipeline.feedback.votes.consensus import (
     SHARES_APART,
     ConsensusParams,
     Method,
     adjudication_queue,
     consensus,
 )
-from rlhf_pipeline.votes.model_consensus import consensus_by_model
+from rlhf_pipeline.feedback.votes.model_consensus import consensus_by_model
 from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFit
 from rlhf_pipeline.web.lists import make_cursor, parse_cursor, plain_rows
+from rlhf_pipeline.web.permissions import Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 

@@ -5,10 +5,9 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Id, Page, RequestBody
-from rlhf_pipeline.errors import NotFound, UnknownComparison
-from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import Adjudication, Text
+from rlhf_pipeline.core.api_types.base import Id, Page, RequestBody
+from rlhf_pipeline.core.errors import NotFound, UnknownComparison
+from rlhf_pipeline.core.records import Adjudication, Text
 from rlhf_pipeline.web.comparisons import offers
 from rlhf_pipeline.web.comparisons.offers import Offer
 from rlhf_pipeline.web.consensus import queries
@@ -20,6 +19,7 @@ from rlhf_pipeline.web.lists import (
     page_filter,
     show_list,
 )
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import choice_words, names_for, query_of, see_other
 from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, computed_field
 
-from rlhf_pipeline.api_types.base import Answer, RequestBody
-from rlhf_pipeline.api_types.project import CHANGED_AT, DecisionOut
-from rlhf_pipeline.records import Cause, DriftEvent, GateDecision, Interval, Promotion, Text
-from rlhf_pipeline.retraining.explanation import Condition
+from rlhf_pipeline.core.api_types.base import Answer, RequestBody
+from rlhf_pipeline.core.api_types.project import CHANGED_AT, DecisionOut
+from rlhf_pipeline.core.records import Cause, DriftEvent, GateDecision, Interval, Promotion, Text
+from rlhf_pipeline.improve.retraining.explanation import Condition
 
 VOTES_UNTIL = "Day of the newest vote behind it; null before the first reward model."
 Reason = Annotated[Text, Field(min_length=1, max_length=1000)]

@@ -4,26 +4,26 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any, Literal
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.project import DecisionOut
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.records import GateDecision, TriggerDecision
-from rlhf_pipeline.retraining.answers import has_ended, waits
-from rlhf_pipeline.retraining.explanation import (
+from rlhf_pipeline.core.api_types.base import Page
+from rlhf_pipeline.core.api_types.project import DecisionOut
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.records import GateDecision, TriggerDecision
+from rlhf_pipeline.improve.retraining.answers import has_ended, waits
+from rlhf_pipeline.improve.retraining.explanation import (
     Inputs,
     check_conditions,
     find_differences,
     list_events,
     read_inputs,
 )
-from rlhf_pipeline.retraining.messages import (
+from rlhf_pipeline.improve.retraining.messages import (
     describe_state,
     format_figures,
     known_seq,
     read_causes,
     summarise_decision,
 )
-from rlhf_pipeline.retraining.triggers import RETRAINING_REMEDIES
+from rlhf_pipeline.improve.retraining.triggers import RETRAINING_REMEDIES
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.decisions.answers import DecisionDetail, GateOut, RiseOut, SeenEvent
 from rlhf_pipeline.web.lists import make_cursor, parse_cursor

@@ -5,15 +5,14 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Request, Response
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import Filter
-from rlhf_pipeline.api_types.project import DecisionOut
-from rlhf_pipeline.errors import ConfigurationError, StoreError
-from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import TriggerDecision
+from rlhf_pipeline.core.api_types.base import Page
+from rlhf_pipeline.core.api_types.filters import Filter
+from rlhf_pipeline.core.api_types.project import DecisionOut
+from rlhf_pipeline.core.errors import ConfigurationError, StoreError
+from rlhf_pipeline.core.records import TriggerDecision
+from rlhf_pipeline.improve.retraining import answers
+from rlhf_pipeline.improve.retraining.messages import CAUSES
 from rlhf_pipeline.reports.words import display_name, name_stream
-from rlhf_pipeline.retraining import answers
-from rlhf_pipeline.retraining.messages import CAUSES
 from rlhf_pipeline.web.decisions import queries
 from rlhf_pipeline.web.decisions.answers import DecisionDetail, Justification, NewAnswer
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
@@ -26,6 +25,7 @@ from rlhf_pipeline.web.lists import (
     send_csv,
     wants_csv,
 )
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, render, see_other
 from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses

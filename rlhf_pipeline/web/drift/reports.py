@@ -11,9 +11,9 @@ from typing import Any
 import pandas as pd
 from pydantic import Field
 
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.object_stores import list_written
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.errors import NotFound
+from rlhf_pipeline.core.object_stores import list_written
 from rlhf_pipeline.reports.drift_days import DriftTest
 
 STAGE = "drift_report"

@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import DayFilter, Value
-from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import Verdict
+from rlhf_pipeline.core.api_types.base import Page
+from rlhf_pipeline.core.api_types.filters import DayFilter, Value
+from rlhf_pipeline.core.records import Verdict
+from rlhf_pipeline.improve.retraining.messages import summarise_decision
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.drift_days import (
     Decided,
@@ -19,8 +19,8 @@ from rlhf_pipeline.reports.drift_days import (
     order_by_firing,
 )
 from rlhf_pipeline.reports.words import display_name, format_threshold, format_value, name_test
-from rlhf_pipeline.retraining.messages import summarise_decision
 from rlhf_pipeline.web.drift.reports import DriftTestOut
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site

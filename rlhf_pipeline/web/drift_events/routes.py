@@ -4,11 +4,10 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import DriftEventFilter
-from rlhf_pipeline.permissions import Permission, Principal
+from rlhf_pipeline.core.api_types.base import Page
+from rlhf_pipeline.core.api_types.filters import DriftEventFilter
+from rlhf_pipeline.improve.retraining.messages import format_figures
 from rlhf_pipeline.reports.words import display_name, name_figure, name_stream
-from rlhf_pipeline.retraining.messages import format_figures
 from rlhf_pipeline.web.decisions.answers import DriftEventOut
 from rlhf_pipeline.web.lists import (
     FilterField,
@@ -21,6 +20,7 @@ from rlhf_pipeline.web.lists import (
     send_csv,
     wants_csv,
 )
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.routing import AnySite, api_router, needs
 
 api, pages = api_router("drift-events"), APIRouter()

@@ -5,10 +5,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Answer, RequestBody
-from rlhf_pipeline.api_types.filters import Filter
-from rlhf_pipeline.api_types.project import DecisionOut
-from rlhf_pipeline.records import Interval, Text
+from rlhf_pipeline.core.api_types.base import Answer, RequestBody
+from rlhf_pipeline.core.api_types.filters import Filter
+from rlhf_pipeline.core.api_types.project import DecisionOut
+from rlhf_pipeline.core.records import Interval, Text
 from rlhf_pipeline.web.calibration.answers import CalibrationOut
 from rlhf_pipeline.web.decisions.answers import GateOut, PromotionOut, Reason
 

@@ -3,9 +3,9 @@
 from collections.abc import Mapping
 from datetime import datetime
 
-from rlhf_pipeline.api_types.project import DecisionOut
-from rlhf_pipeline.errors import MissingPartition
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.api_types.project import DecisionOut
+from rlhf_pipeline.core.errors import MissingPartition
+from rlhf_pipeline.core.records import (
     Evaluation,
     GateDecision,
     Interval,

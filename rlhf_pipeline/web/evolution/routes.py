@@ -8,10 +8,9 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.errors import ModelHashMismatch, ModelNotFound, ModelRefused
-from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import Promotion
+from rlhf_pipeline.core.api_types.base import Page
+from rlhf_pipeline.core.errors import ModelHashMismatch, ModelNotFound, ModelRefused
+from rlhf_pipeline.core.records import Promotion
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.evolution import chart_evolution
 from rlhf_pipeline.reports.words import name_models
@@ -35,6 +34,7 @@ from rlhf_pipeline.web.lists import (
     send_csv,
     wants_csv,
 )
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, render, see_other
 from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs, problem_responses

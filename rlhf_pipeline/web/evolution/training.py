@@ -4,10 +4,10 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
 
-from rlhf_pipeline.drift.cluster_history import DAYS_FOLLOWED
-from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.intervals import interval_of_share
-from rlhf_pipeline.records import DayClusters, Interval, PromptCluster
+from rlhf_pipeline.core.errors import NotFound
+from rlhf_pipeline.core.intervals import interval_of_share
+from rlhf_pipeline.core.records import DayClusters, Interval, PromptCluster
+from rlhf_pipeline.watch.drift.cluster_history import DAYS_FOLLOWED
 from rlhf_pipeline.web.evolution.answers import (
     LearntCluster,
     PolicyVersionOut,

@@ -5,11 +5,10 @@ from typing import Annotated, get_args
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
-from rlhf_pipeline.api_types.base import LARGEST, Page
-from rlhf_pipeline.api_types.filters import FeedbackFilter, FeedbackKind
-from rlhf_pipeline.datasets.pseudonyms import Pseudonyms
-from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import AnnotatorKind, Feedback, NewFeedback
+from rlhf_pipeline.core.api_types.base import LARGEST, Page
+from rlhf_pipeline.core.api_types.filters import FeedbackFilter, FeedbackKind
+from rlhf_pipeline.core.records import AnnotatorKind, Feedback, NewFeedback
+from rlhf_pipeline.feedback.datasets.pseudonyms import Pseudonyms
 from rlhf_pipeline.web.lists import (
     FilterField,
     RowList,
@@ -19,6 +18,7 @@ from rlhf_pipeline.web.lists import (
     parse_cursor,
     show_list,
 )
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for
 from rlhf_pipeline.web.routing import AnySite, OptionalKey, api_router, needs

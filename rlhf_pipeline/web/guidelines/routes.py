@@ -5,11 +5,11 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Page, RequestBody
-from rlhf_pipeline.errors import NotFound, OutdatedEdit
-from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import Guideline, Text
+from rlhf_pipeline.core.api_types.base import Page, RequestBody
+from rlhf_pipeline.core.errors import NotFound, OutdatedEdit
+from rlhf_pipeline.core.records import Guideline, Text
 from rlhf_pipeline.web.forms import Form, attempt, validate
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, render, see_other
 from rlhf_pipeline.web.routing import (

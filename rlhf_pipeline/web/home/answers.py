@@ -5,11 +5,11 @@ from typing import Literal
 
 from pydantic import Field, computed_field
 
-from rlhf_pipeline.api_types.base import Answer
-from rlhf_pipeline.api_types.project import DecisionOut
-from rlhf_pipeline.automations import Automation
-from rlhf_pipeline.monitoring import Alert, MetricPoint
-from rlhf_pipeline.records import Interval
+from rlhf_pipeline.core.api_types.base import Answer
+from rlhf_pipeline.core.api_types.project import DecisionOut
+from rlhf_pipeline.core.monitoring import Alert, MetricPoint
+from rlhf_pipeline.core.records import Interval
+from rlhf_pipeline.web.automations import Automation
 from rlhf_pipeline.web.decisions.answers import GateOut, PromotionOut
 from rlhf_pipeline.web.readiness import DaemonStatus
 from rlhf_pipeline.web.runs.routes import SpendingOut

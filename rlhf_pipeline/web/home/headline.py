@@ -4,13 +4,13 @@ from collections.abc import Iterator, Sequence
 from datetime import date
 from typing import Literal
 
-from rlhf_pipeline.alerts.changes import NOT_SERVED, SERVES_AGAIN, read_changes
-from rlhf_pipeline.alerts.readings import Reading
-from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import CauseName, TriggerDecision
-from rlhf_pipeline.retraining.messages import read_causes
+from rlhf_pipeline.core.records import CauseName, TriggerDecision
+from rlhf_pipeline.improve.retraining.messages import read_causes
+from rlhf_pipeline.watch.alerts.changes import NOT_SERVED, SERVES_AGAIN, read_changes
+from rlhf_pipeline.watch.alerts.readings import Reading
 from rlhf_pipeline.web.decisions.answers import GateOut
 from rlhf_pipeline.web.home.answers import Act, ChampionState, Headline
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.site import Site
 
 # what happened, before its day

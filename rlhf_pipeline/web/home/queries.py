@@ -3,14 +3,13 @@
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 
-from rlhf_pipeline.api_types.filters import AlertFilter
-from rlhf_pipeline.api_types.project import DecisionOut
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.loop_settings import warn_of_toy_policy
-from rlhf_pipeline.metric_catalogue import SILENCE, let_silence_grow
-from rlhf_pipeline.monitoring import Alert, MetricPoint
-from rlhf_pipeline.permissions import Permission, Principal, is_blind
-from rlhf_pipeline.records import Role
+from rlhf_pipeline.core.api_types.filters import AlertFilter
+from rlhf_pipeline.core.api_types.project import DecisionOut
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.metric_catalogue import SILENCE, let_silence_grow
+from rlhf_pipeline.core.monitoring import Alert, MetricPoint
+from rlhf_pipeline.core.records import Role
+from rlhf_pipeline.improve.loop_settings import warn_of_toy_policy
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web.decisions.queries import (
     describe_decision,
@@ -32,6 +31,7 @@ from rlhf_pipeline.web.home.stages import (
     count_failed_runs,
     describe_stages,
 )
+from rlhf_pipeline.web.permissions import Permission, Principal, is_blind
 from rlhf_pipeline.web.runs.routes import (
     AutomationsOut,
     SpendingOut,

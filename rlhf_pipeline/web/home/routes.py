@@ -5,9 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from starlette.responses import RedirectResponse
 
-from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.web.home import queries
 from rlhf_pipeline.web.home.answers import HomeOut
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import AnySite, SignedIn, api_router, needs
 

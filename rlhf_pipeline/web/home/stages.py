@@ -4,11 +4,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import date, datetime
 from pathlib import PurePosixPath
 
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.errors import ArtefactError
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.object_stores import list_written
-from rlhf_pipeline.records import GateDecision
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.errors import ArtefactError
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.core.object_stores import list_written
+from rlhf_pipeline.core.records import GateDecision
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web.home.answers import StageState
 

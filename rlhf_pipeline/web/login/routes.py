@@ -5,9 +5,9 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import RequestBody
-from rlhf_pipeline.errors import LoginEnded
-from rlhf_pipeline.records import Text
+from rlhf_pipeline.core.api_types.base import RequestBody
+from rlhf_pipeline.core.errors import LoginEnded
+from rlhf_pipeline.core.records import Text
 from rlhf_pipeline.web.forms import Form, attempt
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import MOST_NEXT, render, see_other

@@ -2,9 +2,9 @@
 
 from datetime import datetime
 
-from rlhf_pipeline.api_types.base import Answer, Page
-from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.records import Choice, Token, VoteDetails
+from rlhf_pipeline.core.api_types.base import Answer, Page
+from rlhf_pipeline.core.errors import NotFound
+from rlhf_pipeline.core.records import Choice, Token, VoteDetails
 from rlhf_pipeline.web.annotate.cards import swap_side
 from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.site import Site

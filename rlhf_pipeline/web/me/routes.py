@@ -6,18 +6,18 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Name, Page, RequestBody
-from rlhf_pipeline.api_types.project import Me
-from rlhf_pipeline.api_types.votes import Statistics
-from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import Text, Token
+from rlhf_pipeline.core.api_types.base import Name, Page, RequestBody
+from rlhf_pipeline.core.api_types.project import Me
+from rlhf_pipeline.core.api_types.votes import Statistics
+from rlhf_pipeline.core.errors import NotFound
+from rlhf_pipeline.core.records import Text, Token
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.lists import Cursor, Paged
 from rlhf_pipeline.web.me import queries
 from rlhf_pipeline.web.me.queries import OwnVote
 from rlhf_pipeline.web.me.statistics import read_statistics
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render, see_other
 from rlhf_pipeline.web.routing import (

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from datetime import date, timedelta
 from statistics import median
 
-from rlhf_pipeline.api_types.votes import Confidence, GoldShare, Repeats, Statistics
+from rlhf_pipeline.core.api_types.votes import Confidence, GoldShare, Repeats, Statistics
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.judgements import (
     GoldCount,
@@ -72,7 +72,7 @@ def _wilson_interval(k: int, n: int) -> dict[str, float | None]:
     """
     if n == 0:
         return {"low": None, "high": None}
-    from rlhf_pipeline.intervals import (
+    from rlhf_pipeline.core.intervals import (
         interval_of_share,
     )  # imports numpy, which `rlhf vote` does not need at start
 

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from rlhf_pipeline.completions import (
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import ConfigurationError, PipelineError
+from rlhf_pipeline.generate.completions import (
     CallParams,
     CompletionParams,
     HostedBackend,
@@ -15,10 +17,8 @@ from rlhf_pipeline.completions import (
     generate,
     open_backend,
 )
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError, PipelineError
-from rlhf_pipeline.loop_settings import LoopSettings
-from rlhf_pipeline.prompts.base import Draft, to_frame
+from rlhf_pipeline.generate.prompts.base import Draft, to_frame
+from rlhf_pipeline.improve.loop_settings import LoopSettings
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.problems import RETRY_SOON, Problem
 

@@ -3,8 +3,8 @@
 import threading
 from collections.abc import Sequence
 
-from rlhf_pipeline.champions import Champions, Judge, PairPrediction, Question
-from rlhf_pipeline.errors import ConfigurationError, InvalidScores, ModelError
+from rlhf_pipeline.core.errors import ConfigurationError, InvalidScores, ModelError
+from rlhf_pipeline.learn.champions import Champions, Judge, PairPrediction, Question
 from rlhf_pipeline.web.memory_cache import CachedValue
 from rlhf_pipeline.web.problems import RETRY_SOON, Problem
 

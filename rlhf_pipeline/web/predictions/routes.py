@@ -6,11 +6,11 @@ from fastapi import Depends
 from fastapi.responses import StreamingResponse
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import MOST_IN_BATCH, LongText, RequestBody
-from rlhf_pipeline.api_types.project import PairToPredict, PredictionBasis, Predictions
-from rlhf_pipeline.champions import Question
-from rlhf_pipeline.completions import CompletionParams
-from rlhf_pipeline.permissions import Permission, Principal
+from rlhf_pipeline.core.api_types.base import MOST_IN_BATCH, LongText, RequestBody
+from rlhf_pipeline.core.api_types.project import PairToPredict, PredictionBasis, Predictions
+from rlhf_pipeline.generate.completions import CompletionParams
+from rlhf_pipeline.learn.champions import Question
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.routing import AnySite, api_router, needs
 
 predictions = api_router("predictions")

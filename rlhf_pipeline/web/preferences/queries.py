@@ -7,15 +7,15 @@ from urllib.parse import urlencode
 
 from pydantic import Field
 
-from rlhf_pipeline.api_types.filters import DayFilter, GroupFilter
-from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import RatioSums
+from rlhf_pipeline.core.api_types.filters import DayFilter, GroupFilter
+from rlhf_pipeline.core.records import RatioSums
+from rlhf_pipeline.feedback.votes.annotator_groups import MIN_ANNOTATORS
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.day_marks import mark_deployments, mark_taste_changes
 from rlhf_pipeline.reports.preferences import Figure, Link, chart_by_day, chart_by_group, figures
 from rlhf_pipeline.reports.words import format_count
-from rlhf_pipeline.votes.annotator_groups import MIN_ANNOTATORS
 from rlhf_pipeline.web.lists import list_sources
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.preferences.sums_reader import COUNTED
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.vote_days import find_taste_changes, read_policies

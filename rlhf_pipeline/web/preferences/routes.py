@@ -4,8 +4,8 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rlhf_pipeline.permissions import Permission, Principal
 from rlhf_pipeline.reports.chart import Chart
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.preferences import queries
 from rlhf_pipeline.web.preferences.queries import PreferenceFilter, PreferenceGrouping
 from rlhf_pipeline.web.rendering import query_of, render

@@ -5,8 +5,8 @@ from collections.abc import Iterable, Sequence
 from datetime import date
 from typing import Any
 
-from rlhf_pipeline.api_types.filters import GroupFilter
-from rlhf_pipeline.records import RatioSums
+from rlhf_pipeline.core.api_types.filters import GroupFilter
+from rlhf_pipeline.core.records import RatioSums
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.preferences import PreferenceCell
 from rlhf_pipeline.web.memory_cache import DayFigures

@@ -6,19 +6,19 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 from pydantic import Field
 
-from rlhf_pipeline.api_types.filters import DayFilter, Value
-from rlhf_pipeline.api_types.production import (
+from rlhf_pipeline.core.api_types.filters import DayFilter, Value
+from rlhf_pipeline.core.api_types.production import (
     NewProductionFigures,
     ProductionFigure,
     StoredFigures,
 )
-from rlhf_pipeline.intervals import interval_of_sums
-from rlhf_pipeline.metric_catalogue import METRICS, PRODUCTION
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import RatioSums
+from rlhf_pipeline.core.intervals import interval_of_sums
+from rlhf_pipeline.core.metric_catalogue import METRICS, PRODUCTION
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.core.records import RatioSums
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.production import chart_production
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs

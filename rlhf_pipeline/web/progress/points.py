@@ -4,12 +4,12 @@ from typing import Annotated
 
 from fastapi import Depends, Query
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import PointFilter
-from rlhf_pipeline.metric_catalogue import METRICS, parse_labels, require_metrics
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.permissions import Permission, Principal
+from rlhf_pipeline.core.api_types.base import Page
+from rlhf_pipeline.core.api_types.filters import PointFilter
+from rlhf_pipeline.core.metric_catalogue import METRICS, parse_labels, require_metrics
+from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.web.lists import make_cursor, parse_cursor
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses
 
 api = api_router("metrics")

@@ -6,11 +6,11 @@ from statistics import median
 
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Answer
-from rlhf_pipeline.api_types.project import Metrics
-from rlhf_pipeline.permissions import Principal
-from rlhf_pipeline.records import AnnotatorKind
+from rlhf_pipeline.core.api_types.base import Answer
+from rlhf_pipeline.core.api_types.project import Metrics
+from rlhf_pipeline.core.records import AnnotatorKind
 from rlhf_pipeline.store import RemainingWork
+from rlhf_pipeline.web.permissions import Principal
 from rlhf_pipeline.web.rendering import names_for
 from rlhf_pipeline.web.site import Site
 

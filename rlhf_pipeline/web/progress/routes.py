@@ -4,12 +4,12 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from rlhf_pipeline.api_types.filters import DayFilter
-from rlhf_pipeline.api_types.project import Metrics
-from rlhf_pipeline.permissions import Permission, Principal
+from rlhf_pipeline.core.api_types.filters import DayFilter
+from rlhf_pipeline.core.api_types.project import Metrics
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.votes_by_day import chart_votes_by_day
 from rlhf_pipeline.web.lists import csv_of, page_filter, wants_csv
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.progress import queries
 from rlhf_pipeline.web.progress.queries import AnnotatorProgress, ProgressOut
 from rlhf_pipeline.web.rendering import render

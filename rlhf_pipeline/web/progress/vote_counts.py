@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 
-from rlhf_pipeline.records import AnnotatorKind
+from rlhf_pipeline.core.records import AnnotatorKind
 from rlhf_pipeline.store.vote_lists import DayTally
 
 

@@ -5,16 +5,16 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Answer
-from rlhf_pipeline.api_types.project import DecisionOut
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import Quarantine, TriggerDecision, User
-from rlhf_pipeline.retraining import answers
-from rlhf_pipeline.votes.teaching import Quarantines, find_active_quarantines
+from rlhf_pipeline.core.api_types.base import Answer
+from rlhf_pipeline.core.api_types.project import DecisionOut
+from rlhf_pipeline.core.errors import StoreError
+from rlhf_pipeline.core.records import Quarantine, TriggerDecision, User
+from rlhf_pipeline.feedback.votes.teaching import Quarantines, find_active_quarantines
+from rlhf_pipeline.improve.retraining import answers
 from rlhf_pipeline.web.decisions.answers import Justification
 from rlhf_pipeline.web.decisions.queries import describe
 from rlhf_pipeline.web.forms import Form, attempt, validate
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for, query_of, render, see_other
 from rlhf_pipeline.web.routing import AnySite, api_router, needs, problem_responses

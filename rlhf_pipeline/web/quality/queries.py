@@ -5,13 +5,13 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Answer
-from rlhf_pipeline.api_types.filters import Filter, Mark, Value
-from rlhf_pipeline.api_types.votes import Share
-from rlhf_pipeline.intervals import interval_of_share
-from rlhf_pipeline.permissions import Principal
+from rlhf_pipeline.core.api_types.base import Answer
+from rlhf_pipeline.core.api_types.filters import Filter, Mark, Value
+from rlhf_pipeline.core.api_types.votes import Share
+from rlhf_pipeline.core.intervals import interval_of_share
 from rlhf_pipeline.store.vote_marks import MARKS, MarkCount, MarkedVotes
 from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor
+from rlhf_pipeline.web.permissions import Principal
 from rlhf_pipeline.web.rendering import names_for
 from rlhf_pipeline.web.site import Site
 

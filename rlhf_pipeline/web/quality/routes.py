@@ -4,8 +4,7 @@ from typing import Annotated, Literal, get_args
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.permissions import Permission, Principal
+from rlhf_pipeline.core.api_types.base import Page
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.lists import (
     FilterField,
@@ -13,6 +12,7 @@ from rlhf_pipeline.web.lists import (
     page_filter,
     show_list,
 )
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.quality import queries
 from rlhf_pipeline.web.quality.queries import AnnotatorQuality, QualityFilter, QualityOut

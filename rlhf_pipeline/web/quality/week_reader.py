@@ -5,12 +5,12 @@ from typing import Annotated
 
 from pydantic import Field
 
-from rlhf_pipeline.api_types.filters import DayFilter
-from rlhf_pipeline.records import Text
+from rlhf_pipeline.core.api_types.filters import DayFilter
+from rlhf_pipeline.core.records import Text
+from rlhf_pipeline.feedback.votes.annotators_over_time import annotators_over_time
 from rlhf_pipeline.reports.annotator_weeks import FIGURES, chart_annotator_weeks
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes.annotators_over_time import annotators_over_time
 from rlhf_pipeline.web.lists import plain_rows
 
 WEEK = timedelta(days=7)

@@ -5,11 +5,11 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import ConfigDict, Field
 
-from rlhf_pipeline.api_types.base import Answer
-from rlhf_pipeline.errors import OutdatedEdit
-from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import AnnotationRules
+from rlhf_pipeline.core.api_types.base import Answer
+from rlhf_pipeline.core.errors import OutdatedEdit
+from rlhf_pipeline.core.records import AnnotationRules
 from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import (

@@ -9,15 +9,15 @@ from urllib.parse import quote
 from fastapi import APIRouter, Query, Request, Response
 from pydantic import Field
 
-from rlhf_pipeline.alerts.rounds import TICK, read_budget
-from rlhf_pipeline.api_types.base import Answer, Page
-from rlhf_pipeline.api_types.filters import Filter, Value
-from rlhf_pipeline.automations import Automation, list_automations
-from rlhf_pipeline.errors import ConfigurationError, StoreError
-from rlhf_pipeline.loop_settings import LoopSettings, ScheduleParams
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.retraining.jobs import longest_start
+from rlhf_pipeline.core.api_types.base import Answer, Page
+from rlhf_pipeline.core.api_types.filters import Filter, Value
+from rlhf_pipeline.core.errors import ConfigurationError, StoreError
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.improve.loop_settings import LoopSettings, ScheduleParams
+from rlhf_pipeline.improve.retraining.jobs import longest_start
 from rlhf_pipeline.store.dagster_runs import AutomationState, PipelineRun
+from rlhf_pipeline.watch.alerts.rounds import TICK, read_budget
+from rlhf_pipeline.web.automations import Automation, list_automations
 from rlhf_pipeline.web.lists import (
     FilterField,
     ListPage,

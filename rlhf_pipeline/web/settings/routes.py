@@ -3,16 +3,16 @@
 from fastapi import APIRouter, Request, Response
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Answer
-from rlhf_pipeline.effective_settings import (
+from rlhf_pipeline.core.api_types.base import Answer
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.improve.loop_settings import PARTS, LoopSettings, describe_changes
+from rlhf_pipeline.web import glossary
+from rlhf_pipeline.web.effective_settings import (
     EffectiveSetting,
     LoopParameter,
     list_parameters,
     list_settings,
 )
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.loop_settings import PARTS, LoopSettings, describe_changes
-from rlhf_pipeline.web import glossary
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import AnySite, SignedIn, api_router
 

@@ -6,11 +6,10 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Depends, Request, Response
 from pydantic import Field
 
-from rlhf_pipeline.api_types.base import Answer, Name, Page, RequestBody
-from rlhf_pipeline.api_types.filters import Filter
-from rlhf_pipeline.errors import ConfigurationError, NotFound
-from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import Role, Text, User
+from rlhf_pipeline.core.api_types.base import Answer, Name, Page, RequestBody
+from rlhf_pipeline.core.api_types.filters import Filter
+from rlhf_pipeline.core.errors import ConfigurationError, NotFound
+from rlhf_pipeline.core.records import Role, Text, User
 from rlhf_pipeline.store.audit import joint_transaction
 from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.lists import (
@@ -22,6 +21,7 @@ from rlhf_pipeline.web.lists import (
     parse_cursor,
     show_list,
 )
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.routing import AnySite, api_router, needs
 from rlhf_pipeline.web.site import Site

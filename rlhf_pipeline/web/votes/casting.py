@@ -6,12 +6,12 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from rlhf_pipeline.api_types.base import ProblemDocument
-from rlhf_pipeline.api_types.votes import BatchResult, VoteFields, VoteInBatch, VoteReceipt
-from rlhf_pipeline.errors import IdempotencyConflict, PipelineError
-from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import AnnotatorKind, Choice, NewVote, Vote, VoteDetails
+from rlhf_pipeline.core.api_types.base import ProblemDocument
+from rlhf_pipeline.core.api_types.votes import BatchResult, VoteFields, VoteInBatch, VoteReceipt
+from rlhf_pipeline.core.errors import IdempotencyConflict, PipelineError
+from rlhf_pipeline.core.records import AnnotatorKind, Choice, NewVote, Vote, VoteDetails
 from rlhf_pipeline.web.annotate.cards import CardContent, swap_side
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import Problem, problem_of
 from rlhf_pipeline.web.site import Site, Terms
 

@@ -1,10 +1,10 @@
 """Reads lists of votes."""
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import VoteFilter
-from rlhf_pipeline.permissions import Principal
-from rlhf_pipeline.records import ListedVote
+from rlhf_pipeline.core.api_types.base import Page
+from rlhf_pipeline.core.api_types.filters import VoteFilter
+from rlhf_pipeline.core.records import ListedVote
 from rlhf_pipeline.web.lists import make_cursor, parse_cursor
+from rlhf_pipeline.web.permissions import Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 

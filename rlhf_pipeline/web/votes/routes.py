@@ -4,11 +4,10 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rlhf_pipeline.api_types.base import Page
-from rlhf_pipeline.api_types.filters import VoteFilter
-from rlhf_pipeline.api_types.votes import Batch, BatchResults, VoteFields, VoteReceipt
-from rlhf_pipeline.permissions import Permission, Principal
-from rlhf_pipeline.records import ListedVote
+from rlhf_pipeline.core.api_types.base import Page
+from rlhf_pipeline.core.api_types.filters import VoteFilter
+from rlhf_pipeline.core.api_types.votes import Batch, BatchResults, VoteFields, VoteReceipt
+from rlhf_pipeline.core.records import ListedVote
 from rlhf_pipeline.web.lists import (
     VOTE_FLAG_WORDS,
     FilterField,
@@ -20,6 +19,7 @@ from rlhf_pipeline.web.lists import (
     page_filter,
     show_list,
 )
+from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.quality.routes import WORDS
 from rlhf_pipeline.web.rendering import names_for
 from rlhf_pipeline.web.routing import AnySite, RequiredKey, api_router, needs, problem_responses

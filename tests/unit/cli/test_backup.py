@@ -17,8 +17,8 @@ from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.backup import Manifest
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.config import HomeFacts, Settings
-from rlhf_pipeline.errors import ArtefactError, ConfigurationError
+from rlhf_pipeline.core.config import HomeFacts, Settings
+from rlhf_pipeline.core.errors import ArtefactError, ConfigurationError
 from tests.used_home import DAY, N, damage_page, flip, used_home, weights_of
 
 

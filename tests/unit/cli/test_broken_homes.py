@@ -10,8 +10,8 @@ import pytest
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.demo import claim
-from rlhf_pipeline.config import HOME_FACTS, HomeFacts, Settings
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.core.config import HOME_FACTS, HomeFacts, Settings
+from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.store import homes
 from rlhf_pipeline.web.app import create_app
 from tests.learnt_home import NOON, comparisons

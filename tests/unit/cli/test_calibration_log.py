@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from rlhf_pipeline.api_types.filters import AuditFilter
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.errors import DatasetError
-from rlhf_pipeline.records import CalibrationMetrics, CalibrationReport, Interval
+from rlhf_pipeline.core.api_types.filters import AuditFilter
+from rlhf_pipeline.core.errors import DatasetError
+from rlhf_pipeline.core.records import CalibrationMetrics, CalibrationReport, Interval
 from rlhf_pipeline.store import Store
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

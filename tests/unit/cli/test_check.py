@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.check import find_faults
-from rlhf_pipeline.config import Settings
+from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.store import Store
 from tests.used_home import DAY, damage_page, edit, flip, used_home, votes, weights_of
 

@@ -3,8 +3,8 @@ import sys
 import pytest
 
 from rlhf_pipeline.cli import COMMANDS, load_command, main
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.records import (
     folder_hash,
 )
 

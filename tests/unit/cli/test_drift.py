@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from rlhf_pipeline.artefacts import Artefacts
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.config import HomeFacts, Settings
-from rlhf_pipeline.drift.report import DriftSignals, drift_report
-from rlhf_pipeline.object_stores import put
-from rlhf_pipeline.records import DayClusters, DriftEvent, Interval, PromptCluster, utc_now
-from rlhf_pipeline.retraining.triggers import TriggerParams, decide
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.config import HomeFacts, Settings
+from rlhf_pipeline.core.object_stores import put
+from rlhf_pipeline.core.records import DayClusters, DriftEvent, Interval, PromptCluster, utc_now
+from rlhf_pipeline.improve.retraining.triggers import TriggerParams, decide
+from rlhf_pipeline.watch.drift.report import DriftSignals, drift_report
 
 MODEL = "demo.reward_model@1"
 STEADY, CHANGED = "2026-01-04", "2026-01-05"

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.evaluation_sets import freeze
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import NotFound
+from rlhf_pipeline.improve.evaluation_sets import freeze
 
 
 def test_versions_are_listed_and_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,10 +6,10 @@ from datetime import UTC, datetime, timedelta
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.config import HomeFacts
-from rlhf_pipeline.datasets.formats import FORMATS
-from rlhf_pipeline.frames import COMPARISONS, check_frame
-from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.core.config import HomeFacts
+from rlhf_pipeline.core.frames import COMPARISONS, check_frame
+from rlhf_pipeline.core.records import NewVote
+from rlhf_pipeline.feedback.datasets.formats import FORMATS
 from rlhf_pipeline.store import Store
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)

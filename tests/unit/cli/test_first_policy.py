@@ -6,7 +6,7 @@ from pathlib import Path
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import initialise
-from rlhf_pipeline.config import HomeFacts, Settings
+from rlhf_pipeline.core.config import HomeFacts, Settings
 
 
 def test_first_policy_is_registered_once_when_it_is_needed(

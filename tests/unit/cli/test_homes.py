@@ -10,8 +10,8 @@ from pydantic import SecretStr
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.config import HomeFacts, Settings
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.core.config import HomeFacts, Settings
+from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.store import Store, homes
 from tests.postgres import QUOTED_PASSWORD, PostgresServer
 

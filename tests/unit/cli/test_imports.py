@@ -16,12 +16,12 @@ from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.imports import import_votes, open_import
-from rlhf_pipeline.config import HomeFacts
-from rlhf_pipeline.datasets.cells import MomentParser
-from rlhf_pipeline.datasets.mapping import ColumnMapping
-from rlhf_pipeline.errors import ConfigurationError, DatasetError
-from rlhf_pipeline.frames import COMPARISONS, EXPORTED_VOTES, check_frame
-from rlhf_pipeline.prompts import PromptParams, generate
+from rlhf_pipeline.core.config import HomeFacts
+from rlhf_pipeline.core.errors import ConfigurationError, DatasetError
+from rlhf_pipeline.core.frames import COMPARISONS, EXPORTED_VOTES, check_frame
+from rlhf_pipeline.feedback.datasets.cells import MomentParser
+from rlhf_pipeline.feedback.datasets.mapping import ColumnMapping
+from rlhf_pipeline.generate.prompts import PromptParams, generate
 from rlhf_pipeline.store import Store
 
 

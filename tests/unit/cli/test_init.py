@@ -7,7 +7,7 @@ import yaml
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.config import Settings
+from rlhf_pipeline.core.config import Settings
 
 ROOT = Path(__file__).resolve().parents[3]
 

@@ -8,7 +8,7 @@ from pydantic import SecretStr
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.core.errors import ConfigurationError
 from tests.providers.stub_provider import StubProvider
 
 KEY = "sk-canary-31f0"

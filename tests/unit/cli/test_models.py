@@ -4,16 +4,16 @@ import shutil
 
 import pytest
 
-from rlhf_pipeline.calibration import calibration_metrics
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import (
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import (
     ConfigurationError,
     ModelHashMismatch,
     ModelNotFound,
     ModelRefused,
 )
-from rlhf_pipeline.records import CalibrationReport, GateCheck, GateDecision, Refusal
+from rlhf_pipeline.core.records import CalibrationReport, GateCheck, GateDecision, Refusal
+from rlhf_pipeline.learn.calibration import calibration_metrics
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.config import Settings
+from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.database_copy import copy_sqlite
 

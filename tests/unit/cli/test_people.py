@@ -17,12 +17,12 @@ from typer.testing import CliRunner
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError, NotEnoughData
-from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, check_frame
-from rlhf_pipeline.records import AnnotationRules, Choice, NewVote, Role
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import ConfigurationError, NotEnoughData
+from rlhf_pipeline.core.frames import COMPARISONS, PREDICTIONS, check_frame
+from rlhf_pipeline.core.records import AnnotationRules, Choice, NewVote, Role
+from rlhf_pipeline.feedback.votes.counting import counting, standing
 from rlhf_pipeline.store import Store, anchors
-from rlhf_pipeline.votes.counting import counting, standing
 
 
 def today() -> str:

@@ -12,13 +12,13 @@ from rlhf_pipeline.cli.training_orders import (
     check_pairs,
     list_set_parameters,
 )
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError, ExpectationFailed, NotEnoughVotes
-from rlhf_pipeline.evaluation import GateParams
-from rlhf_pipeline.loop_settings import CandidateParams, LoopSettings
-from rlhf_pipeline.records import TrainingOrder, utc_now
-from rlhf_pipeline.retraining.jobs import JobState, TrainingJob
-from tests.unit.retraining.test_selection import pairs
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import ConfigurationError, ExpectationFailed, NotEnoughVotes
+from rlhf_pipeline.core.records import TrainingOrder, utc_now
+from rlhf_pipeline.improve.evaluation import GateParams
+from rlhf_pipeline.improve.loop_settings import CandidateParams, LoopSettings
+from rlhf_pipeline.improve.retraining.jobs import JobState, TrainingJob
+from tests.unit.improve.retraining.test_selection import pairs
 
 LOOP = LoopSettings.parse({"candidate_model": {"beta": 0.2, "sentinels": {"every": 5}}})
 

@@ -2,8 +2,8 @@ import pytest
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.prompts import GENERATORS, read_jsonl
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.generate.prompts import GENERATORS, read_jsonl
 
 
 @pytest.fixture

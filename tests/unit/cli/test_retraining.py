@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from rlhf_pipeline.artefacts import Artefacts
-from rlhf_pipeline.config import HomeFacts
-from rlhf_pipeline.errors import MissingPartition
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.config import HomeFacts
+from rlhf_pipeline.core.errors import MissingPartition
 from rlhf_pipeline.store import Store
-from tests.unit.retraining.test_selection import BY_PEOPLE, pairs, scores, select_pairs
+from tests.unit.improve.retraining.test_selection import BY_PEOPLE, pairs, scores, select_pairs
 
 
 def test_prepare_writes_exactly_the_rows_asked_for_from_easy_to_hard(rlhf, tmp_path):

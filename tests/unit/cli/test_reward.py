@@ -10,19 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from rlhf_pipeline.champions import Champions
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.training_files import TrainingFiles, read_pairs
-from rlhf_pipeline.errors import (
+from rlhf_pipeline.core.errors import (
     ConfigurationError,
     DatasetError,
     ModelNotFound,
     NotEnoughData,
 )
-from rlhf_pipeline.frames import PREFERENCE_PAIRS
-from rlhf_pipeline.records import CalibrationReport, NewVote, folder_hash
-from rlhf_pipeline.reflection import predict
-from rlhf_pipeline.reward_model import load_reward_model
+from rlhf_pipeline.core.frames import PREFERENCE_PAIRS
+from rlhf_pipeline.core.records import CalibrationReport, NewVote, folder_hash
+from rlhf_pipeline.learn.champions import Champions
+from rlhf_pipeline.learn.reward_model import load_reward_model
+from rlhf_pipeline.watch.reflection import predict
 from tests.learnt_home import NOON, LearntHome, comparisons, learnt_home
 
 QUICK = (

@@ -8,9 +8,9 @@ from typer.testing import CliRunner
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.loop_settings import LoopSettings, record_version
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.improve.loop_settings import LoopSettings, record_version
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ STORE = {"sqlalchemy", "alembic"}
 RUN = """
 import json, sys
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.core.errors import PipelineError
 try:
     app(sys.argv[1:])
 except (SystemExit, PipelineError):

@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_pipeline.cli import main
 from rlhf_pipeline.cli.tables import echo, show, show_json
-from rlhf_pipeline.terminal import escape_controls
+from rlhf_pipeline.core.terminal import escape_controls
 
 HOSTILE = "\x1b[2J\x1b]0;title\x07\x9b31m[red]x[/red]\u202ecba\u2066\r\x08\x7f:smile:"
 OBEYED = set("\x1b\x07\x9b\u202e\u2066\x08\x7f\r")

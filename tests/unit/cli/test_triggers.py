@@ -10,9 +10,9 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.errors import ConfigurationError
-from rlhf_pipeline.records import DriftEvent, Promotion
-from rlhf_pipeline.retraining.triggers import TriggerParams, decide
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.records import DriftEvent, Promotion
+from rlhf_pipeline.improve.retraining.triggers import TriggerParams, decide
 from tests.learnt_home import LearntHome
 
 MODEL = "demo.reward_model@1"

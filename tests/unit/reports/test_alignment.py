@@ -2,7 +2,7 @@
 
 from datetime import UTC, date, datetime, timedelta
 
-from rlhf_pipeline.monitoring import MetricPoint
+from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.reports.alignment import NO_POINTS, chart_accuracy, chart_alignment
 from rlhf_pipeline.reports.chart import day_value
 from rlhf_pipeline.reports.draw import draw_png, draw_svg

@@ -2,14 +2,14 @@
 
 import pytest
 
+from rlhf_pipeline.feedback.votes.annotators import annotator_figures
+from rlhf_pipeline.feedback.votes.joint_model import joint_model
 from rlhf_pipeline.reports.annotators import (
     MAX_RELIABILITIES,
     chart_annotators,
 )
 from rlhf_pipeline.reports.draw import draw_png
-from rlhf_pipeline.votes.annotators import annotator_figures
-from rlhf_pipeline.votes.joint_model import joint_model
-from tests.unit.votes.simulated import simulate
+from tests.unit.feedback.votes.simulated import simulate
 
 
 @pytest.mark.parametrize("n", [1, 90])

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from rlhf_pipeline.calibration import PredictedVotes, calibration_by_group, reliability_table
-from rlhf_pipeline.records import Interval, ReliabilityBin
+from rlhf_pipeline.core.records import Interval, ReliabilityBin
+from rlhf_pipeline.learn.calibration import PredictedVotes, calibration_by_group, reliability_table
 from rlhf_pipeline.reports.calibration import (
     MAX_PANELS,
     chart_groups,
@@ -12,7 +12,7 @@ from rlhf_pipeline.reports.calibration import (
 )
 from rlhf_pipeline.reports.chart import Chart, Series
 from rlhf_pipeline.reports.draw import draw_svg
-from tests.unit.calibration.test_by_group import report, rows
+from tests.unit.learn.calibration.test_by_group import report, rows
 
 CEILING = Interval(value=0.8, low=0.7, high=0.9, n=9)
 

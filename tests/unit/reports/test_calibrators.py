@@ -1,18 +1,18 @@
 """Charts of calibrators: both curves of a group with counts, and errors without their bias."""
 
-from rlhf_pipeline.calibration import PredictedVotes, calibration_by_group, reliability_table
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.records import (
     CalibrationReport,
     DimensionCalibration,
     GroupCalibration,
 )
+from rlhf_pipeline.learn.calibration import PredictedVotes, calibration_by_group, reliability_table
 from rlhf_pipeline.reports.calibrators import (
     chart_before_after,
     chart_dimension_errors,
     chart_group_errors,
 )
 from rlhf_pipeline.reports.draw import draw_png
-from tests.unit.calibration.test_by_group import report, rows
+from tests.unit.learn.calibration.test_by_group import report, rows
 
 
 def groups() -> tuple[GroupCalibration, ...]:

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from rlhf_pipeline.records import Interval
+from rlhf_pipeline.core.records import Interval
 from rlhf_pipeline.reports.chart import (
     Axis,
     Chart,

@@ -7,12 +7,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.drift.report import DriftParams
-from rlhf_pipeline.drift.stream import scan
-from rlhf_pipeline.records import DriftEvent, Interval
+from rlhf_pipeline.core.records import DriftEvent, Interval
 from rlhf_pipeline.reports.chart import Chart, Mark
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.drift import chart_timeline
+from rlhf_pipeline.watch.drift.report import DriftParams
+from rlhf_pipeline.watch.drift.stream import scan
 
 MODEL = "demo.reward_model@1"
 CEILING = Interval(value=0.8, low=0.77, high=0.83, n=200)

@@ -2,7 +2,7 @@
 
 from datetime import date, timedelta
 
-from rlhf_pipeline.records import Verdict
+from rlhf_pipeline.core.records import Verdict
 from rlhf_pipeline.reports.chart import day_value
 from rlhf_pipeline.reports.draw import draw_svg
 from rlhf_pipeline.reports.drift_days import (

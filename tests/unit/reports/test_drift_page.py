@@ -11,13 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.calibration import PredictedVotes, calibration_by_group
-from rlhf_pipeline.drift.clusters import ClusterParams, semantic_clusters
-from rlhf_pipeline.drift.reference import Window
-from rlhf_pipeline.drift.report import DriftSignals, drift_report
-from rlhf_pipeline.drift.stream import scan
-from rlhf_pipeline.drift.words import hash_words, name_buckets
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.records import (
     DriftEvent,
     ErrorSlice,
     Evaluation,
@@ -25,10 +19,16 @@ from rlhf_pipeline.records import (
     PolicyDay,
     PromptMean,
 )
+from rlhf_pipeline.learn.calibration import PredictedVotes, calibration_by_group
 from rlhf_pipeline.reports.drift_page import (
     DayEvidence,
     render_drift_page,
 )
+from rlhf_pipeline.watch.drift.clusters import ClusterParams, semantic_clusters
+from rlhf_pipeline.watch.drift.reference import Window
+from rlhf_pipeline.watch.drift.report import DriftSignals, drift_report
+from rlhf_pipeline.watch.drift.stream import scan
+from rlhf_pipeline.watch.drift.words import hash_words, name_buckets
 
 MODEL, DAY = "demo.reward_model@3", "2026-01-05"
 NASTY = '<script>alert("x")</script> & <img src=http://evil.example/x onerror=alert(1)> what then?'

@@ -5,7 +5,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.records import CategoryComparison, Evaluation, Interval, ModelVersion
+from rlhf_pipeline.core.records import CategoryComparison, Evaluation, Interval, ModelVersion
 from rlhf_pipeline.reports.evaluation_page import (
     EvaluationEvidence,
     render_evaluation_page,

@@ -2,7 +2,7 @@
 
 from datetime import date, timedelta
 
-from rlhf_pipeline.records import RatioSums
+from rlhf_pipeline.core.records import RatioSums
 from rlhf_pipeline.reports.day_marks import mark_taste_changes
 from rlhf_pipeline.reports.draw import draw_svg
 from rlhf_pipeline.reports.preferences import chart_by_day, chart_by_group, figures

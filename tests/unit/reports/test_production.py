@@ -2,8 +2,8 @@
 
 from datetime import date, timedelta
 
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.core.records import utc_now
 from rlhf_pipeline.reports.draw import draw_svg
 from rlhf_pipeline.reports.production import chart_production
 

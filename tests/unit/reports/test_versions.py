@@ -4,8 +4,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rlhf_pipeline.monitoring import MetricPoint
-from rlhf_pipeline.records import Interval
+from rlhf_pipeline.core.monitoring import MetricPoint
+from rlhf_pipeline.core.records import Interval
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.versions import chart_versions
 

@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 import numpy as np
 import pandas as pd
 
-from rlhf_pipeline.records import Choice
+from rlhf_pipeline.core.records import Choice
 from rlhf_pipeline.simulation import (
     RUBRIC,
     WARM_TASTE,

@@ -1,7 +1,7 @@
 import pytest
 
 from examples.embedded_policy import style_sentences
-from rlhf_pipeline.errors import ConfigurationError
+from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.simulation import (
     DEMO_SCENARIO,
     QUALITIES,

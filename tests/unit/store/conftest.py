@@ -11,8 +11,8 @@ import pandas as pd
 import pytest
 from sqlalchemy import text
 
-from rlhf_pipeline.frames import COMPARISONS, PREDICTIONS, check_frame
-from rlhf_pipeline.records import Card, DriftEvent, NewVote, VoteDetails
+from rlhf_pipeline.core.frames import COMPARISONS, PREDICTIONS, check_frame
+from rlhf_pipeline.core.records import Card, DriftEvent, NewVote, VoteDetails
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import APPEND_ONLY
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rlhf_pipeline.api_types.filters import AuditFilter
-from rlhf_pipeline.errors import NotFound, UnknownComparison
+from rlhf_pipeline.core.api_types.filters import AuditFilter
+from rlhf_pipeline.core.errors import NotFound, UnknownComparison
 from tests.unit.store.conftest import NOON
 
 

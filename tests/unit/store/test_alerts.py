@@ -4,12 +4,12 @@ from datetime import timedelta
 
 import pytest
 
-from rlhf_pipeline.alerts.incidents import AlertPlan, acknowledge, resolve
-from rlhf_pipeline.alerts.readings import Reading
-from rlhf_pipeline.alerts.rounds import advance_alerts
-from rlhf_pipeline.alerts.rules import RULES, AlertParams
-from rlhf_pipeline.api_types.filters import AlertFilter, AlertMessageFilter
-from rlhf_pipeline.errors import AlertState, NotFound
+from rlhf_pipeline.core.api_types.filters import AlertFilter, AlertMessageFilter
+from rlhf_pipeline.core.errors import AlertState, NotFound
+from rlhf_pipeline.watch.alerts.incidents import AlertPlan, acknowledge, resolve
+from rlhf_pipeline.watch.alerts.readings import Reading
+from rlhf_pipeline.watch.alerts.rounds import advance_alerts
+from rlhf_pipeline.watch.alerts.rules import RULES, AlertParams
 from tests.unit.store.conftest import NOON
 
 TEAM = AlertPlan(RULES, AlertParams(levels=[["team"]]), ("team",))

@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import AnnotationRules
+from rlhf_pipeline.core.errors import StoreError
+from rlhf_pipeline.core.records import AnnotationRules
 from rlhf_pipeline.store.anchors import add_daily_anchor, read_anchors, verify_with_anchors
 from rlhf_pipeline.store.audit import FIRST_HASH
 from tests.unit.store.conftest import NOON

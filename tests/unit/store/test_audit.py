@@ -6,9 +6,9 @@ import json
 import pytest
 from sqlalchemy import inspect, select, text
 
-from rlhf_pipeline.api_types.filters import AuditFilter
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import content_hash
+from rlhf_pipeline.core.api_types.filters import AuditFilter
+from rlhf_pipeline.core.errors import StoreError
+from rlhf_pipeline.core.records import content_hash
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import metadata, votes
 from tests.unit.store.conftest import NOON, tamper

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.completions.base import CompletionRequest
-from rlhf_pipeline.completions.request_plan import cache_key
+from rlhf_pipeline.generate.completions.base import CompletionRequest
+from rlhf_pipeline.generate.completions.request_plan import cache_key
 
 REQUEST = CompletionRequest(
     prompt_id="p0", prompt="Why?", temperature=0.7, top_p=0.9, sample_index=1, seed=5, max_tokens=48

@@ -8,8 +8,8 @@ import pandas as pd
 import pytest
 from sqlalchemy import and_, case, event, func, select
 
-from rlhf_pipeline.errors import AlreadyVoted, InvalidVote, NotFound
-from rlhf_pipeline.records import AnnotationRules, Card, CardKind, NewFeedback
+from rlhf_pipeline.core.errors import AlreadyVoted, InvalidVote, NotFound
+from rlhf_pipeline.core.records import AnnotationRules, Card, CardKind, NewFeedback
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import cards, offers
 from tests.unit.store.conftest import NOON, SetClock, undo_of, vote_on

@@ -5,11 +5,11 @@ they were.
 import pytest
 from sqlalchemy import select
 
-from rlhf_pipeline.errors import AlreadyVoted, UnknownComparison
-from rlhf_pipeline.records import AnnotationRules, VoteDetails
+from rlhf_pipeline.core.errors import AlreadyVoted, UnknownComparison
+from rlhf_pipeline.core.records import AnnotationRules, VoteDetails
+from rlhf_pipeline.feedback.votes.counting import counting, repeat_passes
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import votes
-from rlhf_pipeline.votes.counting import counting, repeat_passes
 from tests.unit.store.conftest import NOON
 
 PLAIN = AnnotationRules(repeat_share=0, gold_share=0)

@@ -3,8 +3,8 @@
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.errors import UnknownComparison
-from rlhf_pipeline.frames import COMPARISONS
+from rlhf_pipeline.core.errors import UnknownComparison
+from rlhf_pipeline.core.frames import COMPARISONS
 from rlhf_pipeline.store import PublishResult
 from tests.unit.store.conftest import NOON
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.records import (
     AnnotatorKind,
     NewVote,
     TriggerDecision,

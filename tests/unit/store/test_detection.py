@@ -6,10 +6,10 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.errors import InvalidScores, StoreError
-from rlhf_pipeline.records import LeftToPeople, Quarantine, TriggerDecision, TriggerEvidence
-from rlhf_pipeline.retraining import answers
-from rlhf_pipeline.votes import Quarantines
+from rlhf_pipeline.core.errors import InvalidScores, StoreError
+from rlhf_pipeline.core.records import LeftToPeople, Quarantine, TriggerDecision, TriggerEvidence
+from rlhf_pipeline.feedback.votes import Quarantines
+from rlhf_pipeline.improve.retraining import answers
 from tests.unit.store.conftest import NOON
 
 MODEL = "demo.reward_model@1"

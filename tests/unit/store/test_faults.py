@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import event
 
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.core.errors import StoreError
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.faults import explain
 from tests.unit.store.conftest import NOON

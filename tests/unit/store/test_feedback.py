@@ -7,12 +7,12 @@ from datetime import UTC, datetime, timedelta, timezone
 import pytest
 from pydantic import ValidationError
 
-from rlhf_pipeline.api_types.filters import FeedbackFilter
-from rlhf_pipeline.errors import IdempotencyConflict
-from rlhf_pipeline.frames import COMPARISONS, check_frame
-from rlhf_pipeline.records import AnnotatorKind, NewFeedback, content_id
-from rlhf_pipeline.votes.counting import counting
-from rlhf_pipeline.votes.preference_pairs import make_pairs
+from rlhf_pipeline.core.api_types.filters import FeedbackFilter
+from rlhf_pipeline.core.errors import IdempotencyConflict
+from rlhf_pipeline.core.frames import COMPARISONS, check_frame
+from rlhf_pipeline.core.records import AnnotatorKind, NewFeedback, content_id
+from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.preference_pairs import make_pairs
 
 CORRECTION = {
     "kind": "correction",

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from sqlalchemy import select
 
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.protocols import (
+from rlhf_pipeline.core.errors import StoreError
+from rlhf_pipeline.core.protocols import (
     Attempt,
     Budget,
     Claim,

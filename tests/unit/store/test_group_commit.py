@@ -6,7 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rlhf_pipeline.errors import IdempotencyConflict, StoreError, UnknownComparison
+from rlhf_pipeline.core.errors import IdempotencyConflict, StoreError, UnknownComparison
 from rlhf_pipeline.store import Store
 from tests.unit.store.conftest import NOON
 

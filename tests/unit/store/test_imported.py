@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 
 import pytest
 
-from rlhf_pipeline.errors import PipelineError
+from rlhf_pipeline.core.errors import PipelineError
+from rlhf_pipeline.feedback.votes.counting import counting
 from rlhf_pipeline.store.comparisons import pair_key
-from rlhf_pipeline.votes.counting import counting
 from tests.unit.store.conftest import NOON
 
 SECOND_DAY = datetime(2026, 1, 2, 12, tzinfo=UTC)

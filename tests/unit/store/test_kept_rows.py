@@ -6,8 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import AnnotationRules, GateDecision, NewFeedback
+from rlhf_pipeline.core.errors import StoreError
+from rlhf_pipeline.core.records import AnnotationRules, GateDecision, NewFeedback
 from rlhf_pipeline.store import Store
 from tests.unit.store.conftest import tamper
 from tests.unit.store.test_logs import report

@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 
 import pytest
 
-from rlhf_pipeline.errors import InvalidScores
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.errors import InvalidScores
+from rlhf_pipeline.core.records import (
     CalibrationMetrics,
     CalibrationReport,
     GateCheck,

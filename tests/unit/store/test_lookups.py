@@ -4,7 +4,7 @@ own.
 
 from datetime import UTC, datetime
 
-from rlhf_pipeline.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting
 from tests.unit.store.conftest import NOON
 
 SECOND_DAY = datetime(2026, 1, 2, 12, tzinfo=UTC)

@@ -1,7 +1,7 @@
 """Versions of the loop settings."""
 
-from rlhf_pipeline.api_types.filters import AuditFilter
-from rlhf_pipeline.loop_settings import LoopSettings, record_version
+from rlhf_pipeline.core.api_types.filters import AuditFilter
+from rlhf_pipeline.improve.loop_settings import LoopSettings, record_version
 from rlhf_pipeline.store import Store
 
 

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 from sqlalchemy import func, select
 
-from rlhf_pipeline.records import DriftEvent, NewVote
-from rlhf_pipeline.retraining.triggers import TriggerParams, decide
+from rlhf_pipeline.core.records import DriftEvent, NewVote
+from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.improve.retraining.triggers import TriggerParams, decide
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import audit, votes
-from rlhf_pipeline.votes.counting import counting
 from tests.unit.store.conftest import NOON
 
 MODEL = "demo.reward_model@1"

@@ -16,8 +16,8 @@ from sqlalchemy import (
     text,
 )
 
-from rlhf_pipeline.api_types.filters import ComparisonFilter
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.core.api_types.filters import ComparisonFilter
+from rlhf_pipeline.core.errors import StoreError
 from rlhf_pipeline.store import Store, migrations, schema
 from rlhf_pipeline.store.schema import metadata
 from tests.unit.store.conftest import NOON

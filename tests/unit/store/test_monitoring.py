@@ -4,9 +4,9 @@ from datetime import date, timedelta
 
 import pytest
 
-from rlhf_pipeline.api_types.filters import AlertMessageFilter, AuditFilter
-from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.monitoring import AlertMessage, MetricPoint
+from rlhf_pipeline.core.api_types.filters import AlertMessageFilter, AuditFilter
+from rlhf_pipeline.core.errors import NotFound
+from rlhf_pipeline.core.monitoring import AlertMessage, MetricPoint
 from tests.unit.store.conftest import NOON
 
 DAY = date(2026, 1, 1)

@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from rlhf_pipeline.errors import UnknownComparison
-from rlhf_pipeline.records import AnnotationRules, Role
+from rlhf_pipeline.core.errors import UnknownComparison
+from rlhf_pipeline.core.records import AnnotationRules, Role
 from rlhf_pipeline.store import RemainingWork, Store
 from tests.unit.store.conftest import NOON, SetClock, undo_of, vote_on
 

@@ -7,10 +7,10 @@ from datetime import timedelta
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.api_types.filters import AuditFilter, ComparisonFilter, VoteFilter
-from rlhf_pipeline.errors import UnknownComparison
-from rlhf_pipeline.frames import COMPARISONS
-from rlhf_pipeline.records import VoteDetails
+from rlhf_pipeline.core.api_types.filters import AuditFilter, ComparisonFilter, VoteFilter
+from rlhf_pipeline.core.errors import UnknownComparison
+from rlhf_pipeline.core.frames import COMPARISONS
+from rlhf_pipeline.core.records import VoteDetails
 from rlhf_pipeline.store import comparison_lists, vote_lists
 from tests.unit.store.conftest import NOON
 

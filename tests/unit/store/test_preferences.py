@@ -4,9 +4,9 @@ from datetime import timedelta
 
 import pytest
 
-from rlhf_pipeline.records import AGREEMENT, Highlight, VoteDetails
+from rlhf_pipeline.core.records import AGREEMENT, Highlight, VoteDetails
+from rlhf_pipeline.feedback.votes import agreement
 from rlhf_pipeline.store.preferences import EVERYBODY, SEVERAL, PreferenceCell
-from rlhf_pipeline.votes import agreement
 from tests.unit.store.conftest import NOON
 
 DAY = NOON.date().isoformat()

@@ -4,10 +4,10 @@ from datetime import timedelta
 
 import pytest
 
-from rlhf_pipeline.errors import NotFound
-from rlhf_pipeline.metric_catalogue import METRICS, require_metrics
-from rlhf_pipeline.metrics import measure_project
-from rlhf_pipeline.records import AnnotationRules, Promotion
+from rlhf_pipeline.core.errors import NotFound
+from rlhf_pipeline.core.metric_catalogue import METRICS, require_metrics
+from rlhf_pipeline.core.records import AnnotationRules, Promotion
+from rlhf_pipeline.watch.metrics import measure_project
 from tests.unit.store.conftest import NOON
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_pipeline.errors import StoreError
+from rlhf_pipeline.core.errors import StoreError
 from rlhf_pipeline.store import Store, migrations
 from rlhf_pipeline.store.database_copy import find_damage
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 
-from rlhf_pipeline.errors import InvalidVote
+from rlhf_pipeline.core.errors import InvalidVote
 from rlhf_pipeline.store import Store
 from tests.unit.store.conftest import NOON, SetClock
 

@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.records import DriftEvent, NewVote, TriggerDecision, TriggerEvidence
+from rlhf_pipeline.core.records import DriftEvent, NewVote, TriggerDecision, TriggerEvidence
+from rlhf_pipeline.feedback.votes.counting import repeat_passes
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.votes.counting import repeat_passes
 
 NOW = datetime(2026, 11, 1, 9, tzinfo=UTC)
 DAYS = ("2026-01-01", "2026-01-02", "2026-01-03")

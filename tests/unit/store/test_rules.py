@@ -4,8 +4,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from rlhf_pipeline.errors import NotFound, OutdatedEdit, StoreError
-from rlhf_pipeline.records import AnnotationRules
+from rlhf_pipeline.core.errors import NotFound, OutdatedEdit, StoreError
+from rlhf_pipeline.core.records import AnnotationRules
 
 
 def test_there_are_rules_before_anybody_wrote_some(store):

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.frames import COMPARISONS, EXPORTED_VOTES, check_frame
+from rlhf_pipeline.core.frames import COMPARISONS, EXPORTED_VOTES, check_frame
 from tests.unit.store.conftest import NOON
 
 

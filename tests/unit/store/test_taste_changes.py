@@ -5,8 +5,8 @@ retracted.
 import pytest
 from sqlalchemy import text
 
-from rlhf_pipeline.errors import StoreError
-from rlhf_pipeline.records import TriggerDecision
+from rlhf_pipeline.core.errors import StoreError
+from rlhf_pipeline.core.records import TriggerDecision
 from tests.unit.store.conftest import NOON
 
 

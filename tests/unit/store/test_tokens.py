@@ -6,8 +6,8 @@ from datetime import timedelta
 
 import pytest
 
-from rlhf_pipeline.errors import NotFound, StoreError
-from rlhf_pipeline.records import Role, utc_now
+from rlhf_pipeline.core.errors import NotFound, StoreError
+from rlhf_pipeline.core.records import Role, utc_now
 from rlhf_pipeline.store import Store
 
 DAY = timedelta(days=1)

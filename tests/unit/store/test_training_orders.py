@@ -2,8 +2,8 @@
 
 import pytest
 
-from rlhf_pipeline.errors import IdempotencyConflict
-from rlhf_pipeline.records import (
+from rlhf_pipeline.core.errors import IdempotencyConflict
+from rlhf_pipeline.core.records import (
     TrainingOrder,
 )
 from rlhf_pipeline.store import Store

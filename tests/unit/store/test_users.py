@@ -4,8 +4,8 @@ from datetime import timedelta
 
 import pytest
 
-from rlhf_pipeline.errors import ConfigurationError, NotFound
-from rlhf_pipeline.records import Role
+from rlhf_pipeline.core.errors import ConfigurationError, NotFound
+from rlhf_pipeline.core.records import Role
 from rlhf_pipeline.store import Store
 
 

@@ -9,12 +9,12 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.records import NewVote
+from rlhf_pipeline.core.records import NewVote
+from rlhf_pipeline.feedback.votes.annotators import FiguresParams, annotator_figures
+from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.joint_model import joint_model
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.vote_marks import MARKS
-from rlhf_pipeline.votes.annotators import FiguresParams, annotator_figures
-from rlhf_pipeline.votes.counting import counting
-from rlhf_pipeline.votes.joint_model import joint_model
 
 FASTEST = FiguresParams().fastest_reading
 LONG = "x" * 250  # both completions: 5 s at 100 characters a second

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.records import utc_now
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.records import utc_now
 from rlhf_pipeline.store import Store
 
 

@@ -2,7 +2,7 @@ from datetime import date, timedelta
 
 import pytest
 
-from rlhf_pipeline.api_types.filters import DayFilter
+from rlhf_pipeline.core.api_types.filters import DayFilter
 
 NEWEST = date(2026, 6, 30)
 FIRST_SHOWN = NEWEST - timedelta(days=89)

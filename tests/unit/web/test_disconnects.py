@@ -4,7 +4,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from rlhf_pipeline.config import Settings
+from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.app import create_app
 

@@ -8,8 +8,8 @@ from argon2 import PasswordHasher
 from starlette.requests import Request
 from starlette.responses import Response
 
-from rlhf_pipeline.config import Settings
-from rlhf_pipeline.records import User
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.records import User
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.auth import Auth
 from rlhf_pipeline.web.problems import Problem

@@ -6,7 +6,7 @@ import httpx
 import pytest
 from fastapi import FastAPI, Response
 
-from rlhf_pipeline.telemetry.prometheus import RequestCounts
+from rlhf_pipeline.watch.telemetry.prometheus import RequestCounts
 from rlhf_pipeline.web.middleware import RequestMeter
 
 

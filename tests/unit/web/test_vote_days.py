@@ -2,7 +2,7 @@ from datetime import date, datetime, timedelta
 
 import pytest
 
-from rlhf_pipeline.records import NewVote, Promotion
+from rlhf_pipeline.core.records import NewVote, Promotion
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.vote_days import find_day, find_vote_days, find_votes_until
 from tests.learnt_home import comparisons

@@ -1,0 +1,1 @@
+../../definitions.py

@@ -1,0 +1,1289 @@
+"""Immutable records of the loop: votes, model versions, reports, decisions, users."""
+
+import hashlib
+import json
+import math
+import re
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, date, datetime
+from enum import StrEnum
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, Literal, NamedTuple, Self
+
+from pydantic import (
+    AfterValidator,
+    AwareDatetime,
+    BaseModel,
+    ConfigDict,
+    Field,
+    field_validator,
+    model_validator,
+)
+
+ID_LENGTH = 20  # hex characters: 80 bits, no collision expected below 10^11 ids
+# Made once: `json.dumps` makes an encoder per call, and a vote has five hashes.
+_CANONICAL_JSON = json.JSONEncoder(
+    sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str
+)
+
+
+def content_id(*parts: object) -> str:
+    """The first 80 bits of SHA-256 over the canonical JSON of `parts`, as 20 hex characters."""
+    return content_hash(*parts)[:ID_LENGTH]
+
+
+def content_hash(*parts: object) -> str:
+    """SHA-256 over the canonical JSON of `parts`, as 64 hex characters."""
+    return _sha256(_CANONICAL_JSON.encode(parts))
+
+
+def content_ids(*columns: Sequence[object]) -> list[str]:
+    """The `content_id` of each row of these columns, in a third of the time of one call a row.
+
+    >>> content_ids(["vote", "feedback"], [1, None]) == [
+    ...     content_id("vote", 1), content_id("feedback", None)
+    ... ]
+    True
+    """
+    rows = zip(*map(canonical_cells, columns), strict=True)
+    return [_sha256(f"[{','.join(row)}]")[:ID_LENGTH] for row in rows]
+
+
+def row_hashes(columns: Mapping[str, Sequence[object]]) -> list[str]:
+    """The `content_hash` of each row of these columns, as a mapping, in a third of the time of one
+    call a row.
+
+    >>> row_hashes({"n": [1], "name": ["x"]}) == [content_hash({"name": "x", "n": 1})]
+    True
+    """
+    names = sorted(columns)
+    template = "[{" + ",".join(f"{cell}:%s" for cell in canonical_cells(names)) + "}]"
+    rows = zip(*(canonical_cells(columns[name]) for name in names), strict=True)
+    return [_sha256(template % row) for row in rows]
+
+
+def canonical_cells(values: Sequence[object]) -> list[str]:
+    """The canonical JSON of each value."""
+    if values.count(None) == len(values):  # most columns of an imported vote
+        return ["null"] * len(values)
+    return [_CELLS.get(type(value), _CANONICAL_JSON.encode)(value) for value in values]
+
+
+def _float_cell(value: float) -> str:
+    return repr(value) if math.isfinite(value) else _CANONICAL_JSON.encode(value)
+
+
+# What the encoder writes for the types of almost all cells, without a call of it for each.
+_CELLS: dict[type, Callable[[Any], str]] = {
+    str: json.encoder.encode_basestring,
+    int: repr,
+    float: _float_cell,
+    NoneType: lambda _: "null",
+    datetime: lambda moment: f'"{moment}"',
+}
+
+
+def _sha256(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def folder_hash(folder: Path) -> str:
+    """SHA-256 over the sorted relative names and contents of all files below `folder`."""
+    digest = hashlib.sha256()
+    for path in sorted(p for p in folder.rglob("*") if p.is_file()):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0")
+        with path.open("rb") as file:
+            digest.update(hashlib.file_digest(file, "sha256").digest())
+    return digest.hexdigest()
+
+
+def utc_now() -> datetime:
+    return datetime.now(UTC)
+
+
+def _storable(text: str) -> str:
+    if "\x00" in text:
+        raise ValueError("must not contain a NUL character: Postgres cannot store it")
+    try:
+        text.encode()
+    except UnicodeEncodeError as cause:
+        raise ValueError(
+            "must not contain a lone surrogate (half of a character): remove character "
+            f"{cause.start + 1:,}"
+        ) from cause
+    return text
+
+
+# text from outside that both databases can store
+Text = Annotated[str, AfterValidator(_storable)]
+
+
+class Record(BaseModel):
+    """Base record: frozen, refuses unknown fields, round-trips through JSON."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        return cls.model_validate_json(text)
+
+
+MAX_CATEGORY = 60  # characters
+
+
+def parse_category(value: object) -> str:
+    """A project's own category, or one of `Category`: trimmed, in lower case.
+
+    Raises ValueError for another type, and for an empty, long or unprintable text.
+
+    >>> parse_category(" Legal ")
+    'legal'
+    """
+    name = value.strip().lower() if isinstance(value, str) else ""
+    if not 0 < len(name) <= MAX_CATEGORY or not name.isprintable():
+        shown = repr(value)[:MAX_CATEGORY]
+        raise ValueError(
+            f"category {shown} must be a printable name of at most {MAX_CATEGORY} characters"
+        )
+    return name
+
+
+class Category(StrEnum):
+    REASONING = "reasoning"
+    FACTUAL = "factual"
+    CREATIVE = "creative"
+    CODING = "coding"
+    SAFETY = "safety"
+    INSTRUCTION = "instruction"
+
+
+class Difficulty(StrEnum):
+    EASY = "easy"
+    MEDIUM = "medium"
+    HARD = "hard"
+
+
+class Choice(StrEnum):
+    A = "a"
+    B = "b"
+    TIE = "tie"
+    BOTH_BAD = "both_bad"
+    SKIP = "skip"
+
+
+class AnnotatorKind(StrEnum):
+    HUMAN = "human"
+    SIMULATED = "simulated"
+    MACHINE = "machine"
+
+
+class Verdict(StrEnum):
+    """Ordered: missing data is never `stable`."""
+
+    INSUFFICIENT = "insufficient"
+    STABLE = "stable"
+    WARNING = "warning"
+    DRIFT = "drift"
+
+
+class Role(StrEnum):
+    """A user's role in a project; `rlhf_pipeline.web.permissions` maps each to its permissions."""
+
+    ANNOTATOR = "annotator"
+    CURATOR = "curator"
+    ENGINEER = "engineer"
+    AUDITOR = "auditor"
+    APPROVER = "approver"
+    ADMIN = "admin"
+
+
+class Highlight(Record):
+    """A marked span of a completion, positive or negative: `start` to `end` in Unicode code points
+    of the raw text.
+    """
+
+    side: Literal["a", "b"]
+    start: int = Field(ge=0)
+    end: int = Field(gt=0)
+    sign: Literal["+", "-"]
+
+    @model_validator(mode="after")
+    def _check_span(self) -> Self:
+        if self.start >= self.end:
+            raise ValueError(f"start {self.start} must be below end {self.end}")
+        return self
+
+
+class VoteDetails(Record):
+    """Optional details of a vote. Sides are those of the comparison, not of the screen."""
+
+    dimensions: dict[str, Literal["a", "b", "tie"]] = Field(
+        default={}, description="dimension of the rubric -> side that is better in it"
+    )
+    highlights: tuple[Highlight, ...] = Field(default=(), max_length=200)
+    flags: tuple[Literal["pii", "identity", "broken", "undone"], ...] = Field(
+        default=(),
+        description="pii: contains personal data; identity: a completion names its model or "
+        "vendor; broken: unreadable; undone: withdrawn by the annotator",
+    )
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.dimensions or self.highlights or self.flags)
+
+
+PEOPLE_FLAGS = ("pii", "identity", "broken")  # for which people take a comparison out of use
+OWN_SOURCE = "this project"  # names the missing source of comparisons that were not imported
+# measures of what people prefer: agreement of pairs of votes, and prefixes of others
+AGREEMENT, DIMENSION, STYLE = "agreement", "dimension.", "style."
+STYLES = ("lists", "headings", "code")
+
+
+class NewVote(Record):
+    """A vote as submitted. `strength` is 1 (slight) to 4 (strong), only with choice a or b.
+
+    Only an imported vote may lack `voted_at`: its day is the day of the import, and drift streams
+    skip it.
+    """
+
+    comparison_id: str
+    annotator_id: str
+    annotator_kind: AnnotatorKind
+    choice: Choice
+    strength: int | None = Field(default=None, ge=1, le=4)
+    reason: str | None = None
+    stated_confidence: float | None = Field(default=None, ge=0, le=1)
+    duration_s: float | None = Field(default=None, ge=0)
+    voted_at: datetime | None
+    origin: Literal["page", "api", "cli", "import", "simulation", "pipeline"]
+    idempotency_key: str = Field(min_length=1, max_length=200)
+    supersedes: str | None = None
+    task_id: str | None = Field(
+        default=None,
+        description="groups votes submitted together; `voted_at` and `duration_s` are those of "
+        "the task",
+    )
+    card_id: str | None = Field(
+        default=None, description="the card that was dealt; None for votes without a card"
+    )
+    is_swapped: bool | None = Field(
+        default=None, description="completion b was shown on the left; None if unknown"
+    )
+    guideline_version: int | None = Field(
+        default=None, description="version of the guidelines shown"
+    )
+    is_blind: bool | None = Field(
+        default=None,
+        description="whether the annotator's roles kept them from reading other people's votes; "
+        "None if unknown, as for imported votes whose file does not state it",
+    )
+    details: VoteDetails | None = None
+
+
+class Vote(NewVote):
+    """A recorded vote: `seq` is the commit order in the store; `day` is the UTC day of `voted_at`,
+    or of `received_at` if that is missing.
+    """
+
+    seq: int
+    vote_id: str
+    day: date
+    received_at: datetime
+
+    @classmethod
+    def from_row(cls, row: Mapping[Any, Any]) -> Self:
+        """The record of a stored vote."""
+        values = {name: row[name] for name in cls.model_fields}
+        if values["details"] is not None:
+            values["details"] = VoteDetails.from_json(values["details"])
+        return cls.model_validate(values)
+
+
+class ListedVote(Vote):
+    """A vote with its current status; see `store.counting`."""
+
+    is_superseded: bool = Field(description="a later vote of the annotator replaces it")
+    is_counting: bool = Field(description="the annotator's counting vote on this comparison")
+
+
+class ModelVersion(Record):
+    """A registry entry. `content_hash` is `folder_hash` of the files that `uri` points to."""
+
+    name: str
+    version: int
+    kind: Literal["policy", "reward_model"]
+    uri: str
+    content_hash: str
+    mlflow_run_id: str | None = None
+    parent: str | None = Field(default=None, description="`name@version` this one was trained from")
+    data_hash: str | None = Field(default=None, description="hash of the frame it was trained on")
+    data_seq: int | None = Field(default=None, description="highest vote seq it may have seen")
+    metrics: dict[str, float] = {}
+    params: dict[str, Any] = {}
+    created_at: datetime = Field(default_factory=utc_now)
+
+    @property
+    def label(self) -> str:
+        return f"{self.name}@{self.version}"
+
+
+class Interval(Record):
+    """A point estimate with its confidence interval and its number of observations."""
+
+    value: float
+    low: float
+    high: float
+    n: int
+    level: float = 0.95
+    few_groups: int | None = Field(
+        default=None,
+        description="number of groups among the observations, set only if so small that the "
+        "interval may be too narrow",
+    )
+    basis: Literal["repeats"] | None = Field(
+        default=None,
+        description="set for a noise ceiling estimated from annotators' repeats because too few "
+        "comparisons have overlapping votes",
+    )
+
+    def complement(self) -> "Interval":
+        """The interval of 1 minus the value: of a noise ceiling, the best reachable error rate."""
+        return self.model_copy(
+            update={"value": 1 - self.value, "low": 1 - self.high, "high": 1 - self.low}
+        )
+
+    def __str__(self) -> str:
+        few = (
+            ""
+            if self.few_groups is None
+            else f" within {self.few_groups} group{'s' if self.few_groups > 1 else ''}"
+        )
+        return (
+            f"{self.value:.3f} [{self.low:.3f}, "
+            f"{self.high:.3f}]{few}{'' if self.basis is None else f' from {self.basis}'}"
+        )
+
+
+class RatioSums(NamedTuple):
+    """Sums of a mean, `total` of `n` values, over groups whose values resemble each other, such as
+    the votes on a comparison: of the groups' own n and total also the squares and products.
+    """
+
+    n_groups: float
+    n: float
+    total: float
+    n_squares: float
+    products: float
+    total_squares: float
+
+
+class CalibrationMetrics(Record):
+    """Calibration figures, all over the same `n` comparisons."""
+
+    n: int
+    accuracy: Interval
+    ece_equal_mass: Interval
+    brier: Interval
+    log_loss: Interval
+    ece_debiased: Interval = Field(description="equal-mass ECE minus the bias that noise adds")
+    slope: Interval | None = Field(
+        description="slope of the outcome's log odds on the stated log odds, without intercept: 1 "
+        "is calibrated, below 1 overconfident; None if it cannot be estimated",
+    )
+
+
+class ReliabilityBin(Record):
+    low: float
+    high: float
+    n: int
+    mean_confidence: float
+    accuracy: float
+    accuracy_low: float
+    accuracy_high: float
+
+
+class GroupCalibration(Record):
+    """Calibration figures of one group of test pairs; None if there are too few for an interval."""
+
+    by: str = Field(description="grouping of the pairs: source or category")
+    group: str
+    n: int = Field(description="number of pairs in the group")
+    raw: CalibrationMetrics | None
+    calibrated: CalibrationMetrics | None
+    raw_bins: tuple[ReliabilityBin, ...] = ()
+    calibrated_bins: tuple[ReliabilityBin, ...] = ()
+    noise_ceiling: Interval | None = Field(description="noise ceiling of the group's votes")
+
+
+class DimensionCalibration(GroupCalibration):
+    """Calibration figures of a reward model's head of one dimension of the rubric, `group`, on the
+    test pairs that votes judge in it. Its calibrator is measured and not applied.
+    """
+
+    method: str | None = Field(
+        description="calibrator chosen on the calib split; None with too few pairs judged there"
+    )
+    params: dict[str, Any] = Field(description="its fitted parameters; empty without one")
+    n_fit: int = Field(description="judged pairs in the calib split")
+
+    def __str__(self) -> str:
+        if self.raw is None:
+            return f"{self.group} too few test pairs ({self.n:,}) for figures"
+        after = ""
+        if self.calibrated is not None:
+            after = f" -> {self.calibrated.slope or 'unknown'} by {self.method}"
+        return (
+            f"{self.group} ECE without its noise {self.raw.ece_debiased}, slope "
+            f"{self.raw.slope or 'unknown'}{after}"
+        )
+
+
+class ClusterDay(Record):
+    """What a cluster of prompts was like on one day."""
+
+    day: str
+    n_prompts: int = Field(description="judged prompts of that day in the cluster")
+    error: float | None = Field(description="their error rate; None below `min_in_cluster`")
+    is_failing: bool
+
+
+class PromptCluster(Record):
+    """One kind of prompts in a day and in the model's reference. Errors and lift are None below
+    `min_in_cluster` prompts, p-values are adjusted over all clusters.
+    """
+
+    cluster_id: str = Field(description="day on which it was first found, and a letter")
+    name: str = Field(description="its most distinctive words; without texts, its letter")
+    terms: dict[str, float] = Field(description="word -> weight by class-based TF-IDF")
+    share_reference: Interval
+    share_current: Interval
+    p_share: float
+    change: Literal["grew", "shrank", "steady"]
+    error_reference: Interval | None
+    error_current: Interval | None
+    p_error: float | None = Field(description="of a rise over the reference")
+    is_worse: bool
+    lift: Interval | None = Field(
+        description="the day's error rate in the cluster over that of the rest; None also where "
+        "the rest has no errors"
+    )
+    p_lift: float | None
+    is_failing: bool = Field(description="more errors than in the rest of the day")
+    examples: tuple[str, ...] = Field(
+        description="comparison ids nearest the centre, those of the day first"
+    )
+    comparison_ids: tuple[str, ...] = Field(description="judged comparisons of the day in it")
+    trend: tuple[ClusterDay, ...] = Field(
+        default=(), description="the days on which it was found, this one last"
+    )
+
+    @property
+    def growth(self) -> float:
+        return self.share_current.value - self.share_reference.value
+
+    @property
+    def n_prompts(self) -> int:
+        """Judged prompts of the day."""
+        return round(self.share_current.value * self.share_current.n)
+
+
+class PromptMean(Record):
+    """Mean and variance over the prompts of a day, each prompt's completions averaged."""
+
+    n: int = Field(description="prompts")
+    mean: float
+    variance: float = Field(description="between prompts; 0 for a single one")
+
+
+# of a drift report: a policy's texts, and all that is computed from them
+SPACES_OF_POLICY = ("completion_text", "completion_length", "embeddings", "scores", "confidence")
+
+
+class PolicyDay(Record):
+    """Completions of one day by the deployed policy."""
+
+    day: str = Field(description="UTC day, YYYY-MM-DD")
+    policy: str = Field(description="model version that made them")
+    n_completions: int = Field(description="refusals included, failed calls not")
+    refused: PromptMean = Field(description="share of refusals and empty texts")
+    length: PromptMean = Field(description="characters")
+    reward: PromptMean | None = Field(
+        default=None,
+        description="score in logits, as given when the comparison was published; None before the "
+        "first reward model",
+    )
+    reward_model: str | None = Field(default=None, description="the reward model that gave it")
+    rests_on: str = Field(
+        default="",
+        description="hash of the input frames; a day with another hash is outdated",
+    )
+
+
+class DayClusters(Record):
+    """The clusters of a day: failing ones first, then those that got worse, grew, shrank, stayed.
+    `p_value`: under the hypothesis that reference and day have equal shares.
+    """
+
+    day: str
+    model_version: str
+    clusters: tuple[PromptCluster, ...]
+    n_reference: int
+    n_current: int
+    p_value: float
+    explained: float = Field(description="share of the points' variance between the clusters")
+    noise_ceiling: Interval | None = Field(
+        default=None, description="noise ceiling of the day's votes; None if unknown"
+    )
+
+
+class ErrorSlice(Record):
+    """The error rate of the votes that have one value of one grouping, beside all other votes.
+    Figures are None for a slice that is too small.
+    """
+
+    by: str = Field(description="category, source, length gap, annotator or model")
+    name: str
+    n: int = Field(description="judged comparisons")
+    error_rate: Interval | None = None
+    error_rest: float | None = Field(default=None, description="error rate of all other votes")
+    lift: Interval | None = Field(
+        default=None, description="error rate over that of the rest; None if that is 0"
+    )
+    p_value: float | None = Field(default=None, description="of a rise, adjusted over all slices")
+    is_failing: bool = False
+
+
+class CalibrationWindow(Record):
+    """Calibration over one window of days. A figure is None if there are too few votes for an
+    interval.
+    """
+
+    day: str = Field(description="last UTC day of the window, YYYY-MM-DD")
+    first_day: str = Field(description="first UTC day of the window")
+    n_votes: int = Field(
+        description="votes for a or b whose comparison was predicted before the vote"
+    )
+    n_comparisons: int
+    n_prompts: int = Field(
+        description="prompts of these comparisons; the bootstrap resamples prompts"
+    )
+    reward_models: tuple[str, ...] = Field(
+        description="label of the model that predicted; of windows stored earlier, several"
+    )
+    last_seq: int | None = Field(description="highest vote seq in the window")
+    accuracy: Interval | None = Field(description="share of votes that were predicted correctly")
+    noise_ceiling: Interval | None = Field(
+        description="noise ceiling of the window's votes, shown beside the accuracy"
+    )
+    ece: Interval | None = Field(
+        description="expected calibration error minus the bias that noise adds"
+    )
+    brier: Interval | None = Field(
+        description="mean squared distance of probability and vote; always predicting 0.5 gives "
+        "0.25"
+    )
+    slope: Interval | None = Field(
+        default=None, description="calibration slope: 1 is calibrated, below 1 overconfident"
+    )
+    rests_on: str = Field(
+        default="",
+        description="hash of the input frames; a window with another hash is outdated",
+    )
+
+
+class Refusal(Record):
+    """Why a fitted reward model may not become champion. `data_seq` is the highest vote seq of its
+    training data; a fit with later votes may succeed.
+    """
+
+    cause: str
+    data_seq: int = 0
+
+
+class CalibrationReport(Record):
+    """Report of a calibrator fitted for one reward-model version; `method` is `none` if no method
+    improved it.
+    """
+
+    reward_model: str
+    calibrator_version: int | None = None
+    method: str
+    params: dict[str, Any]
+    raw: CalibrationMetrics
+    calibrated: CalibrationMetrics
+    candidates: dict[str, float] = Field(
+        description="method -> cross-validated log loss on the calibration split"
+    )
+    raw_bins: tuple[ReliabilityBin, ...] = ()
+    calibrated_bins: tuple[ReliabilityBin, ...] = ()
+    noise_ceiling: Interval | None = None
+    by_group: tuple[GroupCalibration, ...] = ()
+    by_dimension: tuple[DimensionCalibration, ...] = Field(
+        default=(),
+        description="the heads of the rubric's dimensions; empty where no test vote judges one",
+    )
+    data_hash: str
+    n_fit: int
+    fitted_at: datetime = Field(default_factory=utc_now)
+    may_serve: bool = Field(
+        default=True,
+        description="whether the reward model uses it for predictions; False if the previous "
+        "calibrator stays",
+    )
+    refusal: Refusal | None = Field(
+        default=None, description="why its reward model may not become champion; None if it may"
+    )
+    data_seq: int | None = Field(
+        default=None,
+        description="highest vote seq that its reward model may have seen; None if unknown",
+    )
+
+
+class DriftEvent(Record):
+    """One detection of drift. Unique by (model_version, detector, params_hash, stream, seq);
+    duplicates are ignored on insert.
+    """
+
+    kind: Literal["drift", "calibration"]
+    model_version: str
+    detector: str
+    params_hash: str
+    stream: str
+    seq: int
+    day: date
+    change_seq: int | None = Field(
+        default=None, description="estimated vote seq at which the change began"
+    )
+    evidence: dict[str, Any]
+    detected_at: datetime = Field(default_factory=utc_now)
+    is_replayed: bool = Field(
+        default=False,
+        description="found when votes that were read before were read again under other "
+        "parameters; starts no retraining",
+    )
+
+    @property
+    def event_id(self) -> str:
+        return content_id(
+            self.model_version, self.detector, self.params_hash, self.stream, self.seq
+        )
+
+
+CauseName = Literal[
+    "taste", "category", "newcomers", "carelessness", "mix", "calibration", "nothing"
+]
+
+
+class Cause(Record):
+    """One possible cause of a change, with the numbers and names that speak for it; `nothing` is
+    chance.
+    """
+
+    name: CauseName
+    probability: float = Field(ge=0, le=1)
+    effect: Interval = Field(
+        description="by how much it raises the error rate of the votes after the change"
+    )
+    evidence: dict[str, Any] = {}
+
+
+class ChangeCauses(Record):
+    """Why the error rate of one model changed at `change_seq`, judged by its votes up to
+    `until_seq`.
+    """
+
+    change_seq: int
+    until_seq: int
+    n_before: int
+    n_after: int
+    rise: Interval = Field(description="error rate after the change minus the expected one")
+    people: float = Field(
+        default=1.0,
+        description="effective number of annotators after the change over that before it: 1 where "
+        "as many people share the votes as usual",
+    )
+    causes: tuple[Cause, ...] = Field(description="all seven, the likeliest first")
+    summary: str = Field(description="one sentence for people")
+
+
+Remedy = Literal[
+    "retrain",
+    "retrain_category",
+    "reweight",
+    "refit_calibrator",
+    "quarantine",
+    "report_two_tastes",
+    "ask_for_cause",
+    "lift_quarantine",
+    "dismiss",
+]
+
+
+class Quarantine(Record):
+    """The annotators whose votes from `from_seq` on teach nothing and are no errors of a model."""
+
+    annotator_ids: tuple[str, ...]
+    from_seq: int = Field(description="first vote that is left out")
+
+
+class TrainingOrder(Record):
+    """What a person orders of a training job: all parameters by stage, and an optional idempotency
+    key.
+    """
+
+    stages: dict[str, dict[str, Any]]
+    key: str | None = Field(
+        default=None, description="names the job: a second order with this key starts no other"
+    )
+
+    @property
+    def strategy(self) -> str:
+        return str(self.stages["candidate_model"]["strategy"])
+
+
+class TriggerDecision(Record):
+    """A decision to fire or hold retraining, with its evidence. The store assigns `decision_id`."""
+
+    decision_id: int | None = None
+    action: Literal["fire", "hold"]
+    reasons: tuple[str, ...]
+    event_ids: tuple[str, ...]
+    evidence: dict[str, Any] = {}
+    change_seq: int | None = None
+    decided_at: datetime = Field(default_factory=utc_now)
+    attempt: int = 1
+    state: Literal["held", "pending", "submitted", "succeeded", "failed"] = "pending"
+    run_id: str | None = None
+    actor: str | None = Field(
+        default=None, description="who made it by hand; None = the retraining trigger"
+    )
+    remedy: Remedy | None = Field(
+        default=None,
+        description="what is done about the change, by its cause; None = no confirmed change, or a "
+        "retraining by hand",
+    )
+    answers: int | None = Field(
+        default=None,
+        description="the decision that a person answered, lifted or cancelled by this one",
+    )
+    error: str | None = Field(default=None, description="why its last attempt failed")
+
+    @property
+    def stored_id(self) -> int:
+        """`decision_id` of a decision that was read from the store."""
+        assert self.decision_id is not None
+        return self.decision_id
+
+    @property
+    def quarantine(self) -> Quarantine | None:
+        """Whom it leaves out, or would leave out if a person agrees."""
+        named = self.evidence.get("quarantine")
+        return None if named is None else Quarantine.model_validate(named)
+
+    @property
+    def order(self) -> TrainingOrder | None:
+        """The training job that a person ordered by it."""
+        named = self.evidence.get("order")
+        return None if named is None else TrainingOrder.model_validate(named)
+
+
+class Adjudication(Record):
+    """An expert's decision on a disputed comparison, or with `choice` None the undoing of one."""
+
+    adjudication_id: int
+    comparison_id: str
+    choice: Literal["a", "b", "tie", "both_bad"] | None
+    reason: str
+    at_seq: int = Field(description="seq of the newest vote at the time")
+    decided_by: str
+    decided_at: datetime
+
+
+class TasteChange(Record):
+    """A confirmed change of taste: votes before `change_seq` get less weight in training. A false
+    alarm is retracted, not deleted.
+    """
+
+    change_id: int
+    change_seq: int = Field(description="first vote of the new taste")
+    category: str | None = Field(
+        default=None, description="category whose taste changed; None = all"
+    )
+    cause: str = Field(description="the trigger's reason, or the text of the user who recorded it")
+    decision_id: int | None = Field(
+        default=None,
+        description="the retraining decision that confirmed it; None if a user did",
+    )
+    actor: str
+    recorded_at: datetime
+    retracted_at: datetime | None = None
+    retracted_by: str | None = None
+    retraction_reason: str | None = None
+
+
+class LeftToPeople(Record):
+    """The change that the trigger last left to people, while its champion serves."""
+
+    decision_id: int
+    seq: int = Field(description="the last vote that the decision knew")
+    is_answered: bool = False
+    reread_from: datetime | None = Field(
+        default=None,
+        description="when the answer began a quarantine; what detectors find from then on is new",
+    )
+
+
+class TriggerEvidence(Record):
+    """All input of a trigger rule, read in the transaction that stores its decision."""
+
+    champion: str | None = Field(description="label of the champion reward model")
+    open_events: tuple[DriftEvent, ...] = Field(description="events not yet claimed by a decision")
+    held_events: tuple[DriftEvent, ...] = Field(
+        description="events claimed by hold decisions since the last fire"
+    )
+    last_fired_at: datetime | None
+    n_new_votes: int = Field(
+        description="usable votes since the last fire (or ever): without machine votes, skips and "
+        "superseded votes"
+    )
+    max_seq: int
+    n_unfinished: int = Field(
+        default=0, description="retrainings and other answers still pending or submitted"
+    )
+    n_ordered: int = Field(default=0, description="training jobs ordered and not ended")
+    left_to_people: LeftToPeople | None = None
+    now: datetime
+
+
+class CategoryComparison(Record):
+    """A candidate against the champion on the prompts of one category; `reward_difference` is
+    candidate minus champion in logits, paired by prompt.
+    """
+
+    category: str
+    win_rate: Interval
+    reward_difference: Interval
+    checkable_difference: Interval | None = None
+
+
+class DimensionHead(Record):
+    """A reward model's head of one dimension of the rubric, such as helpful, and how well it
+    predicts votes in it that no head was fitted to.
+    """
+
+    dimension: str
+    n_train: int = Field(description="training pairs that votes judge in it")
+    has_head: bool = Field(description="whether these were enough, and the kind of model has heads")
+    vote_accuracy: Interval | None = Field(
+        default=None, description="share of held-out votes in it predicted; None without a head"
+    )
+    ceiling: Interval | None = Field(
+        default=None, description="noise ceiling of the votes in it; None where none overlap"
+    )
+
+    @property
+    def beats_chance(self) -> bool:
+        """Whether the held-out votes show that the head predicts anything."""
+        return self.vote_accuracy is not None and self.vote_accuracy.low > 0.5
+
+    def __str__(self) -> str:
+        if not self.has_head:
+            return f"{self.dimension} has no head, {self.n_train:,} training pairs are judged in it"
+        if self.vote_accuracy is None:
+            return f"{self.dimension} has no held-out votes to measure its head on"
+        return (
+            f"{self.dimension} {self.vote_accuracy} of votes predicted, noise ceiling "
+            f"{self.ceiling or 'unknown, nothing overlaps'}"
+        )
+
+
+class DimensionComparison(Record):
+    """A candidate against the champion in one dimension of the rubric, as a head of the reward
+    model estimates it. The intervals are over prompts and do not contain the head's own errors.
+    """
+
+    head: DimensionHead
+    win_rate: Interval | None = Field(default=None, description="None without a head")
+    score_difference: Interval | None = Field(
+        default=None, description="candidate minus champion in the head's logits, paired by prompt"
+    )
+
+    @property
+    def verdict(self) -> Literal["better", "worse"] | None:
+        """What the whole interval of the win rate shows; None if it contains 0.5, and for a head
+        that does not beat chance, whose win rate says nothing.
+        """
+        if self.win_rate is None or not self.head.beats_chance:
+            return None
+        if self.win_rate.low > 0.5:
+            return "better"
+        return "worse" if self.win_rate.high < 0.5 else None
+
+    def complement(self) -> "DimensionComparison":
+        """The champion against the candidate."""
+        rate, gap = self.win_rate, self.score_difference
+        return self.model_copy(
+            update={
+                "win_rate": rate and rate.complement(),
+                "score_difference": gap
+                and gap.model_copy(
+                    update={"value": -gap.value, "low": -gap.high, "high": -gap.low}
+                ),
+            }
+        )
+
+
+class Evaluation(Record):
+    """A candidate policy against the champion on the frozen prompt set, judged by the reward
+    model.
+    """
+
+    candidate: str
+    champion: str
+    reward_model: str
+    n_prompts: int
+    prompts_hash: str
+    win_rate: Interval
+    mean_reward_candidate: Interval
+    mean_reward_champion: Interval
+    kl: Interval = Field(
+        description="KL(candidate || champion) in nats per token, on the candidate's samples"
+    )
+    checkable_candidate: Interval | None = Field(
+        description="share of checkable answers that are correct"
+    )
+    checkable_champion: Interval | None
+    length_candidate: Interval = Field(description="mean number of characters")
+    length_champion: Interval
+    checkable_difference: Interval | None = Field(
+        default=None, description="candidate minus champion, paired by prompt"
+    )
+    expected_win_rate: Interval | None = Field(
+        default=None, description="mean calibrated P(candidate preferred) by a person"
+    )
+    evaluation_set: int | None = Field(
+        default=None, description="version of the evaluation set; None if it has none"
+    )
+    samples_hash: str | None = Field(default=None, description="hash of the judged completions")
+    base: str | None = Field(default=None, description="the champion's oldest ancestor")
+    win_rate_against_base: Interval | None = Field(
+        default=None, description="win rate against `base` with the same judge, prompts and seeds"
+    )
+    win_rate_by_labels: Interval | None = Field(
+        default=None,
+        description="win rate by the members that labelled the retraining set: above `win_rate`, "
+        "the candidate has learnt their errors too",
+    )
+    shares_votes: bool | None = Field(
+        default=None,
+        description="whether the judge was fitted on votes that the candidate was trained on; None "
+        "if unknown",
+    )
+    length_controlled_win_rate: Interval | None = Field(
+        default=None, description="win rate if both completions of a prompt were equally long"
+    )
+    diversity_candidate: float | None = Field(
+        default=None, description="different word pairs over all word pairs of the completions"
+    )
+    diversity_champion: float | None = None
+    by_category: tuple[CategoryComparison, ...] = ()
+    by_dimension: tuple[DimensionComparison, ...] = Field(
+        default=(), description="empty where no vote judges dimensions of the rubric"
+    )
+    evaluated_at: datetime = Field(default_factory=utc_now)
+
+    @property
+    def length_ratio(self) -> float:
+        return self.length_candidate.value / self.length_champion.value
+
+
+class JudgedSample(Record):
+    """Completions of one prompt by two policies. Scores are logits of the reward model."""
+
+    prompt_id: str
+    prompt: str
+    category: str
+    sample_index: int
+    completion_candidate: str
+    completion_champion: str
+    score_candidate: float
+    score_champion: float
+    p_win: float | None = Field(description="calibrated P(candidate preferred) by a person")
+    right_candidate: bool | None = Field(description="None if the prompt has no checkable answer")
+    right_champion: bool | None
+
+
+class EvaluationSamples(Record):
+    """The completions that an evaluation judged."""
+
+    evaluation: Evaluation
+    rows: tuple[JudgedSample, ...]
+
+
+class GateCheck(Record):
+    name: str
+    passed: bool
+    reason: str
+    is_warning: bool = Field(
+        default=False, description="whether a person should look although nothing is refused"
+    )
+
+
+class GateDecision(Record):
+    candidate: str
+    champion: str
+    promoted: bool
+    checks: tuple[GateCheck, ...]
+    evaluation: Evaluation | None = None
+    not_served: str | None = Field(
+        default=None, description="why completions do not come from a promoted candidate"
+    )
+    registered: ModelVersion | None = Field(
+        default=None,
+        description="the candidate's registry entry, with its parent and the hash of its "
+        "retraining set",
+    )
+    run_id: str | None = Field(default=None, description="the run that decided")
+    decided_at: datetime = Field(default_factory=utc_now)
+
+    @property
+    def verdict(self) -> str:
+        if not self.promoted:
+            return "not promoted"
+        return "promoted, not served" if self.not_served else "promoted"
+
+
+class Promotion(Record):
+    """One move of the champion alias: new and previous version, time, reason and actor."""
+
+    model_name: str
+    version: int
+    previous_version: int | None
+    data_seq: int | None
+    reason: str
+    actor: str
+    promoted_at: datetime = Field(default_factory=utc_now)
+    last_decision: int | None = Field(
+        default=None,
+        description="last retraining decision whose quarantine, or its end, the data follow",
+    )
+
+    @property
+    def label(self) -> str:
+        return f"{self.model_name}@{self.version}"
+
+
+class VisibleRules(Record):
+    """The rules that annotators see. They omit what would reveal hidden cards."""
+
+    model_config = ConfigDict(allow_inf_nan=False)
+
+    lease_minutes: float = Field(
+        default=10, gt=0, le=24 * 60, description="minutes for which a dealt card is reserved"
+    )
+    prefetch: int = Field(default=5, ge=1, le=20, description="number of cards dealt ahead")
+    undo_seconds: float = Field(
+        default=30,
+        ge=0,
+        le=86_400,
+        description="seconds within which a vote may be undone or changed",
+    )
+    requires_reason: bool = Field(
+        default=False, description="refuse votes without a reason, except skips"
+    )
+    shows_length: bool = Field(
+        default=False,
+        description="show the character count of each completion, which can cause length bias",
+    )
+    dimensions: tuple[str, ...] = Field(
+        default=("helpful", "correct", "harmless", "style"),
+        max_length=8,
+        description="dimensions of the rubric, in order",
+    )
+
+    @field_validator("dimensions")
+    @classmethod
+    def _check_dimensions(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        if len(set(names)) != len(names) or any(
+            not re.fullmatch(r"[a-z][a-z0-9_ -]{0,39}", name) for name in names
+        ):
+            raise ValueError(
+                "dimensions must be distinct names of at most 40 characters: lower-case letters, "
+                "digits, spaces, _ or -"
+            )
+        return names
+
+
+class AnnotationRules(VisibleRules):
+    """Annotation settings of a project; versioned, set by a curator. A change applies to cards
+    dealt later.
+    """
+
+    overlap: int = Field(default=1, ge=1, le=9, description="annotators per comparison")
+    repeat_share: float = Field(
+        default=0.08,
+        ge=0,
+        le=0.5,
+        description="share of cards that repeat the annotator's own comparison with sides swapped",
+    )
+    repeat_after: int = Field(
+        default=20, ge=1, description="minimum number of other votes between a card and its repeat"
+    )
+    gold_share: float = Field(
+        default=0.05,
+        ge=0,
+        le=0.5,
+        description="share of cards with a known answer, if the project has any",
+    )
+    max_votes_per_day: int | None = Field(
+        default=None, ge=1, description="votes of one annotator per UTC day; empty = no limit"
+    )
+    seed: int = Field(default=0, ge=0, description="seed of sides, order, repeats and gold cards")
+    agreement_votes: int = Field(
+        default_factory=lambda fields: max(2, fields.get("overlap", 1)),
+        ge=2,
+        le=9,
+        description="votes below which a comparison counts as open; default: the overlap, at "
+        "least 2",
+    )
+
+
+class CardKind(StrEnum):
+    """Why a card was dealt; hidden from annotators."""
+
+    NORMAL = "normal"
+    REPEAT = "repeat"
+    GOLD = "gold"
+
+
+class Card(Record):
+    """One comparison dealt to one annotator until `leased_until`."""
+
+    card_id: str
+    comparison_id: str
+    annotator_id: str
+    pass_no: int
+    kind: CardKind
+    is_swapped: bool
+    n: int = Field(description="place in the annotator's sequence of cards, from 1")
+    state: Literal["leased", "voted", "skipped", "released"]
+    offered_to: str | None = Field(
+        description="the annotator asked by name, '' for anybody, None if the card has no place in "
+        "an offer: a repeat, a known answer, or a vote after others took the place"
+    )
+    leased_at: datetime
+    leased_until: datetime
+    settled_at: datetime | None = None
+
+
+class User(Record):
+    """A user who may log in. `user_id` is the pseudonym used in votes; e-mail and name are stored
+    only in this table.
+    """
+
+    user_id: str
+    email: str
+    name: str
+    kind: Literal["person", "service"] = "person"
+    roles: tuple[Role, ...] = ()
+    has_password: bool = False
+    created_at: datetime
+    disabled_at: datetime | None = None
+    paused_at: datetime | None = Field(
+        default=None, description="since when they may not vote; they can still log in"
+    )
+
+
+class Token(Record):
+    """A token as stored, by SHA-256 only. `token_id` is a prefix of that hash and safe to show."""
+
+    token_id: str
+    user_id: str
+    kind: Literal["api", "session", "login"]
+    name: str | None
+    scopes: tuple[str, ...] | None = Field(
+        description="subset of the owner's permissions; None = all of them"
+    )
+    created_at: datetime
+    expires_at: datetime
+    last_used_at: datetime | None
+    revoked_at: datetime | None
+
+
+class Guideline(Record):
+    """Instructions for annotators in Markdown. Versions count from 1; a vote records the version it
+    was cast under.
+    """
+
+    version: int
+    text: str
+    created_at: datetime
+    created_by: str
+
+
+class NewFeedback(Record):
+    """Feedback sent from an application: thumbs (value 0 or 1), rating (1 to 5), a correction, or
+    detailed text.
+    """
+
+    kind: Literal["thumbs", "rating", "correction", "detailed"]
+    session_id: Text | None = Field(
+        default=None, max_length=200, description="Groups the turns of one conversation."
+    )
+    turn: int | None = Field(default=None, ge=0)
+    prompt: Text | None = Field(default=None, max_length=200_000)
+    completion: Text | None = Field(default=None, max_length=200_000)
+    completion_id: Text | None = Field(default=None, max_length=200)
+    value: float | None = Field(default=None, allow_inf_nan=False)
+    text: Text | None = Field(default=None, max_length=20_000)
+    correction: Text | None = Field(default=None, max_length=200_000)
+    tags: tuple[Annotated[Text, Field(max_length=100)], ...] = Field(default=(), max_length=20)
+    given_at: AwareDatetime | None = Field(default=None, description="time by the sender's clock")
+    author: Text | None = Field(
+        default=None,
+        min_length=1,
+        max_length=128,
+        description="end user on whose behalf a service sends it; stored only as a pseudonym",
+    )
+
+    @model_validator(mode="after")
+    def _check_kind_fields(self) -> Self:
+        if self.kind == "thumbs" and self.value not in (0.0, 1.0):
+            raise ValueError("thumbs need value 0 (down) or 1 (up)")
+        if self.kind == "rating" and (self.value is None or not 1 <= self.value <= 5):
+            raise ValueError("a rating needs a value from 1 to 5")
+        if self.kind in ("correction", "detailed") and self.value is not None:
+            raise ValueError(f"{self.kind} takes no value")
+        if self.kind == "correction" and not (self.correction and self.prompt and self.completion):
+            raise ValueError(
+                "a correction needs the prompt, the completion it corrects and the corrected text"
+            )
+        if self.kind == "correction" and self.correction == self.completion:
+            raise ValueError("the corrected text equals the completion it corrects")
+        if self.kind == "detailed" and not self.text:
+            raise ValueError("detailed feedback needs a text")
+        if self.kind != "correction" and self.correction is not None:
+            raise ValueError(f"{self.kind} takes no correction; send kind correction")
+        if self.completion is None and self.completion_id is None:
+            raise ValueError(
+                "feedback must name its completion: set completion, completion_id or both"
+            )
+        return self
+
+
+class Feedback(NewFeedback):
+    """Recorded feedback; `comparison_id` and `vote_id` are set for a correction, which becomes a
+    vote.
+    """
+
+    feedback_id: int
+    created_at: datetime
+    created_by: str
+    comparison_id: str | None = None
+    vote_id: str | None = None
+
+
+def lineage_tags(values: Mapping[str, object | None]) -> dict[str, str]:
+    """`values` as string tags for MLflow and Dagster, without missing values."""
+    return {key: str(value) for key, value in values.items() if value is not None}

@@ -1,0 +1,236 @@
+"""Parses cells of imported files as text, id, number, choice or time."""
+
+import datetime as dt
+import math
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Any, TypeVar
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from rlhf_pipeline.core.errors import DatasetError
+from rlhf_pipeline.core.records import Choice
+
+MAX_TEXT = 1_000_000  # bytes of one text; more exceeds any context window and what a page can show
+MAX_ID = 200  # characters
+FLAGS = {"true": True, "false": False, "1": True, "0": False}
+EARLIEST = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)  # clocks that were never set report 1970
+SPARE = dt.timedelta(days=1)  # tolerance for clocks ahead of ours
+MILLISECONDS_FROM = 1e11  # in seconds this would be the year 5138
+UNIX_TIME = re.compile(r"\d{9,}(\.\d+)?")  # else fromisoformat reads a date of the year 1610
+BYTE_AS_SURROGATE = re.compile("[\udc80-\udcff]")
+
+E = TypeVar("E", bound=StrEnum)
+
+
+class RowRejected(Exception):
+    """Why a row is not imported. Stays within this package: it becomes a line of the rejects
+    file.
+    """
+
+
+def is_missing(value: Any) -> bool:
+    return value is None or value == "" or (isinstance(value, float) and math.isnan(value))
+
+
+def parse_text(value: Any, name: str, *, may_be_empty: bool = False) -> str:
+    """A text that both databases can store. Raises RowRejected if it is missing, too long or badly
+    encoded.
+    """
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        raise RowRejected(f"{name} is missing")
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise RowRejected(f"{name} is a {type(value).__name__}, not a text")
+    if isinstance(value, float) and math.isinf(value):
+        raise RowRejected(
+            f"{name} is {value}, not a text. Numbers this large must be written as text"
+        )
+    said = value if isinstance(value, str) else _number_as_text(value)
+    if not may_be_empty and not said.strip():
+        raise RowRejected(f"{name} is empty")
+    try:
+        size = len(said.encode())
+    except UnicodeEncodeError as cause:
+        if BYTE_AS_SURROGATE.match(said[cause.start]):
+            raise RowRejected(
+                f"{name} is not UTF-8 (byte 0x{ord(said[cause.start]) - 0xDC00:02X} after "
+                f"{cause.start:,} characters). Save the file as UTF-8"
+            ) from cause
+        raise RowRejected(
+            f"{name} contains a lone surrogate (U+{ord(said[cause.start]):04X}), half of a "
+            "character. Write the whole character"
+        ) from cause
+    if size > MAX_TEXT:
+        raise RowRejected(
+            f"{name} has {size:,} bytes, the limit is {MAX_TEXT:,}. Shorten or drop it"
+        )
+    if "\0" in said:
+        raise RowRejected(
+            f"{name} contains a NUL character, which Postgres cannot store. Remove it"
+        )
+    return said
+
+
+def parse_optional_text(value: Any, name: str) -> str | None:
+    return None if is_missing(value) else parse_text(value, name, may_be_empty=True)
+
+
+def parse_identifier(value: Any, name: str) -> str:
+    """An id as stripped text; 7, 7.0 and "7" are the same id. Raises RowRejected."""
+    said = parse_text(value, name).strip()
+    if len(said) > MAX_ID:
+        raise RowRejected(
+            f"{name} has {len(said):,} characters, the limit is {MAX_ID}. Is it another column?"
+        )
+    return said
+
+
+def parse_optional_identifier(value: Any, name: str) -> str | None:
+    return None if is_missing(value) else parse_identifier(value, name)
+
+
+def parse_number(value: Any, name: str, *, low: float, high: float = math.inf) -> float | None:
+    """A finite number from `low` to `high`, or None if missing. Raises RowRejected."""
+    if is_missing(value):
+        return None
+    try:
+        found = float(value) if not isinstance(value, bool) else math.nan
+    except (TypeError, ValueError, OverflowError):
+        found = math.nan
+    if not math.isfinite(found):
+        raise RowRejected(f"{name} is {_abbreviate(value)}, not a finite number")
+    if not low <= found <= high:
+        raise RowRejected(
+            f"{name} is {found:g}; expected {low:g} to {high:g}"
+            if high < math.inf
+            else f"{name} is {found:g}; expected at least {low:g}"
+        )
+    return found
+
+
+def parse_integer(value: Any, name: str, *, low: int, high: int) -> int | None:
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value)
+    if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
+        return value  # a float cannot represent integers above 2^53
+    found = parse_number(value, name, low=low, high=high)
+    if found is not None and found != int(found):
+        raise RowRejected(f"{name} is {found:g}, not a whole number")
+    return None if found is None else int(found)
+
+
+def parse_enum(value: Any, name: str, allowed: type[E]) -> E:
+    said = str(value).strip().lower() if not is_missing(value) else ""
+    try:
+        return allowed(said)
+    except ValueError:
+        raise RowRejected(
+            f"{name} is {_abbreviate(value)}; allowed: {', '.join(allowed)}"
+        ) from None
+
+
+def parse_optional_word(value: Any, name: str, allowed: tuple[str, ...]) -> str | None:
+    if is_missing(value):
+        return None
+    said = str(value).strip().lower()
+    if said not in allowed:
+        raise RowRejected(f"{name} is {_abbreviate(value)}; allowed: {', '.join(allowed)}")
+    return said
+
+
+def parse_optional_flag(value: Any, name: str) -> bool | None:
+    """True for true or 1, False for false or 0, None if missing. Raises RowRejected."""
+    if is_missing(value):
+        return None
+    said = (str(int(value)) if value in (0, 1) else str(value)).strip().lower()
+    if said not in FLAGS:
+        raise RowRejected(f"{name} is {_abbreviate(value)}; allowed: {', '.join(FLAGS)}")
+    return FLAGS[said]
+
+
+def parse_choice(value: Any, words: Mapping[str, Choice]) -> Choice:
+    """A choice by the words of the mapping, else by our own words in any letter case. Raises
+    RowRejected.
+    """
+    said = (
+        _number_as_text(value)
+        if isinstance(value, int | float) and not isinstance(value, bool)
+        else str(value)
+    )
+    if not is_missing(value) and said.strip() in words:
+        return words[said.strip()]
+    try:
+        return parse_enum(value, "choice", Choice)
+    except RowRejected as cause:
+        raise RowRejected(f"{cause}. Map other words in `choices:` of the --mapping file") from None
+
+
+class MomentParser:
+    """Parses times; `zone` applies to times without one. Counts times with and without a zone."""
+
+    def __init__(self, zone: str = "UTC", *, now: dt.datetime) -> None:
+        try:
+            self._zone: dt.tzinfo = dt.UTC if zone.upper() == "UTC" else ZoneInfo(zone)
+        except (ZoneInfoNotFoundError, ValueError, OSError) as cause:
+            raise DatasetError(
+                f"Unknown time zone {zone!r}. Give a name such as UTC or Europe/Berlin."
+            ) from cause
+        self.name = zone
+        self._latest = now + SPARE
+        self.n_with_zone = self.n_without_zone = 0
+
+    def parse(self, value: Any, name: str) -> dt.datetime | None:
+        """The time in UTC, to the microsecond, or None if missing. Raises RowRejected if it is
+        invalid or out of range.
+        """
+        if is_missing(value):
+            return None
+        found = self._parse_naive(value, name)
+        if found.tzinfo is None:
+            self.n_without_zone += 1
+            found = found.replace(tzinfo=self._zone)
+        else:
+            self.n_with_zone += 1
+        try:
+            found = found.astimezone(dt.UTC)
+        except (OverflowError, ValueError):
+            raise RowRejected(f"{name} is {_abbreviate(value)}, not a valid time") from None
+        if found < EARLIEST:
+            raise RowRejected(
+                f"{name} is {_abbreviate(value)}, before {EARLIEST.year}. Check the clock that "
+                "wrote it"
+            )
+        if found > self._latest:
+            raise RowRejected(f"{name} is {_abbreviate(value)}, in the future")
+        return found
+
+    def _parse_naive(self, value: Any, name: str) -> dt.datetime:
+        said = value
+        if isinstance(value, dt.datetime):
+            return value
+        if isinstance(value, dt.date):
+            # the caller adds the zone
+            return dt.datetime(value.year, value.month, value.day)  # noqa: DTZ001
+        if isinstance(value, str) and not UNIX_TIME.fullmatch(value.strip()):
+            try:
+                return dt.datetime.fromisoformat(value.strip())
+            except ValueError:
+                value = None
+        try:
+            seconds = float(value) if not isinstance(value, bool) else math.nan
+            seconds = seconds / 1000 if seconds >= MILLISECONDS_FROM else seconds
+            return dt.datetime.fromtimestamp(seconds, dt.UTC)
+        except (TypeError, ValueError, OverflowError, OSError):
+            raise RowRejected(
+                f"{name} is {_abbreviate(said)}, not a valid time. Write ISO 8601, such as "
+                "2026-01-31T12:00:00Z, or Unix seconds"
+            ) from None
+
+
+def _number_as_text(value: float) -> str:
+    return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
+
+
+def _abbreviate(value: Any) -> str:
+    said = repr(value if isinstance(value, str | int | float | bool | None) else str(value))
+    return said if len(said) <= 60 else f"{said[:57]}…"

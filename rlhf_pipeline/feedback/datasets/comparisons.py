@@ -1,0 +1,248 @@
+"""Imports the rows of a file as comparisons of this project."""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import date, datetime
+from typing import Any, Protocol
+
+import pandas as pd
+
+from rlhf_pipeline.core.frames import COMPARISONS, FLAGS
+from rlhf_pipeline.core.protocols import Progress, ignore_progress
+from rlhf_pipeline.core.records import Category, content_id
+from rlhf_pipeline.core.row_files import FileRow, RowFile, chunks
+from rlhf_pipeline.feedback.datasets import mapping
+from rlhf_pipeline.feedback.datasets.cells import (
+    SPARE,
+    RowRejected,
+    parse_identifier,
+    parse_integer,
+    parse_optional_identifier,
+    parse_optional_word,
+    parse_text,
+)
+from rlhf_pipeline.feedback.datasets.mapping import Binding, bind
+from rlhf_pipeline.feedback.datasets.preference import ExportedRows
+from rlhf_pipeline.feedback.datasets.rejects import ImportCounts, Rejects
+from rlhf_pipeline.feedback.datasets.split_conflicts import StoredSplit, refuse_split_conflicts
+from rlhf_pipeline.generate.prompts import prompt_id
+
+REQUIRED = [("prompt",), ("completion_a",), ("completion_b",)]
+SOURCE = "import"  # default source of a file's rows
+MODEL = "imported"
+SPLITS = ("train", "calib", "test")
+GOLD = ("a", "b", "tie")
+FIRST_DAY = "1970-01-01"  # earliest possible `start_day` of a home
+
+
+class ComparisonStore(Protocol):
+    """The part of `store.comparisons` that imports need."""
+
+    def publish(self, frame: pd.DataFrame, *, published_at: datetime) -> Any: ...
+    def with_source_ids(self, ids: Sequence[str]) -> dict[str, str]: ...
+    def with_pair_keys(self, keys: Sequence[str]) -> dict[str, str]: ...
+    def splits(self, only_given: bool) -> Iterable[StoredSplit]: ...
+
+
+class PairKeys(Protocol):
+    """The part of `store.imports` that finds stored comparisons."""
+
+    def find_pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]: ...
+
+
+@dataclass
+class ComparisonImport:
+    """Imports one file of comparisons; `first_day` is the earliest day among the added ones."""
+
+    store: ComparisonStore
+    known: PairKeys
+    pair_key: Callable[[str, str, str], str]  # of prompt and completions
+    rejects: Rejects
+    now: datetime
+    source: str | None = None
+    counts: ImportCounts = field(default_factory=ImportCounts)
+    unused: list[str] = field(
+        default_factory=list
+    )  # columns of the file that were not bound to a name
+    flags: dict[str, int] = field(default_factory=dict)
+    first_day: str | None = None
+    divided_prompts: str | None = None  # note on prompts in several splits
+
+    def run(
+        self,
+        rows: RowFile,
+        names: mapping.ColumnMapping,
+        what: str,
+        progress: Progress = ignore_progress,
+    ) -> ImportCounts:
+        """Publish in batches, in the order of the file; a killed import leaves the first batches.
+
+        Raises DatasetError, before anything is written, if a prompt or split group would be in two
+        splits.
+        """
+        own = ExportedRows("comparison", rows)
+        binding = bind(
+            mapping.COMPARISONS | (mapping.OWN_COMPARISONS if own else {}),
+            names,
+            rows.columns,
+            what=what,
+            required=REQUIRED,
+        )
+        self.unused = binding.unused
+        self.divided_prompts = refuse_split_conflicts(
+            rows, binding, own, what, self.store.splits, progress
+        ).describe_divided()
+        seen: set[str] = set()
+        for batch in chunks(rows):
+            self._publish(self._select_new(batch, binding, own, seen))
+            progress(rows.position, rows.size, "comparisons")
+        return self.counts
+
+    def _select_new(
+        self,
+        batch: Sequence[FileRow],
+        binding: Binding,
+        own: ExportedRows,
+        seen: set[str],
+    ) -> list[dict[str, Any]]:
+        """The valid and unknown rows of the batch as COMPARISONS rows with their flag."""
+        read, refused = own.parse(batch, binding, self._build_comparison)
+        stored = self.known.find_pair_keys([c["comparison_id"] for _, c, _ in read])
+        by_source_id = self.store.with_source_ids(
+            [c["source_pair_id"] for _, c, _ in read if c["source_pair_id"]]
+        )
+        by_texts = self.store.with_pair_keys([c["pair_key"] for _, c, _ in read])
+        new = []
+        for row, comparison, is_own in read:
+            comparison_id = comparison["comparison_id"]
+            source_id = comparison["source_pair_id"]
+            key = comparison.pop("pair_key")
+            if (
+                source_id and by_source_id.get(source_id, comparison_id) != comparison_id
+            ) or stored.get(comparison_id, key) != key:
+                name = (
+                    f"source_pair_id {source_id!r}"
+                    if source_id
+                    else f"comparison_id {comparison_id!r}"
+                )
+                refused.append(
+                    (
+                        row,
+                        f"{name} is already used for other texts or another source. Give each "
+                        "pair a unique id",
+                    )
+                )
+                continue
+            is_first = comparison_id not in seen
+            seen.add(comparison_id)
+            if comparison_id in stored or not is_first:
+                self.counts = self.counts.plus(**{"known" if is_first else "merged": 1})
+                continue
+            flag = comparison["flag"] if is_own else _flag(comparison, is_first=key not in by_texts)
+            if flag is not None:
+                self.flags[flag] = self.flags.get(flag, 0) + 1
+            elif comparison["repeat_of"] is None:
+                by_texts.setdefault(key, comparison_id)
+            if source_id:
+                by_source_id[source_id] = comparison_id
+            new.append(comparison | {"flag": flag})
+        self.rejects.add_all(refused)
+        self.counts = self.counts.plus(rejected=len(refused))
+        return new
+
+    def _build_comparison(
+        self, cells: Mapping[str, Any], line: int, is_own: bool
+    ) -> dict[str, Any]:
+        """A COMPARISONS row with the pair's key. Completions may be empty."""
+        prompt = parse_text(cells["prompt"], "prompt")
+        a = parse_text(cells["completion_a"], "completion_a", may_be_empty=True)
+        b = parse_text(cells["completion_b"], "completion_b", may_be_empty=True)
+        source_id = parse_optional_identifier(cells.get("source_pair_id"), "source_pair_id")
+        source = self.source or parse_optional_identifier(cells.get("source"), "source") or SOURCE
+        own_prompt = prompt_id(prompt, None)
+        comparison = {
+            "day": self.now.date().isoformat(),
+            "comparison_id": content_id("import", source, source_id, prompt, a, b),
+            "prompt_id": own_prompt,
+            "prompt": prompt,
+            "completion_a_id": content_id(own_prompt, a),
+            "completion_b_id": content_id(own_prompt, b),
+            "completion_a": a,
+            "completion_b": b,
+            "model_version_a": parse_optional_identifier(
+                cells.get("model_version_a"), "model_version_a"
+            )
+            or MODEL,
+            "model_version_b": parse_optional_identifier(
+                cells.get("model_version_b"), "model_version_b"
+            )
+            or MODEL,
+            "category": parse_optional_identifier(cells.get("category"), "category")
+            or Category.INSTRUCTION.value,
+            "repeat_of": None,
+            "position": line,
+            "seed": 0,
+            "source": source,
+            "source_pair_id": source_id,
+            "split_group": parse_optional_identifier(cells.get("split_group"), "split_group"),
+            "split": parse_optional_word(cells.get("split"), "split", SPLITS),
+            "gold": parse_optional_word(cells.get("gold"), "gold", GOLD),
+            "flag": None,
+        }
+        if is_own:
+            comparison |= self._exported_fields(cells)
+        return comparison | {"pair_key": self.pair_key(prompt, a, b)}
+
+    def _exported_fields(self, cells: Mapping[str, Any]) -> dict[str, Any]:
+        """Fields that an exported row keeps: its ids and, except in tuple rows, its day, position,
+        seed and flag.
+        """
+        names = ("comparison_id", "prompt_id", "completion_a_id", "completion_b_id", "day")
+        ids = {name: parse_identifier(cells[name], name) for name in names if name in cells}
+        if "day" in ids:
+            _refuse_impossible_day(ids["day"], self.now)
+        counts = {
+            name: parse_integer(cells[name], name, low=0, high=2**62) or 0
+            for name in ("position", "seed")
+            if name in cells
+        }
+        return (
+            ids
+            | counts
+            | {
+                "repeat_of": parse_optional_identifier(cells.get("repeat_of"), "repeat_of"),
+                "flag": parse_optional_word(cells.get("flag"), "flag", FLAGS),
+            }
+        )
+
+    def _publish(self, new: Iterable[dict[str, Any]]) -> None:
+        rows = list(new)
+        if rows:
+            frame = pd.DataFrame(rows, columns=list(COMPARISONS.columns))
+            self.store.publish(frame, published_at=self.now)
+            self.counts = self.counts.plus(imported=len(rows))
+            self.first_day = min(filter(None, (self.first_day, *(row["day"] for row in rows))))
+
+
+def _refuse_impossible_day(day: str, now: datetime) -> None:
+    """Raise RowRejected if the day cannot be a partition: before the earliest start day or in the
+    future.
+    """
+    try:
+        is_canonical = date.fromisoformat(day).isoformat() == day
+    except ValueError:
+        is_canonical = False
+    if not is_canonical:
+        raise RowRejected(f"day is {day!r}; expected YYYY-MM-DD")
+    latest = (now.date() + SPARE).isoformat()
+    if not FIRST_DAY <= day <= latest:
+        raise RowRejected(f"day is {day}; expected {FIRST_DAY} to {latest}")
+
+
+def _flag(comparison: Mapping[str, Any], *, is_first: bool) -> str | None:
+    """Why the comparison gives no training pair, or None; `is_first` if no other one has the same
+    two texts.
+    """
+    if comparison["completion_a"].strip() == comparison["completion_b"].strip():
+        return "identical"
+    return None if is_first else "repeated"

@@ -1,0 +1,189 @@
+"""Binds the columns of a file to our column names.
+
+Command-line flags take precedence over the mapping file, and both over the aliases listed here.
+"""
+
+from collections.abc import Mapping as Mappings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from rlhf_pipeline.core.documents import parse_yaml
+from rlhf_pipeline.core.errors import DatasetError
+from rlhf_pipeline.core.records import Choice
+
+# Our name -> aliases in other data sets. Our name takes precedence, then the first alias found.
+Names = dict[str, tuple[str, ...]]
+
+COMPARISONS: Names = {
+    "prompt": ("question", "instruction"),
+    "completion_a": ("response_a", "answer_a", "output_a", "a"),
+    "completion_b": ("response_b", "answer_b", "output_b", "b"),
+    "source_pair_id": ("pair_id",),
+    "source": (),
+    "category": ("domain",),
+    "model_version_a": ("model_a",),
+    "model_version_b": ("model_b",),
+    "split_group": ("group",),
+    "split": (),
+    "gold": (),
+}
+# Additional columns of exported comparisons, which are imported unchanged.
+OWN_COMPARISONS: Names = {
+    name: ()
+    for name in (
+        "comparison_id",
+        "prompt_id",
+        "completion_a_id",
+        "completion_b_id",
+        "day",
+        "position",
+        "seed",
+        "repeat_of",
+        "flag",
+    )
+}
+VOTES: Names = {
+    "comparison_id": (),
+    "source_pair_id": ("pair_id",),
+    "annotator_id": ("annotator", "worker_id"),
+    "choice": ("label", "preferred", "preference"),
+    "strength": (),
+    "voted_at": ("submitted_at", "timestamp", "created_at"),
+    "duration_s": (),
+    "reason": ("comment",),
+    "stated_confidence": ("confidence",),
+    "task_id": (),
+    "is_blind": (),
+    "annotator_kind": (),
+    "annotator_group": (),
+}
+OWN_VOTES: Names = {"is_superseded": ()}
+PROMPTS: Names = {
+    "text": ("prompt", "instruction", "question"),
+    "domain": ("tag", "topic"),
+    "category": (),
+    "difficulty": (),
+    "reference": ("answer",),
+}
+KNOWN: dict[str, Names] = {"comparisons": COMPARISONS, "votes": VOTES, "prompts": PROMPTS}
+SCHEMA = "schema"  # column that identifies the kind and version of exported rows
+
+
+class ColumnMapping(BaseModel):
+    """Content of a mapping file: `columns` as `our name: column of the file`, `choices` as `word of
+    the file: a|b|tie|both_bad|skip`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    columns: dict[str, str] = Field(default={}, description="our name: column of the file")
+    choices: dict[str, Choice] = Field(
+        default={}, description="word of the file: a, b, tie, both_bad or skip"
+    )
+
+    @classmethod
+    def read(cls, path: Path | None, flags: Sequence[str] = ()) -> Self:
+        """Read a YAML file and `name=column` flags, which take precedence. Raises DatasetError if
+        either is invalid.
+        """
+        said: dict[str, Any] = {}
+        if path is not None:
+            try:
+                said = parse_yaml(path.read_text(encoding="utf-8")) or {}
+            except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
+                raise DatasetError(
+                    f"Mapping {path} is not valid YAML: {cause}. Write `columns:` and below it "
+                    "`our_name: their_column`."
+                ) from cause
+        if isinstance(said, dict) and isinstance(said.get("choices"), dict):
+            said = said | {
+                "choices": {str(word): choice for word, choice in said["choices"].items()}
+            }
+        try:
+            mapping = cls.model_validate(said)
+        except ValidationError as cause:
+            problems = "; ".join(
+                f"{'.'.join(map(str, e['loc'])) or 'the file'}: {e['msg']}" for e in cause.errors()
+            )
+            raise DatasetError(
+                f"Mapping {path}: {problems}. It holds `columns:` and `choices:`, see "
+                "docs/guides/importing.md."
+            ) from cause
+        columns = dict(mapping.columns)
+        for flag in flags:
+            name, equals, column = flag.partition("=")
+            if not (name and equals and column):
+                raise DatasetError(
+                    f"--map {flag!r}: write --map our_name=their_column, such as --map "
+                    "prompt=question."
+                )
+            columns[name.strip()] = column.strip()
+        return mapping.model_copy(update={"columns": columns})
+
+
+@dataclass(frozen=True)
+class Binding:
+    """Our names bound to the columns of one file."""
+
+    columns: dict[str, str]
+    unused: list[str]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.columns
+
+    def select_cells(self, cells: Mappings[str, Any]) -> dict[str, Any]:
+        """The cells of a row by our names; columns that the row lacks are None."""
+        return {name: cells.get(column) for name, column in self.columns.items()}
+
+
+def bind(
+    names: Names,
+    mapping: ColumnMapping,
+    columns: Sequence[str],
+    *,
+    what: str,
+    required: Sequence[Sequence[str]],
+) -> Binding:
+    """Bind `names` to the file's `columns`; at least one name of each group in `required` must be
+    bound.
+
+    Raises DatasetError, which lists the known names or columns, for an unknown name or column and
+    for a missing required one.
+    """
+    shown = ", ".join(columns) or "none"
+    strangers = sorted(set(mapping.columns) - set(names))
+    if strangers:
+        raise DatasetError(
+            f"{what}: unknown names {strangers}. Known names: {', '.join(names)}. Write --map "
+            "our_name=their_column."
+        )
+    absent = sorted(
+        f"{name}={column}" for name, column in mapping.columns.items() if column not in columns
+    )
+    if absent:
+        raise DatasetError(
+            f"{what}: the mapping names missing columns: {', '.join(absent)}. The file has: "
+            f"{shown}."
+        )
+    bound = {}
+    for name, aliases in names.items():
+        found = mapping.columns.get(name) or next(
+            (column for column in (name, *aliases) if column in columns), None
+        )
+        if found is not None:
+            bound[name] = found
+    for group in required:
+        if not any(name in bound for name in group):
+            known = ", ".join(alias for name in group for alias in (name, *names[name]))
+            raise DatasetError(
+                f"{what}: no column for {' or '.join(group)}. The file has: {shown}. Known names: "
+                f"{known}. Name the column with --map {group[0]}=COLUMN."
+            )
+    return Binding(
+        bound, [column for column in columns if column not in bound.values() and column != SCHEMA]
+    )

@@ -1,0 +1,254 @@
+"""Computes quality figures of each annotator, each with an interval.
+
+    reliability, position_bias   from the joint model
+    self_consistency             share of repeated judgements that equal the first
+    median_seconds               median duration of the votes that record one
+    too_fast                     share of those faster than anyone can read both completions
+    same_as_before               share of votes that repeat the displayed side (left, right or
+                                 neither) of the previous vote (straight-lining), among votes with
+                                 both displayed sides known
+    gold_accuracy                share of first judgements of gold comparisons that are correct
+    mean_confidence, brier       stated confidence against the majority of the other votes,
+                                 without ties
+    confidence_gap               mean_confidence minus the share of votes on the majority's side;
+                                 above 0 is overconfident
+
+Figures without data are missing. Intervals of shares are Wilson's (1927), which stay wide for small
+samples. Brier scores use the same interval, which is conservative: no variable in [0, 1] has a
+larger variance than a share. Intervals of medians are order statistics, so a median needs at least
+6 votes at a level of 95 %. Votes of one annotator are treated as independent.
+"""
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pydantic import Field
+
+from rlhf_pipeline.core.frames import (
+    COMPARISONS,
+    FrameSchema,
+    check_frame,
+    integer,
+    number,
+    text,
+)
+from rlhf_pipeline.core.parameters import Parameters
+from rlhf_pipeline.core.records import Choice
+from rlhf_pipeline.feedback.votes.agreement import repeat_judgements
+from rlhf_pipeline.feedback.votes.counting import counting, drop_machine_votes, keep_rows
+from rlhf_pipeline.feedback.votes.joint_model import JointModel
+from rlhf_pipeline.feedback.votes.statistics import (
+    Figures,
+    GroupStatistics,
+    interval_columns,
+    measure_columns,
+)
+
+Ints = npt.NDArray[np.int64]
+
+UNIT = {"low": 0.0, "high": 1.0}
+TIES = (Choice.TIE, Choice.BOTH_BAD)
+
+PACE_COLUMNS = {
+    "n_timed": integer("votes with a duration", low=0),
+    **measure_columns("median_seconds", "median duration in seconds", low=0.0),
+    "n_read": integer("of these, votes whose completion lengths are known", low=0),
+    **measure_columns("too_fast", "share faster than anyone can read both completions", **UNIT),
+}
+CONFIDENCE_COLUMNS = {
+    "n_sure": integer(
+        "votes for a side with a stated confidence on comparisons where the other votes have "
+        "a majority",
+        low=0,
+    ),
+    "mean_confidence": number("mean stated confidence", nullable=True, **UNIT),
+    **measure_columns(
+        "confidence_gap",
+        "mean confidence minus the share of votes on the majority's side",
+        low=-1.0,
+        high=1.0,
+    ),
+    **measure_columns(
+        "brier",
+        "mean squared distance of stated confidence and agreement with the majority",
+        **UNIT,
+    ),
+}
+ANNOTATOR_FIGURES = FrameSchema(
+    "annotator_figures",
+    {
+        "annotator_id": text("pseudonym"),
+        "n_votes": integer("votes without skips", low=1),
+        **measure_columns(
+            "reliability",
+            "probability of choosing the better side of a typical comparison, given a choice of a "
+            "side",
+            **UNIT,
+        ),
+        **measure_columns(
+            "position_bias",
+            "probability of choosing the left of two equally good completions, minus one half",
+            low=-0.5,
+            high=0.5,
+        ),
+        "n_again": integer("repeated judgements of two completions", low=0),
+        **measure_columns(
+            "self_consistency", "share of repeated judgements that equal the first", **UNIT
+        ),
+        **PACE_COLUMNS,
+        "n_followed": integer("votes with a previous vote, displayed sides of both known", low=0),
+        **measure_columns(
+            "same_as_before",
+            "share that repeat the previous vote's displayed side: left, right or neither",
+            **UNIT,
+        ),
+        "n_gold": integer("first judgements of gold comparisons", low=0),
+        **measure_columns("gold_accuracy", "share of these that are correct", **UNIT),
+        **CONFIDENCE_COLUMNS,
+    },
+    key=("annotator_id",),
+)
+
+
+class FiguresParams(Parameters):
+    """Reading speed that counts as too fast, and the level of intervals."""
+
+    fastest_reading: float = Field(
+        default=100.0,
+        gt=0,
+        description="Characters of both completions per second above which a vote is too fast; "
+        "100 is about 1,000 words a minute",
+    )
+    level: float = Field(
+        default=0.95,
+        gt=0.5,
+        lt=1,
+        description="Level of the intervals, except those from the joint model",
+    )
+
+
+def annotator_figures(
+    votes: pd.DataFrame,
+    model: JointModel,
+    *,
+    comparisons: pd.DataFrame | None = None,
+    params: FiguresParams | None = None,
+) -> pd.DataFrame:
+    """ANNOTATOR_FIGURES of a VOTES frame and its joint model, least reliable annotator first.
+
+    `comparisons` supply gold choices and completion lengths; without them, figures that need them
+    are missing. Raises FrameError.
+    """
+    params = params or FiguresParams()
+    judged = drop_machine_votes(counting(votes))
+    comparisons = None if comparisons is None else check_frame(comparisons, COMPARISONS)
+    known = model.annotators
+    names = known["annotator_id"].to_numpy(dtype=str)
+    # the joint model lacks annotators who judged only flagged comparisons
+    judged = keep_rows(
+        judged, (judged["choice"] != Choice.SKIP) & judged["annotator_id"].isin(names)
+    )
+    tell = GroupStatistics(len(names), params.level)
+
+    def encode_annotators(who: pd.Series) -> Ints:
+        return np.asarray(np.searchsorted(names, who.to_numpy(dtype=str)), dtype=np.int64)
+
+    def share(measure: str, counted: str, what: "pd.Series[bool]") -> Figures:
+        return tell.share(
+            measure, counted, encode_annotators(judged.loc[what.index, "annotator_id"]), what
+        )
+
+    again = repeat_judgements(keep_rows(votes, votes["annotator_id"].isin(names)))
+    timed, sure = judged[judged["duration_s"].notna()], compare_with_others(judged)
+    figures = {
+        "annotator_id": names,
+        "n_votes": known["n_votes"].to_numpy(),
+        **{
+            name: known[name].to_numpy()
+            for measure in ("reliability", "position_bias")
+            for name in interval_columns(measure)
+        },
+        **tell.share(
+            "self_consistency", "n_again", encode_annotators(again["annotator_id"]), again["same"]
+        ),
+        **tell.median(
+            "median_seconds",
+            "n_timed",
+            encode_annotators(timed["annotator_id"]),
+            timed["duration_s"],
+        ),
+        **share("too_fast", "n_read", is_too_fast(timed, comparisons, params.fastest_reading)),
+        **share("same_as_before", "n_followed", _repeats_side(judged)),
+        **share("gold_accuracy", "n_gold", matches_gold(judged, comparisons)),
+        **tell.confidence(
+            encode_annotators(sure["annotator_id"]), sure["stated_confidence"], sure["is_right"]
+        ),
+    }
+    frame = check_frame(pd.DataFrame(figures), ANNOTATOR_FIGURES)
+    return frame.sort_values(["reliability", "annotator_id"], ignore_index=True)
+
+
+def is_too_fast(
+    timed: pd.DataFrame, comparisons: pd.DataFrame | None, fastest: float
+) -> "pd.Series[bool]":
+    """Whether each vote in `timed` is too fast to read both completions; votes with unknown
+    completions are left out.
+    """
+    shown = COMPARISONS.empty_frame() if comparisons is None else comparisons
+    length = (shown["completion_a"].str.len() + shown["completion_b"].str.len()).astype("float64")
+    characters = (
+        timed["comparison_id"]
+        .map(dict(zip(shown["comparison_id"], length, strict=True)))
+        .astype("float64")
+        .dropna()
+    )
+    return timed.loc[characters.index, "duration_s"] * fastest < characters
+
+
+def _repeats_side(judged: pd.DataFrame) -> "pd.Series[bool]":
+    """Whether each vote repeats the annotator's previous displayed side, among votes with known
+    sides.
+    """
+    ordered = judged.sort_values(["annotator_id", "seq"])
+    shown = displayed_side(ordered)
+    before = shown.groupby(ordered["annotator_id"]).shift()
+    followed = before.notna() & shown.notna()
+    return shown[followed] == before[followed]
+
+
+def displayed_side(judged: pd.DataFrame) -> pd.Series:
+    """The displayed side of each vote: 1 left, -1 right, 0 neither; missing if `is_swapped` is, for
+    ties too.
+    """
+    side = judged["choice"].map({Choice.A: 1.0, Choice.B: -1.0}).fillna(0.0)
+    return side.where(~judged["is_swapped"].fillna(False).astype(bool), -side).where(
+        judged["is_swapped"].notna()
+    )
+
+
+def matches_gold(judged: pd.DataFrame, comparisons: pd.DataFrame | None) -> "pd.Series[bool]":
+    """Whether each vote on a gold comparison is correct; both_bad counts as a tie. Repeats are left
+    out.
+    """
+    shown = COMPARISONS.empty_frame() if comparisons is None else comparisons
+    known = shown[shown["gold"].notna() & shown["repeat_of"].isna()]
+    gold = (
+        judged["comparison_id"]
+        .map(dict(zip(known["comparison_id"], known["gold"], strict=True)))
+        .dropna()
+    )
+    choice = judged.loc[gold.index, "choice"]
+    return choice.where(~choice.isin(TIES), Choice.TIE.value) == gold
+
+
+def compare_with_others(told: pd.DataFrame, by: str = "comparison_id") -> pd.DataFrame:
+    """annotator_id, stated_confidence and is_right of votes for a side where the other votes of the
+    same `by` have a majority.
+    """
+    sided = told[told["repeat_of"].isna() & told["choice"].isin([Choice.A, Choice.B])]
+    sign = (sided["choice"] == Choice.A).astype("int64") * 2 - 1
+    others = sign.groupby(sided[by]).transform("sum") - sign
+    kept = sided["stated_confidence"].notna() & (others != 0)
+    return sided.loc[kept, ["annotator_id", "stated_confidence"]].assign(
+        is_right=(others[kept] > 0) == (sign[kept] > 0)
+    )

@@ -1,0 +1,311 @@
+"""Computes annotator figures and agreement per window of days.
+
+A window is `window_days` consecutive days. Windows do not overlap, and their start depends only on
+their length (7-day windows start on Mondays). A vote belongs to the window of its day, and a window
+uses only the votes of its own days:
+
+- An annotator's vote on a comparison is the last one within the window. A vote that is revised or
+  repeated in a later window still counts in its own.
+- "The others" are annotators who judged the same comparison in the same window.
+
+So a late vote changes only the window of its day. Only self-consistency looks back, to the
+annotator's earlier votes (by seq, so later votes do not change it).
+
+    agreement          share of the others' votes with the same answer: a, b or neither
+    gold_accuracy      gold comparisons, in the window of the annotator's first vote on them
+    median_seconds, too_fast, mean_confidence, confidence_gap, brier
+                       as in `annotators`, for the votes of the window
+    share_left         of votes for a side with known display: one half is unbiased
+    self_consistency   a swapped repeat or a later pass against the annotator's earlier vote
+
+Every figure has a count and an interval. An annotator without votes in a window has no row there;
+figures without data are missing.
+"""
+
+from datetime import date
+
+import numpy as np
+import pandas as pd
+from pydantic import Field
+
+from rlhf_pipeline.core.frames import COMPARISONS, VOTES, FrameSchema, check_frame, integer, text
+from rlhf_pipeline.core.parameters import Parameters
+from rlhf_pipeline.core.records import Choice
+from rlhf_pipeline.feedback.votes.agreement import SWAPPED
+from rlhf_pipeline.feedback.votes.annotators import (
+    CONFIDENCE_COLUMNS,
+    PACE_COLUMNS,
+    FiguresParams,
+    compare_with_others,
+    displayed_side,
+    is_too_fast,
+    matches_gold,
+)
+from rlhf_pipeline.feedback.votes.chance_corrected import krippendorff_alpha
+from rlhf_pipeline.feedback.votes.counting import drop_machine_votes, keep_last_turns
+from rlhf_pipeline.feedback.votes.statistics import (
+    UNIT,
+    Figures,
+    GroupStatistics,
+    Ints,
+    interval_columns,
+    measure_columns,
+)
+
+# Other columns are dropped: copying them for a million votes is costly.
+NEEDED = [
+    "seq",
+    "comparison_id",
+    "annotator_id",
+    "choice",
+    "repeat_of",
+    "is_swapped",
+    "pass_no",
+    "revision_no",
+    "duration_s",
+    "stated_confidence",
+    "first_day",
+    "last_day",
+]
+WINDOW = {
+    "first_day": text("first UTC day of the window, YYYY-MM-DD"),
+    "last_day": text("last UTC day of the window"),
+}
+ANNOTATORS_OVER_TIME = FrameSchema(
+    "annotators_over_time",
+    {
+        "annotator_id": text("pseudonym"),
+        **WINDOW,
+        "n_votes": integer("votes in the window, without skips", low=1),
+        "n_compared": integer(
+            "of these, votes on comparisons that others judged in the same window", low=0
+        ),
+        **measure_columns("agreement", "share of the others' votes with the same answer", **UNIT),
+        "n_gold": integer(
+            "gold comparisons that the annotator first judged in this window",
+            low=0,
+        ),
+        **measure_columns("gold_accuracy", "share of these that are correct", **UNIT),
+        **PACE_COLUMNS,
+        "n_sided": integer("votes for a side whose displayed side is known", low=0),
+        **measure_columns("share_left", "share for the left side", **UNIT),
+        "n_again": integer("repeated judgements of two completions", low=0),
+        **measure_columns(
+            "self_consistency", "share that equal the annotator's earlier judgement", **UNIT
+        ),
+        **CONFIDENCE_COLUMNS,
+    },
+    key=("annotator_id", "first_day"),
+)
+AGREEMENT_OVER_TIME = FrameSchema(
+    "agreement_over_time",
+    {
+        **WINDOW,
+        "n_votes": integer("votes in the window, without skips", low=1),
+        "n_annotators": integer("annotators with a vote", low=1),
+        "n_overlapping": integer("comparisons with votes of two or more annotators", low=0),
+        **measure_columns(
+            "alpha",
+            "Krippendorff's nominal alpha: 1 is full agreement, 0 is chance",
+            low=-1.0,
+            high=1.0,
+        ),
+    },
+    key=("first_day",),
+)
+
+
+class AnnotatorWindowParams(Parameters):
+    """Length of a window."""
+
+    window_days: int = Field(
+        default=7,
+        ge=1,
+        le=366,
+        description="Days per window of annotator figures; 7-day windows start on Mondays",
+    )
+
+
+def annotators_over_time(
+    cast: pd.DataFrame,
+    comparisons: pd.DataFrame | None = None,
+    params: AnnotatorWindowParams | None = None,
+    figures: FiguresParams | None = None,
+) -> pd.DataFrame:
+    """ANNOTATORS_OVER_TIME of VOTES: one row per annotator and window with votes, by annotator and
+    time.
+
+    `comparisons` supply gold choices and completion lengths; without them, figures that need them
+    are missing. The order of rows is irrelevant. Raises FrameError.
+    """
+    figures = figures or FiguresParams()
+    everything = _assign_windows(cast, params)[NEEDED]
+    said = _latest_in_window(everything)
+    if said.empty:
+        return ANNOTATORS_OVER_TIME.empty_frame()
+    shown = None if comparisons is None else check_frame(comparisons, COMPARISONS)
+    cells = (
+        said[["annotator_id", "first_day"]]
+        .drop_duplicates()
+        .sort_values(["annotator_id", "first_day"], ignore_index=True)
+    )
+    place = cells.reset_index().rename(columns={"index": "cell"})
+    said = said.merge(place, on=["annotator_id", "first_day"])
+    said.index = pd.Index(said["seq"].to_numpy())
+    tell = GroupStatistics(len(cells), figures.level)
+
+    def share(measure: str, counted: str, what: "pd.Series[bool]") -> Figures:
+        return tell.share(measure, counted, _codes(said.loc[what.index, "cell"]), what)
+
+    timed, sure = said[said["duration_s"].notna()], compare_with_others(said, "in_window")
+    side = displayed_side(said).dropna()
+    frame = pd.DataFrame(
+        {
+            "annotator_id": cells["annotator_id"],
+            "first_day": cells["first_day"],
+            "last_day": said.groupby("cell")["last_day"].first(),
+            "n_votes": tell.count(_codes(said["cell"])),
+            **_agreement(tell, said),
+            **share(
+                "gold_accuracy",
+                "n_gold",
+                matches_gold(_first_seen_in_window(everything, said), shown),
+            ),
+            **tell.median("median_seconds", "n_timed", _codes(timed["cell"]), timed["duration_s"]),
+            **share("too_fast", "n_read", is_too_fast(timed, shown, figures.fastest_reading)),
+            **share("share_left", "n_sided", side[side != 0] > 0),
+            **share("self_consistency", "n_again", _repeats_answer(everything, said)),
+            **tell.confidence(
+                _codes(said.loc[sure.index, "cell"]), sure["stated_confidence"], sure["is_right"]
+            ),
+        }
+    )
+    return check_frame(frame, ANNOTATORS_OVER_TIME)
+
+
+def agreement_over_time(
+    cast: pd.DataFrame, params: AnnotatorWindowParams | None = None
+) -> pd.DataFrame:
+    """AGREEMENT_OVER_TIME of VOTES: agreement of all annotators, one row per window with votes, by
+    time.
+    """
+    said = _latest_in_window(_assign_windows(cast, params))
+    rows = []
+    for (first, last), window in said.groupby(["first_day", "last_day"], sort=True):
+        votes = window[list(VOTES.columns)]
+        judges = window[window["repeat_of"].isna()].groupby("comparison_id").size()
+        alpha = krippendorff_alpha(votes)
+        found = (None, None, None) if alpha is None else (alpha.value, alpha.low, alpha.high)
+        rows.append(
+            {
+                "first_day": first,
+                "last_day": last,
+                "n_votes": len(window),
+                "n_annotators": window["annotator_id"].nunique(),
+                "n_overlapping": int((judges >= 2).sum()),
+                **dict(zip(interval_columns("alpha"), found, strict=True)),
+            }
+        )
+    return (
+        check_frame(pd.DataFrame(rows), AGREEMENT_OVER_TIME)
+        if rows
+        else AGREEMENT_OVER_TIME.empty_frame()
+    )
+
+
+def _assign_windows(cast: pd.DataFrame, params: AnnotatorWindowParams | None) -> pd.DataFrame:
+    """VOTES without machine votes, by seq, with first_day and last_day of their window."""
+    length = (params or AnnotatorWindowParams()).window_days
+    checked = drop_machine_votes(check_frame(cast, VOTES)).sort_values("seq")
+    # date.fromordinal(1) is a Monday.
+    first = {
+        day: (date.fromisoformat(day).toordinal() - 1) // length * length + 1
+        for day in checked["day"].unique()
+    }
+    window = {
+        day: (
+            date.fromordinal(begin).isoformat(),
+            date.fromordinal(min(begin + length - 1, date.max.toordinal())).isoformat(),
+        )
+        for day, begin in first.items()
+    }
+    named = {
+        name: checked["day"].map({day: found[i] for day, found in window.items()})
+        for i, name in enumerate(WINDOW)
+    }
+    return checked.assign(**named)
+
+
+def _latest_in_window(cast: pd.DataFrame) -> pd.DataFrame:
+    """Each annotator's counting vote per comparison and window, without skips; `in_window` numbers
+    pairs of comparison and window.
+    """
+    judge = cast.groupby(["annotator_id", "comparison_id", "first_day"], sort=False).ngroup()
+    last = keep_last_turns(cast, judge.to_numpy()).sort_values("seq")
+    said = last[last["choice"] != Choice.SKIP]
+    window, windows = pd.factorize(said["first_day"])
+    return said.assign(
+        in_window=pd.factorize(said["comparison_id"])[0] * np.int64(len(windows)) + window
+    )
+
+
+def _first_seen_in_window(cast: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `said` in the window of the annotator's first vote on the comparison: later votes
+    on a known comparison are better.
+    """
+    # by seq
+    judged = cast[cast["choice"] != Choice.SKIP].drop_duplicates(["annotator_id", "comparison_id"])
+    first = pd.MultiIndex.from_frame(judged[["annotator_id", "comparison_id", "first_day"]])
+    return said[
+        pd.MultiIndex.from_frame(said[["annotator_id", "comparison_id", "first_day"]]).isin(first)
+    ]
+
+
+def _codes(cells: pd.Series) -> Ints:
+    return np.asarray(cells, dtype=np.int64)
+
+
+def _agreement(tell: GroupStatistics, said: pd.DataFrame) -> Figures:
+    """How many of the others on its comparison in its window gave each vote's answer, without
+    repeats; the interval is Wilson's.
+    """
+    first = said[said["repeat_of"].isna()]
+    answer = first["choice"].replace(Choice.BOTH_BAD, Choice.TIE)
+    n_others = first.groupby("in_window")["choice"].transform("size") - 1
+    n_same = first.groupby(["in_window", answer])["choice"].transform("size") - 1
+    has = n_others > 0
+    code = _codes(first.loc[has, "cell"])
+    n, shares = tell.count(code), n_same[has] / n_others[has]
+    return {"n_compared": n, **tell.wilson("agreement", tell.sums(code, shares), n)}
+
+
+def _repeats_answer(cast: pd.DataFrame, said: pd.DataFrame) -> "pd.Series[bool]":
+    """Whether each repeated judgement in `said` equals the annotator's earlier one, indexed by seq.
+
+    A repeat, which swaps the sides, is compared with the last earlier vote on its original; a later
+    pass with the last vote of the pass before.
+    """
+    spoken = cast[cast["choice"] != Choice.SKIP]
+    is_repeat = said["repeat_of"].notna()
+    repeats = said.loc[is_repeat].assign(about=said["repeat_of"], turn=0)
+    passes = said.loc[~is_repeat & (said["pass_no"].fillna(1) > 1)].assign(
+        about=said["comparison_id"], turn=lambda again: again["pass_no"] - 1
+    )
+    of_any = spoken.assign(about=spoken["comparison_id"], turn=0)
+    of_pass = spoken.assign(about=spoken["comparison_id"], turn=spoken["pass_no"].fillna(1))
+    found = []
+    by = ["annotator_id", "about", "turn"]
+    for again, before in ((repeats, of_any), (passes, of_pass)):
+        both = again[["seq", *by, "choice"]].merge(
+            before[["seq", *by, "choice"]], on=by, suffixes=("", "_first")
+        )
+        both = both[both["seq_first"] < both["seq"]].sort_values("seq_first")
+        found.append(both.drop_duplicates("seq", keep="last"))
+    swapped, same = found
+    swapped = swapped.assign(
+        choice=swapped["choice"].map(lambda choice: SWAPPED.get(choice, choice))
+    )
+    both = pd.concat([swapped, same])
+    return pd.Series(
+        (both["choice"] == both["choice_first"]).to_numpy(dtype=bool), index=both["seq"].to_numpy()
+    )

@@ -1,0 +1,205 @@
+"""Computes the consensus of several annotators on each comparison, and which are disputed.
+
+A vote is for `a`, `b` or neither (`tie`, `both_bad`); skips are left out. Each vote has a weight:
+
+- `majority`: 1.
+- `strength_weighted`: its strength, 1 to 4; votes without strength, such as ties, weigh
+  `strength_when_missing`.
+
+The method `joint_model` weights votes by annotator and needs a fitted model; see `model_consensus`.
+
+The side with the greatest total weight is the consensus. If neither wins, it is the heavier of
+`tie` and `both_bad` (`tie` if equal). If two sides have equal weight there is no consensus. `share`
+is the winner's share of the total weight, `low` to `high` its Wilson interval (1927) at the
+effective number of votes, (sum of weights)² / sum of squared weights (Kish 1965).
+
+    open       fewer than `min_votes` votes
+    disputed   no winner, or its share is below `min_share`
+    agreed     otherwise
+
+Machine votes, votes on repeats (which swap the sides) and superseded votes are left out.
+"""
+
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+from pydantic import Field
+
+from rlhf_pipeline.core.frames import JUDGEMENTS, FrameSchema, check_frame, integer, number, text
+from rlhf_pipeline.core.intervals import wilson_bounds
+from rlhf_pipeline.core.parameters import Parameters
+from rlhf_pipeline.core.records import Choice
+from rlhf_pipeline.feedback.votes.agreement import JUDGING
+from rlhf_pipeline.feedback.votes.counting import counting, drop_machine_votes
+
+Floats = npt.NDArray[np.float64]
+Weighing = Literal["majority", "strength_weighted"]
+Method = Literal[Weighing, "joint_model"]
+State = Literal["open", "disputed", "agreed"]
+WEIGHINGS: tuple[Weighing, ...] = get_args(Weighing)
+STATES: tuple[State, ...] = ("open", "disputed", "agreed")
+PLURALS = {Choice.TIE: "ties"}
+# shares are compared as multiples of 1 / SHARES_APART, so that rounding errors do not affect the
+# order
+SHARES_APART = 10**9
+PROBABILITY = {"low": 0.0, "high": 1.0}
+NULLABLE_OPTIONAL = {"nullable": True, "optional": True}
+
+# Columns of the annotator model; missing with other methods.
+MODEL_COLUMNS = {
+    "p_a": number(
+        "probability that a typical annotator without position bias prefers a in a forced choice",
+        **NULLABLE_OPTIONAL,
+        **PROBABILITY,
+    ),
+    "p_low": number("lower end of the interval", **NULLABLE_OPTIONAL, **PROBABILITY),
+    "p_high": number("upper end of the interval", **NULLABLE_OPTIONAL, **PROBABILITY),
+    "up_to_seq": integer(
+        "highest vote seq used to fit the annotator model", **NULLABLE_OPTIONAL, low=1
+    ),
+    "n_since": integer("votes on the comparison after that seq", **NULLABLE_OPTIONAL, low=0),
+}
+
+CONSENSUS = FrameSchema(
+    "consensus",
+    {
+        "comparison_id": text("the judged comparison"),
+        "prompt_id": text("its prompt"),
+        "state": text("open, disputed or agreed", values=STATES),
+        "choice": text(
+            "choice with the greatest weight; missing if two sides have equal weight",
+            nullable=True,
+            values=tuple(JUDGING),
+        ),
+        "share": number(
+            "share of the greatest weight; with the annotator model the probability of the choice",
+            **PROBABILITY,
+        ),
+        "low": number("lower end of the interval", **PROBABILITY),
+        "high": number("upper end of the interval", **PROBABILITY),
+        "n_votes": integer("annotators who judged it", low=1),
+        "n_a": integer("votes for a", low=0),
+        "n_b": integer("votes for b", low=0),
+        "n_ties": integer("votes for tie", low=0),
+        "n_both_bad": integer("votes for both_bad", low=0),
+        "last_seq": integer("highest seq of these votes", low=1),
+        **MODEL_COLUMNS,
+    },
+    key=("comparison_id",),
+)
+
+
+class ConsensusParams(Parameters):
+    """Thresholds for agreement."""
+
+    min_votes: int = Field(
+        default=2,
+        ge=1,
+        description="Votes below which a comparison is open; usually the project's overlap",
+    )
+    min_share: float = Field(
+        default=2 / 3,
+        gt=0.5,
+        le=1,
+        description="Share of the weight below which a comparison is disputed",
+    )
+    strength_when_missing: int = Field(
+        default=2,
+        ge=1,
+        le=4,
+        description="Weight of a vote without strength in method strength_weighted",
+    )
+    level: float = Field(default=0.95, gt=0.5, lt=1, description="Level of the shares' intervals")
+
+
+def consensus(
+    judged: pd.DataFrame, method: Weighing = "majority", params: ConsensusParams | None = None
+) -> pd.DataFrame:
+    """CONSENSUS of a JUDGEMENTS frame: one row per judged comparison, by id; the order of votes is
+    irrelevant.
+
+    Raises FrameError if the frame breaks its schema.
+    """
+    params = params or ConsensusParams()
+    judged = check_frame(judged, JUDGEMENTS)
+    if judged.empty:
+        return CONSENSUS.empty_frame()
+    codes, ids = pd.factorize(judged["comparison_id"], sort=True)
+    n, weights = len(ids), _weights(judged, method, params)
+    said = {choice: (judged["choice"] == choice).to_numpy() for choice in JUDGING}
+    of = {
+        choice: np.bincount(codes, weights=weights * is_said, minlength=n)
+        for choice, is_said in said.items()
+    }
+    # Weights are small integers, so sums are exact and do not depend on the order of votes.
+    sides = np.column_stack([of[Choice.A], of[Choice.B], of[Choice.TIE] + of[Choice.BOTH_BAD]])
+    heaviest, total = sides.max(axis=1), sides.sum(axis=1)
+    is_won = (sides == heaviest[:, None]).sum(axis=1) == 1
+    neither = np.where(
+        of[Choice.BOTH_BAD] > of[Choice.TIE], Choice.BOTH_BAD.value, Choice.TIE.value
+    )
+    winner = np.select(
+        [sides.argmax(axis=1) == 0, sides.argmax(axis=1) == 1],
+        [Choice.A.value, Choice.B.value],
+        neither,
+    )
+    share, n_votes = heaviest / total, np.bincount(codes, minlength=n)
+    low, high = wilson_bounds(
+        share, total**2 / np.bincount(codes, weights=weights**2, minlength=n), params.level
+    )
+    is_agreed = is_won & (share >= params.min_share - 1e-12)
+    last_seq = np.zeros(n, dtype=np.int64)
+    np.maximum.at(last_seq, codes, judged["seq"].to_numpy())
+    n_said = {
+        f"n_{PLURALS.get(choice, choice)}": np.bincount(codes[is_said], minlength=n)
+        for choice, is_said in said.items()
+    }
+    frame = pd.DataFrame(
+        {
+            "comparison_id": ids,
+            "prompt_id": judged["prompt_id"].to_numpy()[np.unique(codes, return_index=True)[1]],
+            "state": np.where(
+                n_votes < params.min_votes, "open", np.where(is_agreed, "agreed", "disputed")
+            ),
+            "choice": pd.Series(winner, dtype="str").where(is_won),
+            "share": share,
+            "low": low,
+            "high": high,
+            "n_votes": n_votes,
+            **n_said,
+            "last_seq": last_seq,
+        }
+    )
+    return check_frame(frame, CONSENSUS)
+
+
+def select_judgements(votes: pd.DataFrame) -> pd.DataFrame:
+    """JUDGEMENTS of a VOTES frame: counting votes without machine votes, repeats and skips. Raises
+    FrameError. `Votes.judgements` reads the same from the store.
+    """
+    checked = drop_machine_votes(counting(votes))
+    is_judging = checked["repeat_of"].isna() & checked["choice"].isin(JUDGING)
+    return check_frame(checked.loc[is_judging, list(JUDGEMENTS.columns)], JUDGEMENTS)
+
+
+def adjudication_queue(agreed: pd.DataFrame) -> pd.DataFrame:
+    """The disputed rows of a CONSENSUS frame for adjudication: most evenly split first, then most
+    votes.
+    """
+    disputed = agreed[agreed["state"] == "disputed"]
+    # Rounded to billionths: p and 1 - p of mirrored votes are the same share but differ in the last
+    # bit.
+    order = disputed.assign(
+        no_winner=disputed["choice"].notna(), billionths=(disputed["share"] * SHARES_APART).round()
+    ).sort_values(
+        ["no_winner", "billionths", "n_votes", "comparison_id"], ascending=[True, True, False, True]
+    )
+    return disputed.loc[order.index].reset_index(drop=True)
+
+
+def _weights(judged: pd.DataFrame, method: Weighing, params: ConsensusParams) -> Floats:
+    if method == "majority":
+        return np.ones(len(judged))
+    return np.asarray(judged["strength"].fillna(params.strength_when_missing), dtype=np.float64)

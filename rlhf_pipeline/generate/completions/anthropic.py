@@ -1,0 +1,97 @@
+"""Completes by Anthropic's messages API."""
+
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Self
+
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.secret_files import provider_key
+from rlhf_pipeline.generate.completions.base import (
+    ChampionPolicy,
+    CompletionRequest,
+    OnText,
+    Reply,
+)
+from rlhf_pipeline.generate.completions.http_backend import HTTPBackend, find_error
+
+if TYPE_CHECKING:
+    from anthropic import AsyncAnthropic
+
+ADDRESS = "https://api.anthropic.com/v1"
+REASONS = {
+    "end_turn": "stop",
+    "stop_sequence": "stop",
+    "max_tokens": "length",
+}
+
+
+class AnthropicBackend(HTTPBackend["AsyncAnthropic"]):
+    """Completes by `POST {base_url}/messages`. The API has no seeds: samples differ by chance, and
+    each is kept under its own index.
+
+    top_p is sent only if it is below 1; newer models refuse it together with a temperature, which
+    the error of the row reports.
+    """
+
+    name = "anthropic"
+    sdk = "anthropic"
+    counts = ("input_tokens", "output_tokens")
+
+    @classmethod
+    def from_settings(cls, settings: Settings, policy: ChampionPolicy, *, timeout_s: float) -> Self:
+        """Anthropic's own address is used unless the settings change the default base URL."""
+        is_named = settings.base_url != Settings.model_fields["base_url"].default
+        address = settings.base_url if is_named else ADDRESS
+        return cls(settings.api_model, address, provider_key(settings), timeout_s=timeout_s)
+
+    def _make_client(self) -> "AsyncAnthropic":
+        from anthropic import AsyncAnthropic
+
+        options = self._client_options()
+        # The SDK itself adds the version to the address.
+        address = options.pop("base_url").rstrip("/").removesuffix("/v1")
+        return AsyncAnthropic(base_url=address, **options)
+
+    def _build_body(self, request: CompletionRequest) -> dict[str, Any]:
+        body: dict[str, Any] = {
+            "model": self.model,
+            "max_tokens": request.max_tokens,
+            "messages": [{"role": "user", "content": request.prompt}],
+            "extra_body": {"temperature": request.temperature},
+        }
+        if request.top_p < 1:
+            body["extra_body"]["top_p"] = request.top_p
+        if request.system is not None:
+            body["system"] = request.system
+        return body
+
+    async def _fetch_whole(self, request: CompletionRequest) -> Reply:
+        # The raw answer: the client's models are not validated, and cost a third of the call.
+        messages = self.open_client().messages.with_raw_response
+        answer = await messages.create(**self._build_body(request))
+        found = json.loads(await answer.read())
+        if find_error(found):  # behind a status of 200
+            return self._build_refusal(found)
+        text = "".join(block["text"] for block in found["content"] if block["type"] == "text")
+        return self._build_message(text, found.get("stop_reason"), found.get("usage"))
+
+    def _build_message(self, text: str, stop_reason: str | None, usage: object) -> Reply:
+        is_refusal = stop_reason == "refusal"
+        reason = None if stop_reason is None else REASONS.get(stop_reason, "stop")
+        refusal = text or "without a word" if is_refusal else None
+        return self._build_reply(text, refusal, reason, usage, 200)
+
+    async def _stream(
+        self, request: CompletionRequest, collect: OnText, pieces: Sequence[str]
+    ) -> Reply:
+        reason, usage = None, dict[str, Any]()
+        messages = self.open_client().messages
+        async for event in await messages.create(**self._build_body(request), stream=True):
+            if event.type == "message_start":
+                usage |= event.message.usage.model_dump()
+            elif event.type == "message_delta":
+                usage |= event.usage.model_dump(exclude_none=True)
+                reason = event.delta.stop_reason or reason
+            elif event.type == "content_block_delta" and event.delta.type == "text_delta":
+                collect(event.delta.text)
+        return self._build_message("".join(pieces), reason, usage)

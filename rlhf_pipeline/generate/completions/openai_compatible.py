@@ -1,0 +1,111 @@
+"""Completes by any server with OpenAI's chat completions API, through OpenAI's client."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Self
+
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.secret_files import provider_key
+from rlhf_pipeline.generate.completions.base import (
+    ChampionPolicy,
+    CompletionRequest,
+    OnText,
+    Reply,
+)
+from rlhf_pipeline.generate.completions.http_backend import HTTPBackend, find_error
+from rlhf_pipeline.generate.completions.redaction import provider_of
+
+if TYPE_CHECKING:
+    from openai import AsyncOpenAI
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What one provider accepts: `max_tokens` is the field that limits a completion, `seed` whether
+    it takes a seed.
+    """
+
+    max_tokens: str = "max_tokens"
+    seed: bool = True
+
+
+BATCH_ENDPOINT: Final = "/v1/chat/completions"
+
+# By host; other servers (vLLM, Ollama, llama.cpp) follow OpenAI's API.
+OWN_SERVER = Capabilities()
+CAPABILITIES: dict[str, Capabilities] = {
+    # max_tokens is deprecated there and refused by reasoning models
+    "api.openai.com": Capabilities(max_tokens="max_completion_tokens"),
+    "api.deepseek.com": Capabilities(seed=False),
+}
+
+
+def capabilities_of(base_url: str) -> Capabilities:
+    return CAPABILITIES.get(provider_of(base_url), OWN_SERVER)
+
+
+class OpenAICompatibleBackend(HTTPBackend["AsyncOpenAI"]):
+    """Completes by `POST {base_url}/chat/completions`: OpenAI, DeepSeek, Together, vLLM, Ollama,
+    llama.cpp.
+    """
+
+    name = "openai_compatible"
+    sdk = "openai"
+    counts = ("prompt_tokens", "completion_tokens")
+
+    @classmethod
+    def from_settings(cls, settings: Settings, policy: ChampionPolicy, *, timeout_s: float) -> Self:
+        return cls(
+            settings.api_model, settings.base_url, provider_key(settings), timeout_s=timeout_s
+        )
+
+    def _make_client(self) -> "AsyncOpenAI":
+        from openai import AsyncOpenAI
+
+        return AsyncOpenAI(**self._client_options())
+
+    def _build_body(self, request: CompletionRequest) -> dict[str, Any]:
+        can = capabilities_of(self.base_url)
+        system = [] if request.system is None else [{"role": "system", "content": request.system}]
+        body = {
+            "model": self.model,
+            "messages": [*system, {"role": "user", "content": request.prompt}],
+            "temperature": request.temperature,
+            "top_p": request.top_p,
+            can.max_tokens: request.max_tokens,
+        }
+        return body | ({"seed": request.seed} if can.seed else {})
+
+    async def _fetch_whole(self, request: CompletionRequest) -> Reply:
+        # The raw answer: the client's models are not validated, and cost a third of the call.
+        completions = self.open_client().chat.completions.with_raw_response
+        answer = await completions.create(**self._build_body(request))
+        return self._parse_response(answer.status_code, json.loads(answer.content))
+
+    def _parse_response(self, status: int, found: dict[str, Any]) -> Reply:
+        """The Reply to a whole answer. Raises an error of `error_types` for a malformed one."""
+        if status >= 400:
+            return self._build_refusal(found, status)
+        if not found.get("choices") and find_error(found):  # behind a status of 200
+            return self._build_refusal(found)
+        [choice, *_] = found["choices"]
+        message, reason = choice["message"], choice.get("finish_reason") or "stop"
+        return self._build_reply(
+            message.get("content"), message.get("refusal"), reason, found.get("usage"), status
+        )
+
+    async def _stream(
+        self, request: CompletionRequest, collect: OnText, pieces: Sequence[str]
+    ) -> Reply:
+        body = self._build_body(request) | {"stream_options": {"include_usage": True}}
+        reason, refusal, usage = None, "", None
+        completions = self.open_client().chat.completions
+        events = await completions.create(**body, stream=True)
+        async for event in events:
+            usage = event.usage.model_dump() if event.usage else usage
+            for choice in event.choices:
+                refusal += choice.delta.refusal or ""
+                reason = choice.finish_reason or reason
+                collect(choice.delta.content or "")
+        return self._build_reply("".join(pieces), refusal, reason, usage, 200)

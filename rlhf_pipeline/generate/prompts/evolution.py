@@ -1,0 +1,265 @@
+"""Prompts evolved from others, generation by generation.
+
+Each generation picks parents by tournament and mutates them. A child is scored if it keeps the
+rules and nearly repeats no earlier prompt. The fittest of parents and children survive, each
+category by itself, so that none crowds out another.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+from pydantic import BaseModel, Field
+
+from rlhf_pipeline.core.errors import PromptError
+from rlhf_pipeline.core.parameters import Parameters
+from rlhf_pipeline.core.plugins import select_params
+from rlhf_pipeline.core.protocols import TextGenerator
+from rlhf_pipeline.generate.prompts.base import Draft, PromptParams
+from rlhf_pipeline.generate.prompts.constraints import RuleViolation
+from rlhf_pipeline.generate.prompts.dataset import DatasetGenerator, DatasetParams
+from rlhf_pipeline.generate.prompts.fitness import Demands, Fitness, JudgedDifficulty
+from rlhf_pipeline.generate.prompts.mutations import (
+    Child,
+    Mutator,
+    Parent,
+    RuleMutations,
+    WrittenMutations,
+)
+from rlhf_pipeline.generate.prompts.near_duplicates import NearDuplicates
+from rlhf_pipeline.generate.prompts.rows import is_row_file
+from rlhf_pipeline.generate.prompts.selection import Selection
+from rlhf_pipeline.generate.prompts.templates import (
+    TemplateGenerator,
+    TemplateParams,
+    load_shipped_templates,
+    load_templates,
+)
+
+TOURNAMENT = 3
+# candidates drawn per place of the first generation, because some nearly repeat another
+SEEDS_PER_PLACE = 3
+MOST_SEEDS = 100_000
+
+
+class EvolutionParams(Parameters):
+    """Parameters of the source `evolution`; seeds obey those of `templates` and `dataset`."""
+
+    generations: int = Field(5, description="Of the source evolution", ge=1, le=50)
+    population: int = Field(
+        40,
+        description="Of the source evolution: prompts of a category that live on from one "
+        "generation to the next",
+        ge=2,
+        le=10_000,
+    )
+    alike: float = Field(
+        0.8,
+        description="Of the source evolution: max_similarity among all prompts ever made",
+        gt=0,
+        le=1,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Individual:
+    """A prompt with its generation (0 for a seed), its parents and mutation, and its fitness."""
+
+    child: Child
+    generation: int
+    fitness: float
+
+    @property
+    def draft(self) -> Draft:
+        """The draft with its ancestry among the variables, where PROMPTS stores it."""
+        draft = self.child.made.draft
+        descent = {
+            "generation": self.generation,
+            "parents": list(self.child.parents),
+            "mutation": self.child.mutation,
+            "fitness": round(self.fitness, 6),
+        }
+        return replace(draft, variables={**draft.variables, **descent})
+
+
+class EvolutionGenerator:
+    """Evolves the shipped templates, a template library or a data set, by a text generator or, if
+    there is none, by rules.
+
+    After `generate`, `history_` holds every individual in order of birth and `mean_fitness_` the
+    mean fitness of each generation's survivors.
+    """
+
+    name: ClassVar[str] = "evolution"
+    Params: ClassVar[type[BaseModel]] = EvolutionParams
+
+    def __init__(
+        self,
+        source_file: Path | None = None,
+        text_generator: TextGenerator | None = None,
+        fitness: Fitness | None = None,
+    ) -> None:
+        self._path = source_file
+        self._generator = text_generator
+        self._fitness = fitness or (
+            JudgedDifficulty(text_generator) if text_generator else Demands()
+        )
+        self.history_: list[Individual] = []
+        self.mean_fitness_: list[float] = []
+
+    def generate(self, params: PromptParams, *, seed: int, selection: Selection) -> None:
+        """See `PromptGenerator`; each cell is filled with the fittest of the last generation, then
+        with earlier ones.
+        """
+        own, rng = select_params(EvolutionParams, params), np.random.default_rng(seed)
+        mutator = self._build_mutator(params)
+        alike = NearDuplicates(own.alike)
+        self.history_, self.mean_fitness_ = [], []
+        seeds = self._draw_seeds(params, own.population, seed, selection)
+        living = self._admit_children(
+            [Child(Parent(d, d), "seed", ()) for d in seeds], 0, selection, alike, seed
+        )
+        if not living:
+            raise PromptError(
+                "Evolution has no prompt to start from: no seed can be used. Loosen the "
+                "constraints, or give other seeds."
+            )
+        places = _count_survivors(living, own.population, selection)
+        for generation in range(1, own.generations + 1):
+            living = _select_fittest(living, places)
+            self.mean_fitness_.append(_mean_fitness(living))
+            pairs = list(_draw_pairs(living, places, rng))
+            children = mutator.mutate(
+                [(a.child.made, b.child.made) for a, b in pairs], seed=int(rng.integers(2**31))
+            )
+            living = [
+                *living,
+                *self._admit_children(
+                    children, generation, selection, alike, int(rng.integers(2**31))
+                ),
+            ]
+        living = _select_fittest(living, places)
+        self.mean_fitness_.append(_mean_fitness(living))
+        alive = {id(individual) for individual in living}
+        by_rank = sorted(
+            self.history_, key=lambda i: (id(i) not in alive, -i.fitness, i.draft.prompt_id)
+        )
+        selection.offer_all(individual.draft for individual in by_rank)
+
+    def _build_mutator(self, params: PromptParams) -> Mutator:
+        if self._generator is not None:
+            return WrittenMutations(self._generator)
+        if self._uses_rows(params):
+            return RuleMutations()
+        return RuleMutations(
+            load_templates(self._path)
+            if self._path
+            else load_shipped_templates(select_params(TemplateParams, params).library)
+        )
+
+    def _uses_rows(self, params: PromptParams) -> bool:
+        has_rows = self._path is not None and is_row_file(self._path)
+        return bool(select_params(DatasetParams, params).dataset) or has_rows
+
+    def _draw_seeds(
+        self, params: PromptParams, population: int, seed: int, selection: Selection
+    ) -> list[Draft]:
+        """Drawn by the requested quotas, so that every cell can be filled even if mutations move
+        prompts to other levels.
+        """
+        source = (
+            DatasetGenerator(self._path)
+            if self._uses_rows(params)
+            else TemplateGenerator(self._path)
+        )
+        n_categories = len(params.categories) or 6
+        n = min(SEEDS_PER_PLACE * max(params.n, population * n_categories), MOST_SEEDS)
+        seeds = selection.derive(params.model_copy(update={"n": n, "max_similarity": 1.0}))
+        source.generate(params, seed=seed, selection=seeds)
+        selection.report.add(seeds.report)
+        drafts = list(seeds.drafts)
+        if not self._uses_rows(params):
+            selection.divide_equally(sorted({d.category for d in drafts}))
+        return drafts
+
+    def _admit_children(
+        self,
+        children: Sequence[Child | RuleViolation],
+        generation: int,
+        selection: Selection,
+        alike: NearDuplicates,
+        seed: int,
+    ) -> list[Individual]:
+        """Score the children that keep the rules, reject the others, and remember those scored."""
+        report, where = selection.report, f"generation {generation}"
+        kept: list[Child] = []
+        for child in children:
+            if isinstance(child, RuleViolation):
+                report.reject(*child, where=where)
+            elif selection.accepts(child.made.draft, where):
+                if alike.find(child.made.draft.text) is not None:
+                    report.n_near_duplicates += 1
+                    continue
+                alike.add(child.made.draft.text)
+                kept.append(child)
+        scores = self._fitness.scores([child.made.draft.text for child in kept], seed=seed)
+        born = []
+        for child, score in zip(kept, scores, strict=True):
+            if score is None:
+                report.reject(
+                    "fitness",
+                    f"{self._fitness.name} gave no score for it",
+                    where=where,
+                    text=child.made.draft.text,
+                )
+            else:
+                born.append(Individual(child, generation, score))
+        self.history_ += born
+        return born
+
+
+def _count_survivors(
+    seeds: Iterable[Individual], population: int, selection: Selection
+) -> dict[str, int]:
+    """How many of each category survive a generation: the population, or as many as are requested
+    if that is more.
+    """
+    categories = sorted({i.draft.category for i in seeds})
+    wanted: dict[str, int] = defaultdict(int)
+    for (category, _), n in selection.open_cells.items():
+        for name in categories if category is None else [category]:
+            wanted[name] += n if category is not None else -(-n // len(categories))
+    return {category: max(population, wanted[category]) for category in categories}
+
+
+def _group_by_category(living: Iterable[Individual]) -> dict[str, list[Individual]]:
+    found: dict[str, list[Individual]] = defaultdict(list)
+    for individual in living:
+        found[individual.child.made.draft.category].append(individual)
+    return dict(sorted(found.items()))
+
+
+def _select_fittest(living: Iterable[Individual], places: Mapping[str, int]) -> list[Individual]:
+    """The fittest of each category; of equals the older, because a child should be better."""
+    ranked = (
+        (category, sorted(of, key=lambda i: -i.fitness))
+        for category, of in _group_by_category(living).items()
+    )
+    return [individual for category, of in ranked for individual in of[: places[category]]]
+
+
+def _draw_pairs(
+    living: Iterable[Individual], places: Mapping[str, int], rng: np.random.Generator
+) -> Iterable[tuple[Individual, Individual]]:
+    """Draw a parent for each place, the fittest of TOURNAMENT, and a second one of its category."""
+    for category, of in _group_by_category(living).items():
+        for _ in range(places[category]):
+            *drawn, other = rng.integers(len(of), size=TOURNAMENT + 1)
+            yield max((of[i] for i in drawn), key=lambda i: i.fitness), of[other]
+
+
+def _mean_fitness(living: Sequence[Individual]) -> float:
+    return float(np.mean([individual.fitness for individual in living]))

@@ -1,0 +1,300 @@
+"""Completes the same prompts with candidate and champion, and compares both by a reward model."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from pydantic import Field
+
+from rlhf_pipeline.core.errors import CompletionError, InvalidScores, NotEnoughData
+from rlhf_pipeline.core.frames import PROMPTS, check_frame
+from rlhf_pipeline.core.intervals import Floats, mean_over_prompts
+from rlhf_pipeline.core.parameters import Parameters
+from rlhf_pipeline.core.protocols import Progress, WorkLedger, ignore_progress
+from rlhf_pipeline.core.records import (
+    DimensionComparison,
+    DimensionHead,
+    Evaluation,
+    EvaluationSamples,
+    JudgedSample,
+    content_hash,
+)
+from rlhf_pipeline.generate.completions.base import CompletionRequest
+from rlhf_pipeline.generate.completions.local import LocalBackend
+from rlhf_pipeline.generate.completions.results import complete_requests
+from rlhf_pipeline.generate.policy.causal_lm import Policy
+from rlhf_pipeline.improve.evaluation.divergence import kl_per_token
+from rlhf_pipeline.improve.evaluation.diversity import distinct_share
+from rlhf_pipeline.improve.evaluation.length_control import length_controlled_win_rate
+from rlhf_pipeline.improve.evaluation.prompt_set import prompts_hash
+from rlhf_pipeline.improve.evaluation.win_rate import (
+    compare_by_category,
+    compare_by_dimension,
+    compare_checkable_answers,
+    grade_answers,
+    score_wins,
+    win_rate,
+)
+from rlhf_pipeline.learn.calibration.base import Calibrator
+from rlhf_pipeline.learn.reward_model.base import RewardModel
+
+MIN_PROMPTS_OF_CATEGORY = 10
+ASSET = "evaluation"  # asset name of the completions in the ledger
+
+
+class EvaluationParams(Parameters):
+    """Parameters of the comparison of two policies."""
+
+    temperature: float = Field(
+        0.8, description="Sampling temperature of both policies; 0 is greedy", ge=0, le=5
+    )
+    top_p: float = Field(1.0, description="Nucleus mass of both policies", gt=0, le=1)
+    max_new_tokens: int = Field(48, description="Maximum tokens per completion", ge=1, le=8192)
+    samples_per_prompt: int = Field(
+        1, description="Completions per prompt and policy, averaged within the prompt", ge=1, le=64
+    )
+    min_prompts: int = Field(
+        30,
+        description="Minimum number of prompts; with fewer, the intervals are too wide",
+        ge=2,
+    )
+    seed: int = Field(
+        0, description="Seed of the samples (the same for both policies) and of the bootstrap", ge=0
+    )
+    n_resamples: int = Field(
+        2000, description="Bootstrap resamples of the prompts", ge=100, le=100_000
+    )
+
+
+@dataclass(frozen=True)
+class JudgedPolicy:
+    """A policy and the label of its version."""
+
+    policy: Policy
+    label: str
+
+
+@dataclass(frozen=True)
+class CompletionJudge:
+    """The reward model that compares completions, its label, a calibrator for P(preferred), and its
+    heads of the rubric's dimensions as measured on held-out votes; unmeasured ones do not judge.
+    """
+
+    reward_model: RewardModel
+    label: str
+    calibrator: Calibrator | None = None
+    heads: tuple[DimensionHead, ...] = ()
+
+
+def evaluate(
+    candidate: JudgedPolicy,
+    champion: JudgedPolicy,
+    prompts: pd.DataFrame,
+    judge: CompletionJudge,
+    params: EvaluationParams,
+    *,
+    ledger: WorkLedger,
+    labelled_by: CompletionJudge | None = None,
+    progress: Progress = ignore_progress,
+) -> tuple[Evaluation, pd.DataFrame]:
+    """Evaluate the candidate against the champion on `prompts` (PROMPTS). Also returns the judged
+    completions, one row per prompt and sample.
+
+    Both policies sample with the same seeds, so equal policies have a win rate of exactly 0.5. Each
+    completion is an item of `ledger` under the label of its policy, so existing completions are
+    reused. Rewards are in logits of the reward model, lengths
+    in characters, KL in nats per token. With a calibrator, `expected_win_rate` is the expected
+    share of people who prefer the candidate. `labelled_by` labelled the candidate's retraining set;
+    its win rate is reported beside that of `judge`. The row order of `prompts` is irrelevant.
+
+    Raises NotEnoughData below min_prompts, CompletionError if a policy fails on a prompt or writes
+    only empty texts, InvalidScores for rewards that are not finite.
+    """
+    asked = _sample_prompts(prompts, params)
+    texts = [
+        _complete(
+            LocalBackend(one.policy, one.label),
+            asked,
+            params,
+            ledger,
+            (f"{role} completes", progress),
+        )
+        for role, one in (("candidate", candidate), ("champion", champion))
+    ]
+    for one, written in zip((candidate, champion), texts, strict=True):
+        _refuse_empty_texts(one.label, written)
+    samples = asked.assign(completion_candidate=texts[0], completion_champion=texts[1])
+    samples, member_wins = _judge_samples(samples, judge.reward_model, judge.calibrator, progress)
+    samples["kl"] = kl_per_token(
+        candidate.policy, champion.policy, samples["prompt"].tolist(), texts[0]
+    )
+    evaluation = _summarise(samples, member_wins, params, prompts_hash(prompts))
+    evaluation["by_dimension"] = _judge_dimensions(samples, judge, params, progress)
+    if labelled_by is not None:
+        relabelled = _judge_samples(samples, labelled_by.reward_model, None, progress)
+        evaluation["win_rate_by_labels"] = win_rate(
+            *relabelled, seed=params.seed, n_resamples=params.n_resamples
+        )
+    labels = {
+        "candidate": candidate.label,
+        "champion": champion.label,
+        "reward_model": judge.label,
+    }
+    return Evaluation(**labels, **evaluation), samples
+
+
+def keep_samples(evaluation: Evaluation, samples: pd.DataFrame) -> EvaluationSamples:
+    """The judged completions that `evaluate` returns, as a record."""
+    kept = samples[list(JudgedSample.model_fields)].astype(object)
+    rows = kept.where(kept.notna(), None).to_dict("records")
+    return EvaluationSamples(
+        evaluation=evaluation, rows=tuple(JudgedSample.model_validate(row) for row in rows)
+    )
+
+
+def _sample_prompts(prompts: pd.DataFrame, params: EvaluationParams) -> pd.DataFrame:
+    """One row per prompt and sample with its seed, by prompt_id."""
+    checked = check_frame(prompts, PROMPTS).drop_duplicates("prompt_id").sort_values("prompt_id")
+    if len(checked) < params.min_prompts:
+        raise NotEnoughData(
+            f"{len(checked)} prompts to evaluate on; at least {params.min_prompts} are needed. "
+            "Add prompts to the evaluation set, or lower min_prompts."
+        )
+    kept = checked[["prompt_id", "text", "category", "reference"]].rename(
+        columns={"text": "prompt"}
+    )
+    repeated = kept.loc[kept.index.repeat(params.samples_per_prompt)].reset_index(drop=True)
+    repeated["sample_index"] = repeated.groupby("prompt_id").cumcount()
+    keys = zip(repeated["prompt_id"], repeated["sample_index"], strict=True)
+    return repeated.assign(
+        seed=[int(content_hash("evaluation", params.seed, *key)[:12], 16) for key in keys]
+    )
+
+
+def _complete(
+    backend: LocalBackend,
+    asked: pd.DataFrame,
+    params: EvaluationParams,
+    ledger: WorkLedger,
+    report: tuple[str, Progress],
+) -> list[str]:
+    note, progress = report
+    requests = [
+        CompletionRequest(
+            prompt_id=row.prompt_id,
+            prompt=row.prompt,
+            temperature=params.temperature,
+            top_p=params.top_p,
+            sample_index=row.sample_index,
+            seed=row.seed,
+            max_tokens=params.max_new_tokens,
+        )
+        for row in asked.itertuples()
+    ]
+    made = complete_requests(
+        backend, requests, ledger=ledger, asset=ASSET, progress=progress, note=note
+    )
+    # An empty completion is judged as such; a failed one must not be judged as if it were empty.
+    for settled, result in made:
+        if result.error is not None and settled.kind != "empty":
+            raise CompletionError(
+                f"{backend.model_version} could not complete prompt "
+                f"{asked['prompt_id'][settled.item_no]}: {settled.error}"
+            )
+    return [result.text or "" for _, result in made]
+
+
+def _refuse_empty_texts(label: str, texts: Sequence[str]) -> None:
+    if not any(text.strip() for text in texts):
+        raise CompletionError(
+            f"Policy {label} wrote nothing for all {len(texts)} prompts: there is nothing to "
+            "judge. Its training collapsed, or its chat template and end token do not fit its "
+            "weights. Train another candidate with a lower learning rate."
+        )
+
+
+def _judge_samples(
+    samples: pd.DataFrame,
+    reward_model: RewardModel,
+    calibrator: Calibrator | None,
+    progress: Progress,
+) -> tuple[pd.DataFrame, Floats]:
+    """`samples` with scores and correctness of both completions, the winner, and the calibrated
+    probability that the candidate wins; and the wins by each member of the reward model, (M, n).
+    """
+    texts = [*samples["completion_candidate"], *samples["completion_champion"]]
+    of_members = reward_model.member_scores([*samples["prompt"]] * 2, texts, progress=progress)
+    candidate, champion = np.split(_require_finite(of_members.mean(axis=0)), 2)
+    member_wins = score_wins(*np.split(of_members, 2, axis=1))
+    p = (
+        np.full(len(samples), np.nan)
+        if calibrator is None
+        else np.asarray(calibrator.transform(candidate - champion), dtype=np.float64)
+    )
+    judged = samples.assign(
+        score_candidate=candidate,
+        score_champion=champion,
+        win=score_wins(candidate, champion),
+        p_win=p,
+        right_candidate=grade_answers(samples["reference"], samples["completion_candidate"]),
+        right_champion=grade_answers(samples["reference"], samples["completion_champion"]),
+    )
+    return judged, member_wins
+
+
+def _judge_dimensions(
+    samples: pd.DataFrame, judge: CompletionJudge, params: EvaluationParams, progress: Progress
+) -> tuple[DimensionComparison, ...]:
+    if not judge.heads:
+        return ()
+    texts = [*samples["completion_candidate"], *samples["completion_champion"]]
+    scores = judge.reward_model.dimension_scores([*samples["prompt"]] * 2, texts, progress=progress)
+    return compare_by_dimension(
+        samples, judge.heads, scores, seed=params.seed, n_resamples=params.n_resamples
+    )
+
+
+def _require_finite(scores: Floats) -> Floats:
+    bad = np.flatnonzero(~np.isfinite(scores))
+    if len(bad):
+        raise InvalidScores(
+            f"The reward model gave {len(bad)} of {len(scores)} completions a score that is not "
+            f"finite, first in row {bad[0]}. Fit it again."
+        )
+    return scores
+
+
+def _summarise(
+    samples: pd.DataFrame, member_wins: Floats, params: EvaluationParams, hash_of_prompts: str
+) -> dict[str, Any]:
+    drawn = {"seed": params.seed, "n_resamples": params.n_resamples}
+    right = compare_checkable_answers(samples, **drawn)
+    return {
+        "n_prompts": int(samples["prompt_id"].nunique()),
+        "prompts_hash": hash_of_prompts,
+        "win_rate": win_rate(samples, member_wins, **drawn),
+        "expected_win_rate": None
+        if samples["p_win"].isna().all()
+        else mean_over_prompts(samples, "p_win", **drawn),
+        "mean_reward_candidate": mean_over_prompts(samples, "score_candidate", **drawn),
+        "mean_reward_champion": mean_over_prompts(samples, "score_champion", **drawn),
+        "kl": mean_over_prompts(samples, "kl", **drawn),
+        "checkable_candidate": right.candidate if right else None,
+        "checkable_champion": right.champion if right else None,
+        "checkable_difference": right.difference if right else None,
+        **{
+            f"length_{side}": mean_over_prompts(
+                samples.assign(length=samples[f"completion_{side}"].str.len()), "length", **drawn
+            )
+            for side in ("candidate", "champion")
+        },
+        "length_controlled_win_rate": length_controlled_win_rate(samples, member_wins, **drawn),
+        "diversity_candidate": distinct_share(samples["completion_candidate"].tolist()),
+        "diversity_champion": distinct_share(samples["completion_champion"].tolist()),
+        "by_category": compare_by_category(samples, min_prompts=MIN_PROMPTS_OF_CATEGORY, **drawn),
+        "samples_hash": content_hash(
+            samples["completion_candidate"].tolist(), samples["completion_champion"].tolist()
+        ),
+    }

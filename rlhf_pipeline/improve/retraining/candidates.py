@@ -1,0 +1,258 @@
+"""Trains and reports one candidate, with the steps that all strategies share around their
+trainer.
+"""
+
+import json
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar, Protocol
+
+import pandas as pd
+from pydantic import Field
+
+from rlhf_pipeline.core.config import silence_telemetry
+from rlhf_pipeline.core.errors import NotEnoughVotes
+from rlhf_pipeline.core.files import write_atomically
+from rlhf_pipeline.core.frames import frame_hash
+from rlhf_pipeline.core.protocols import Progress
+from rlhf_pipeline.core.records import Record, content_hash, folder_hash
+from rlhf_pipeline.generate.policy.causal_lm import Policy, load_policy
+from rlhf_pipeline.improve.retraining.checkpoints import open_checkpoints
+from rlhf_pipeline.improve.retraining.curriculum import order_easy_to_hard
+from rlhf_pipeline.improve.retraining.preparation import (
+    complete_params,
+    count_parameters,
+    open_policy,
+    place_training,
+)
+from rlhf_pipeline.improve.retraining.rewards import RewardFunction
+from rlhf_pipeline.improve.retraining.sentinels import SentinelStop, SentinelWatch, choose_rows
+from rlhf_pipeline.improve.retraining.training import (
+    FinishedTraining,
+    TrainingParams,
+    limit_cpu_threads,
+    run_to_end,
+)
+from rlhf_pipeline.learn.reward_model.network import silence_trl
+
+LINEAGE = "candidate.json"  # beside the weights: strategy, parameters, hashes of parent and data
+# Parameters that do not affect the weights.
+UNHASHED_PARAMS = ("checkpoint_every", "keep_checkpoints")
+
+
+class TrainingReport(Record):
+    """A candidate's inputs, its training and the cost."""
+
+    strategy: str
+    params: dict[str, Any]
+    parent_hash: str = Field(description="content hash of the policy it was trained from")
+    data_hash: str = Field(description="hash of the retraining set")
+    fingerprint: str = Field(
+        description="hash of strategy, parameters, parent and data: equal inputs, equal fingerprint"
+    )
+    content_hash: str = Field(description="content hash of the candidate's folder")
+    n_pairs: int = Field(description="rows of the retraining set")
+    n_examples: int = Field(
+        description="rows trained on, after weighting and after dropping what is too long"
+    )
+    n_too_long: int = Field(description="rows dropped because the prompt alone fills max_length")
+    n_steps: int
+    loss_curve: tuple[tuple[int, float], ...] = Field(description="(optimiser step, loss)")
+    curves: dict[str, tuple[tuple[int, float], ...]] = Field(
+        default={}, description="other numbers by step"
+    )
+    metrics: dict[str, float] = Field(description="mean over the last quarter of the steps")
+    warnings: tuple[str, ...] = ()
+    stop: SentinelStop | None = Field(
+        default=None, description="the sentinel that stopped the training before its last step"
+    )
+    notices: tuple[str, ...] = Field(
+        default=(), description="the number format, where it is not the one that was asked for"
+    )
+    seconds: float = Field(description="wall time of training, over all attempts")
+    resumed_from: int | None = Field(
+        default=None, description="step of the checkpoint the last attempt began at"
+    )
+
+
+class Trained(Protocol):
+    """What a strategy tells of itself: see `strategies.base.TrainedStrategy`."""
+
+    name: ClassVar[str]
+    curves: ClassVar[Mapping[str, str]]
+    imitates: ClassVar[bool]
+    needs_reward: ClassVar[bool]
+
+    def count_updates(self, params: TrainingParams) -> int: ...
+
+    def build_trainer(
+        self, policy: Policy, rows: pd.DataFrame, params: TrainingParams, checkpoints: Path
+    ) -> Any: ...
+
+    def check_health(
+        self, done: FinishedTraining, params: TrainingParams
+    ) -> tuple[dict[str, float], tuple[str, ...]]: ...
+
+
+def train_and_report(
+    strategy: Trained,
+    policy_folder: Path,
+    *,
+    pairs: pd.DataFrame,
+    rows: pd.DataFrame,
+    out: Path,
+    params: TrainingParams,
+    reward: RewardFunction | None,
+    progress: Progress,
+) -> TrainingReport:
+    """Return a training already done, or resume or run it; write model and report to `out`.
+
+    `rows` are the examples drawn from the checked `pairs`. Raises NotEnoughVotes without any, and
+    if none fits max_length.
+    """
+    if rows.empty:
+        raise NotEnoughVotes(
+            f"None of {len(pairs)} rows of the retraining set gives a training example: their "
+            "weights sum up to less than 1, or their completions are chosen as often as rejected. "
+            "Weigh more rows above 0, or collect more votes."
+        )
+    silence_telemetry()
+    place = place_training(params)
+    params = complete_params(
+        params,
+        count_parameters(policy_folder),
+        place,
+        imitates=strategy.imitates,
+        updates_per_step=strategy.count_updates(params),
+    )
+    lineage = build_lineage(strategy.name, params, folder_hash(policy_folder), frame_hash(pairs))
+    if strategy.needs_reward and reward is not None:
+        lineage["reward_hash"] = reward.weights_hash
+    fingerprint = content_hash(lineage)
+    known = _load_finished_report(out, fingerprint, params)
+    if known is not None:
+        return known
+    checkpoints = open_checkpoints(out / "checkpoints", fingerprint)
+    with silence_trl(), limit_cpu_threads(params.cpu_threads):
+        policy = open_policy(policy_folder, params)
+        check_tokenizer(policy)
+        room = params.max_new_tokens if strategy.needs_reward else 1
+        fitting = _select_fitting_rows(policy, rows, params, room)
+        watch = _open_watch(policy, pairs, params, checkpoints, reward)
+        done = run_to_end(
+            lambda: strategy.build_trainer(policy, fitting, params, checkpoints),
+            checkpoints,
+            out / "model",
+            {LINEAGE: json.dumps(lineage, indent=1, sort_keys=True)},
+            watch=watch,
+            progress=progress,
+        )
+    metrics, warnings = strategy.check_health(done, params)
+    if done.stop is not None:
+        warnings = (done.stop.diagnosis, *warnings)
+    sentinel_curves = {} if watch is None else watch.curves()
+    report = TrainingReport(
+        strategy=strategy.name,
+        params=params.model_dump(),
+        parent_hash=lineage["parent_hash"],
+        data_hash=lineage["data_hash"],
+        fingerprint=fingerprint,
+        content_hash=done.content_hash,
+        n_pairs=len(pairs),
+        n_examples=len(fitting),
+        n_too_long=len(rows) - len(fitting),
+        n_steps=done.n_steps,
+        loss_curve=done.curve("loss"),
+        curves={label: done.curve(logged) for label, logged in strategy.curves.items()}
+        | sentinel_curves,
+        metrics=metrics,
+        warnings=warnings,
+        stop=done.stop,
+        notices=(place.notice,) if place.notice else (),
+        seconds=done.seconds,
+        resumed_from=done.resumed_from,
+    )
+    write_atomically(out / "report.json", report.model_dump_json(indent=1).encode())
+    if not params.keep_checkpoints:
+        shutil.rmtree(checkpoints)
+    return report
+
+
+def build_lineage(
+    strategy: str, params: TrainingParams, parent_hash: str, data_hash: str
+) -> dict[str, Any]:
+    """The inputs of a candidate, as stored beside its weights: equal lineages have equal
+    fingerprints.
+
+    Of a GPU its number is left out.
+    """
+    values = params.model_dump(mode="json", exclude=set(UNHASHED_PARAMS))
+    values["device"] = params.device.partition(":")[0]
+    return {
+        "strategy": strategy,
+        "params": values,
+        "parent_hash": parent_hash,
+        "data_hash": data_hash,
+    }
+
+
+def _open_watch(
+    policy: Policy,
+    pairs: pd.DataFrame,
+    params: TrainingParams,
+    checkpoints: Path,
+    reward: RewardFunction | None,
+) -> SentinelWatch | None:
+    """The sentinels of this training; None if they are off, or no prompt leaves room."""
+    if not params.sentinels.every:
+        return None
+    rows = choose_rows(pairs, policy, params.sentinels.n_prompts, params.max_new_tokens)
+    if rows.empty:
+        return None
+    parent = load_policy(Path(policy.name), device=params.device, dtype=params.dtype)
+    log = checkpoints / "sentinels.json"
+    return SentinelWatch(params.sentinels, parent, rows, log, params.max_new_tokens, reward)
+
+
+def check_tokenizer(policy: Policy) -> None:
+    """Raise as `Policy.check_tokenizer`; without a pad token, padding is the end token."""
+    policy.check_tokenizer(policy.name)
+    if policy.tokenizer.pad_token_id is None:
+        policy.tokenizer.pad_token = policy.tokenizer.eos_token
+
+
+def _select_fitting_rows(
+    policy: Policy, rows: pd.DataFrame, params: TrainingParams, room: int
+) -> pd.DataFrame:
+    """Rows whose prompt leaves `room` tokens for a completion: TRL drops the others silently."""
+    limit = min(params.max_length, policy.context_length)
+    fits = [policy.count_prompt_tokens(text) + room <= limit for text in rows["prompt"]]
+    fitting = rows[fits].reset_index(drop=True)
+    if params.curriculum:
+        fitting = order_easy_to_hard(fitting)
+    if fitting.empty:
+        raise NotEnoughVotes(
+            f"None of {len(rows)} training examples is left: no prompt leaves {room} of "
+            f"the {limit} tokens of max_length or of the policy's context. Raise max_length, or "
+            "shorten the prompts."
+        )
+    return fitting
+
+
+def _load_finished_report(
+    out: Path, fingerprint: str, params: TrainingParams
+) -> TrainingReport | None:
+    """The stored report of a training with the same inputs, if its model is still complete; a kill
+    may have truncated either. A training that a sentinel stopped has the weights of its last
+    checkpoint, so it also needs the same `checkpoint_every`.
+    """
+    try:
+        report = TrainingReport.from_json((out / "report.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    is_other = report.params.get("checkpoint_every") != params.checkpoint_every
+    if report.stop is not None and is_other:
+        return None
+    whole = (out / "model").is_dir() and folder_hash(out / "model") == report.content_hash
+    return report if whole and report.fingerprint == fingerprint else None

@@ -1,0 +1,94 @@
+"""Trains a policy with Kahneman-Tversky Optimization (KTO), by TRL."""
+
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pandas as pd
+from pydantic import BaseModel
+
+from rlhf_pipeline.core.plugins import select_params
+from rlhf_pipeline.generate.policy.causal_lm import Policy
+from rlhf_pipeline.improve.retraining.adapters import load_reference
+from rlhf_pipeline.improve.retraining.strategies.base import (
+    PullParams,
+    TrainedStrategy,
+    sample_by_weight,
+)
+from rlhf_pipeline.improve.retraining.training import (
+    FinishedTraining,
+    TrainingParams,
+    build_trl_arguments,
+    format_example,
+)
+
+
+class KTOParams(PullParams):
+    """Parameters of KTO."""
+
+
+class KTO(TrainedStrategy):
+    """Raises the likelihood of each chosen completion and lowers that of each rejected one,
+    independently of the other (Ethayarajh et al. 2024): a single doubtful pair weighs less than in
+    DPO.
+    """
+
+    name: ClassVar[str] = "kto"
+    Params: ClassVar[type[BaseModel]] = KTOParams
+    curves = {
+        "reward of chosen": "rewards/chosen",
+        "reward of rejected": "rewards/rejected",
+        "KL to the parent": "kl",
+    }
+    min_rows_per_pass: ClassVar[int] = 2  # the divergence is estimated from the others of a pass
+
+    def draw_rows(self, pairs: pd.DataFrame, params: TrainingParams) -> pd.DataFrame:
+        return split_pairs(sample_by_weight(pairs, seed=params.seed), params.seed)
+
+    def build_trainer(
+        self, policy: Policy, rows: pd.DataFrame, params: TrainingParams, checkpoints: Path
+    ) -> Any:
+        from datasets import Dataset
+        from trl import KTOConfig, KTOTrainer
+
+        examples = zip(rows["prompt"], rows["chosen"], rows["label"], strict=True)
+        return KTOTrainer(
+            model=policy.model,
+            ref_model=load_reference(policy, params.dtype),
+            args=KTOConfig(
+                beta=select_params(KTOParams, params).beta,
+                disable_dropout=False,  # that of the policy is off; adapters keep theirs
+                **build_trl_arguments(policy, len(rows), params, checkpoints)
+                # the divergence is estimated from neighbours in a batch, so their order is `rows`'
+                | {"train_sampling_strategy": "sequential"},
+            ),
+            train_dataset=Dataset.from_list(
+                [
+                    format_example(policy, prompt, completion=text) | {"label": bool(label)}
+                    for prompt, text, label in examples
+                ]
+            ),
+            processing_class=policy.tokenizer,
+        )
+
+    def check_health(
+        self, done: FinishedTraining, params: TrainingParams
+    ) -> tuple[dict[str, float], tuple[str, ...]]:
+        chosen, rejected = (done.mean_at_end(f"rewards/{side}") for side in ("chosen", "rejected"))
+        metrics = {"loss": done.mean_at_end("loss"), "reward_margin": chosen - rejected}
+        if metrics["reward_margin"] > 0:
+            return metrics, ()
+        return metrics, (
+            f"The reward margin is {metrics['reward_margin']:.3f} at the end: the policy did "
+            "not learn the preferences.",
+        )
+
+
+def split_pairs(rows: pd.DataFrame, seed: int) -> pd.DataFrame:
+    """Two rows per pair (prompt, chosen, difficulty, label), in an order drawn from `seed`.
+
+    TRL reads the rows in their order, since it estimates the divergence from neighbours in a batch.
+    """
+    kept = rows[["prompt", "chosen", "difficulty"]]
+    good, bad = kept.assign(label=True), kept.assign(chosen=rows["rejected"], label=False)
+    both = pd.concat([good, bad], ignore_index=True)
+    return both.sample(frac=1.0, random_state=seed).reset_index(drop=True)

@@ -1,0 +1,391 @@
+"""Runs one TRL trainer to its end, through kills and restarts; the strategy builds the trainer."""
+
+import math
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, model_validator
+
+from rlhf_pipeline.core.errors import OutOfMemory, PipelineError, TrainingFailed
+from rlhf_pipeline.core.files import WRITE_REFUSALS, find_refusal
+from rlhf_pipeline.core.parameters import Device, Dtype
+from rlhf_pipeline.core.protocols import Progress, ignore_progress
+from rlhf_pipeline.core.records import folder_hash
+from rlhf_pipeline.generate.policy.causal_lm import Policy
+from rlhf_pipeline.improve.retraining.adapters import AdapterParams, save_model
+from rlhf_pipeline.improve.retraining.checkpoints import (
+    find_last_complete,
+    mark_complete,
+    replace_folder,
+)
+from rlhf_pipeline.improve.retraining.figures import format_figures
+from rlhf_pipeline.improve.retraining.sentinels import (
+    SentinelParams,
+    SentinelStop,
+    SentinelWatch,
+    make_sentinel_callback,
+)
+
+# (parameters up to, learning rate): 2e-4 was measured on the embedded policy (1.2 M), 5e-7 is that
+# of Zephyr 7B (Tunstall et al. 2023); the others lie between.
+LEARNING_RATES = ((2e7, 2e-4), (2e8, 1e-5), (2e9, 2e-6), (math.inf, 5e-7))
+TOKEN_COUNTER = "_total_train_tokens"  # of TRL's trainers; the public API has no name for it
+MAX_LOGGED_STEPS = 400  # points of a loss curve: enough for a plot, few enough for a record
+
+
+class TrainingParams(AdapterParams):
+    """Parameters shared by every strategy, so two runs can differ in the strategy alone."""
+
+    learning_rate: float | None = Field(
+        None,
+        description="Peak learning rate of AdamW, linear decay; null = by the size of the policy",
+        gt=0,
+        le=1,
+    )
+    warmup_share: float = Field(
+        0.1,
+        description="Share of the steps in which the learning rate rises to its peak",
+        ge=0,
+        lt=1,
+    )
+    epochs: int = Field(2, description="Passes over the rows", ge=1, le=100)
+    min_steps: int = Field(
+        60,
+        description="Fewest optimiser steps: a small set is passed over more often than `epochs`",
+        ge=0,
+        le=100_000,
+    )
+    curriculum: bool = Field(
+        False, description="Rows from easy to hard in every pass; false = shuffled"
+    )
+    batch_size: int = Field(16, description="Rows per optimiser step", ge=1, le=4096)
+    gradient_accumulation: int = Field(
+        1,
+        description="Parts of a batch, computed one after the other: the same step in less memory; "
+        "divides batch_size",
+        ge=1,
+        le=4096,
+    )
+    gradient_checkpointing: bool = Field(
+        False,
+        description="Compute activations again instead of keeping them: less memory, a third more "
+        "work",
+    )
+    max_length: int = Field(
+        512, description="Tokens of prompt and completion together; what is beyond is cut off", ge=8
+    )
+    max_new_tokens: int = Field(
+        48,
+        description="Tokens per completion that is sampled while training, by online strategies "
+        "and sentinels",
+        ge=1,
+        le=8192,
+    )
+    seed: int = Field(0, description="Of row order and initialisation", ge=0, lt=2**31)
+    checkpoint_every: int = Field(
+        20, description="Optimiser steps between two checkpoints: what a kill can cost", ge=1
+    )
+    keep_checkpoints: bool = Field(
+        False, description="Keep the checkpoints after the training is done"
+    )
+    cpu_threads: int = Field(
+        1,
+        description="CPU threads; equal numbers give equal weights. Raise it for large policies",
+        ge=1,
+        le=256,
+    )
+    device: Device = Field(
+        "auto",
+        description="Where it trains: cpu, cuda; auto = the GPU where there is one; equal hashes "
+        "are promised on the CPU alone",
+    )
+    dtype: Dtype = Field(
+        "auto",
+        description="Number format of matrix products and frozen weights: float32 or bfloat16; "
+        "auto = bfloat16 on a GPU that has it",
+    )
+    min_pairs: int = Field(50, description="Fewer preference pairs than this are refused", ge=1)
+    sentinels: SentinelParams = Field(
+        default_factory=SentinelParams,
+        description="What is measured while training, and the limits that stop it",
+    )
+
+    @model_validator(mode="after")
+    def _check_accumulation(self) -> Self:
+        if self.batch_size % self.gradient_accumulation:
+            raise ValueError(
+                f"gradient_accumulation {self.gradient_accumulation} does not divide batch_size "
+                f"{self.batch_size}"
+            )
+        return self
+
+    @property
+    def rows_per_pass(self) -> int:
+        return self.batch_size // self.gradient_accumulation
+
+
+def choose_learning_rate(
+    n_parameters: int, *, imitates: bool = False, has_adapters: bool = False
+) -> float:
+    """The default learning rate of a policy of that size, for preferences.
+
+    Imitation of texts takes ten times as much, and so do adapters (Schulman et al. 2025).
+    """
+    rate = next(rate for size, rate in LEARNING_RATES if n_parameters <= size)
+    if imitates:
+        rate = min(10 * rate, LEARNING_RATES[0][1])
+    return round(10 * rate if has_adapters else rate, 12)
+
+
+@dataclass(frozen=True)
+class FinishedTraining:
+    """Result of a trainer's run: `log` has one mapping of numbers per logged step, over all
+    attempts.
+    """
+
+    content_hash: str
+    n_steps: int
+    log: tuple[dict[str, float], ...]
+    seconds: float
+    resumed_from: int | None
+    stop: SentinelStop | None = None
+
+    def curve(self, name: str) -> tuple[tuple[int, float], ...]:
+        """(step, value) pairs of one logged number, e.g. `loss`."""
+        return tuple((int(row["step"]), row[name]) for row in self.log if name in row)
+
+    def mean_at_end(self, name: str, share: float = 0.25) -> float:
+        """Mean of a logged number over the last `share` of the steps: a single batch is too noisy
+        to report.
+        """
+        values = [value for _, value in self.curve(name)]
+        last = values[-max(1, math.ceil(len(values) * share)) :]
+        return float(sum(last) / len(last)) if last else math.nan
+
+
+def build_trl_arguments(
+    policy: Policy, n_rows: int, params: TrainingParams, checkpoints: Path
+) -> dict[str, Any]:
+    """Keyword arguments common to TRL's configs. TRL's own defaults checkpoint gradients and use
+    bf16 even on a CPU. `params` are complete: see `complete_params`.
+    """
+    steps_per_epoch = math.ceil(n_rows / params.batch_size)
+    epochs = max(params.epochs, math.ceil(params.min_steps / steps_per_epoch))
+    n_steps = steps_per_epoch * epochs
+    return {
+        "output_dir": str(checkpoints),
+        "learning_rate": params.learning_rate,
+        "warmup_steps": params.warmup_share,
+        "num_train_epochs": epochs,
+        "per_device_train_batch_size": params.rows_per_pass,
+        "gradient_accumulation_steps": params.gradient_accumulation,
+        "max_length": min(params.max_length, policy.context_length),
+        "seed": params.seed,
+        "train_sampling_strategy": "sequential" if params.curriculum else "random",
+        "data_seed": params.seed,
+        "use_cpu": params.device == "cpu",
+        "bf16": params.dtype == "bfloat16",
+        "gradient_checkpointing": params.gradient_checkpointing,
+        "dataloader_pin_memory": False,
+        "save_strategy": "steps",
+        "save_steps": params.checkpoint_every,
+        # rotation deletes before the new checkpoint is marked complete, so an older one must remain
+        "save_total_limit": 2,
+        "logging_steps": max(1, n_steps // MAX_LOGGED_STEPS),
+        "logging_nan_inf_filter": False,  # the default replaces a NaN loss by the last finite one
+        "report_to": "none",
+        "disable_tqdm": True,
+    }
+
+
+def format_example(policy: Policy, prompt: str, **completions: str) -> dict[str, Any]:
+    """A row as TRL reads it: messages if the tokenizer has a chat template, as `Policy` reads
+    prompts, otherwise plain text.
+    """
+    if policy.tokenizer.chat_template is None:
+        spaced = {name: policy.space_completion(prompt, text) for name, text in completions.items()}
+        return {"prompt": prompt, **spaced}
+    said = {name: [{"role": "assistant", "content": text}] for name, text in completions.items()}
+    return {"prompt": [{"role": "user", "content": prompt}], **said}
+
+
+@contextmanager
+def limit_cpu_threads(n: int) -> Iterator[None]:
+    """Limit torch to `n` CPU threads: another number changes the order of sums and thus the
+    weights.
+    """
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(n)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def run_to_end(
+    build_trainer: Callable[[], Any],
+    checkpoints: Path,
+    model_folder: Path,
+    texts: Mapping[str, str],
+    *,
+    watch: SentinelWatch | None = None,
+    progress: Progress = ignore_progress,
+) -> FinishedTraining:
+    """Train from the last complete checkpoint in `checkpoints`, or from the start; write the policy
+    to `model_folder`.
+
+    A checkpoint restores the optimiser, the schedule, the random state and the place in the data,
+    so on one kind of machine an interrupted training ends with the same weights as an uninterrupted
+    one. `texts` are small files (name -> content) stored beside the weights. If a sentinel of
+    `watch` stops the training, the policy gets the weights of the last checkpoint, which is from
+    before the harm.
+
+    Raises TrainingFailed at the first loss, weight or logit that is NaN or infinite, if the disk
+    refuses, and if a sentinel stops before the first checkpoint, OutOfMemory if the GPU is full;
+    `model_folder` then keeps its previous content.
+    """
+    from transformers import PrinterCallback
+
+    started = time.monotonic()
+    resume = find_last_complete(checkpoints)
+    trainer = build_trainer()
+    trainer.remove_callback(PrinterCallback)
+    trainer.add_callback(
+        _make_callback(trainer, checkpoints, started, resume.seconds if resume else 0.0, progress)
+    )
+    if watch is not None:
+        trainer.add_callback(make_sentinel_callback(watch, trainer.processing_class))
+    try:
+        trainer.train(resume_from_checkpoint=str(resume.folder) if resume else None)
+        stop = None if watch is None else _undo_harm(trainer, checkpoints, watch)
+        _refuse_broken_weights(trainer.model)
+        content_hash = _save_model(trainer, checkpoints / "model.tmp", model_folder, texts)
+    except Exception as cause:
+        fault = _find_fault(cause, trainer, checkpoints.parent)
+        if fault is None:
+            raise
+        raise fault from cause
+    spent = time.monotonic() - started + (resume.seconds if resume else 0.0)
+    log = tuple(_to_floats(row) for row in trainer.state.log_history if "loss" in row)
+    return FinishedTraining(
+        content_hash,
+        int(trainer.state.global_step),
+        log,
+        spent,
+        resume.step if resume else None,
+        stop,
+    )
+
+
+def _find_fault(cause: Exception, trainer: Any, folder: Path) -> PipelineError | None:
+    """What an error of torch or of the disk means for the training; None for any other."""
+    import torch
+
+    if isinstance(cause, torch.OutOfMemoryError):
+        return OutOfMemory(
+            f"The training needs more memory than the GPU has ({str(cause).partition('. ')[0]}). "
+            "Raise gradient_accumulation, set gradient_checkpointing, lower batch_size or "
+            "max_length, or train adapters alone (lora_rank: 16)."
+        )
+    if "probability tensor contains" in str(cause):  # torch.multinomial, on the CPU
+        state = trainer.state
+        return TrainingFailed(
+            f"Training broke at step {state.global_step} of {state.max_steps}: the policy's logits "
+            "are not finite. Lower the learning rate; at step 0, restore the parent policy."
+        )
+    refusal = find_refusal(cause)
+    if refusal is None or refusal.errno not in WRITE_REFUSALS:  # as of a file that it reads
+        return None
+    return TrainingFailed(
+        f"Training could not write below {folder}: {refusal.strerror}. Free some space, or make "
+        "the folder writable, and run again: it continues from the last complete checkpoint."
+    )
+
+
+def _undo_harm(trainer: Any, checkpoints: Path, watch: SentinelWatch) -> SentinelStop | None:
+    """After a stop, give the policy the weights of the last checkpoint."""
+    if watch.violation is None:
+        return None
+    last = find_last_complete(checkpoints)
+    stop = watch.describe_stop(None if last is None else last.step)
+    if last is not None:
+        trainer._load_from_checkpoint(str(last.folder))
+    return stop
+
+
+def _make_callback(
+    trainer: Any, checkpoints: Path, started: float, spent_before: float, progress: Progress
+) -> Any:
+    from transformers import TrainerCallback
+
+    class CheckpointCallback(TrainerCallback):  # type: ignore[misc]
+        """Reports progress, stops at NaN, and marks every complete checkpoint."""
+
+        def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            # TRL counts the tokens of some strategies anew after a kill
+            if hasattr(trainer, TOKEN_COUNTER):
+                before = [row["num_tokens"] for row in state.log_history if "num_tokens" in row]
+                setattr(trainer, TOKEN_COUNTER, int(before[-1]) if before else 0)
+
+        def on_log(
+            self,
+            args: Any,
+            state: Any,
+            control: Any,
+            logs: dict[str, Any] | None = None,
+            **more: Any,
+        ) -> None:
+            numbers = _to_floats(logs or {})
+            broken = [
+                name
+                for name in ("loss", "grad_norm")
+                if name in numbers and not math.isfinite(numbers[name])
+            ]
+            if broken:
+                raise TrainingFailed(
+                    f"Training broke at step {state.global_step} of {state.max_steps}: {broken[0]} "
+                    f"is {numbers[broken[0]]}. The learning rate was {args.learning_rate:g}; lower "
+                    "it, or look for broken rows in the retraining set."
+                )
+            if "loss" in numbers:
+                progress(state.global_step, state.max_steps, format_figures(numbers))
+
+        def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            spent = spent_before + time.monotonic() - started
+            mark_complete(checkpoints / f"checkpoint-{state.global_step}", spent)
+
+    return CheckpointCallback()
+
+
+def _to_floats(row: Mapping[str, Any]) -> dict[str, float]:
+    return {name: float(value) for name, value in row.items()}
+
+
+def _refuse_broken_weights(model: Any) -> None:
+    broken = [
+        name for name, weights in model.named_parameters() if not bool(weights.isfinite().all())
+    ]
+    if broken:
+        raise TrainingFailed(
+            f"{len(broken)} weights are not finite after training, first {broken[0]}. Lower the "
+            "learning rate."
+        )
+
+
+def _save_model(trainer: Any, half: Path, model_folder: Path, texts: Mapping[str, str]) -> str:
+    shutil.rmtree(half, ignore_errors=True)
+    save_model(trainer.model, half)
+    trainer.processing_class.save_pretrained(half)
+    for name, text in texts.items():
+        (half / name).write_text(text, encoding="utf-8")
+    content_hash = folder_hash(half)
+    model_folder.parent.mkdir(parents=True, exist_ok=True)
+    replace_folder(half, model_folder)
+    return content_hash

@@ -1,0 +1,283 @@
+"""All calibration metrics with their intervals, and the reliability table.
+
+Where all groups have the same share right (all, or three of four in each), so have all resamples,
+and the bootstrap would claim certainty: accuracy has Wilson's interval then, and the other measures
+at least what they would be at its ends. If that is so in one bin only, the bin has a parametric
+bootstrap (Davison and Hinkley 1997, section 2.2): as many votes as the bin has groups are drawn, at
+the rate of `smooth_share`.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from rlhf_pipeline.core.errors import InvalidScores, NotEnoughData
+from rlhf_pipeline.core.intervals import (
+    BootstrapParams,
+    has_no_scatter,
+    percentile_interval,
+    resampled_totals,
+    wilson_bounds,
+)
+from rlhf_pipeline.core.records import CalibrationMetrics, Interval, ReliabilityBin
+from rlhf_pipeline.learn.calibration.metrics import (
+    N_BINS,
+    Floats,
+    FoldedRows,
+    Groups,
+    Ints,
+    ece,
+    equal_mass_bins,
+    equal_width_bins,
+    log_losses,
+    smooth_share,
+    squared_errors,
+    subtract_noise,
+    variance_of_share,
+)
+from rlhf_pipeline.learn.calibration.slope import says_nothing, slope_interval
+from rlhf_pipeline.learn.reward_model.base import require_finite
+
+Around = Callable[[float, Floats], Interval]  # an estimate, and its value in each resample
+Totals = Mapping[str, Floats]
+
+
+def calibration_metrics(
+    p: Any,
+    outcomes: Any,
+    *,
+    right: Any = None,
+    weights: Any = None,
+    groups: Groups = None,
+    n: int | None = None,
+    params: BootstrapParams | None = None,
+) -> CalibrationMetrics:
+    """All measures of P(a preferred) against outcomes (1 where a was), with bootstrap intervals
+    over `groups` (prompts).
+
+    `right` is the share of each row's votes for the side with the higher score, for the accuracy
+    alone; default: for the likelier side by p. The two differ where calibration makes p 0.5, and
+    calibration must not change the accuracy.
+
+    `n` is the number of comparisons; default: of rows. Every measure is computed on the same
+    resamples; bins stay as the rows made them. The slope has its score interval (`slope_bounds`)
+    instead, and is missing if it cannot be estimated: every probability 0.5, one group, or all
+    votes with or all against the model. Raises InvalidScores for NaN and values outside [0, 1],
+    NotEnoughData without rows.
+    """
+    params = params or BootstrapParams()
+    rows = FoldedRows.from_predictions(p, outcomes, weights=weights, groups=groups)
+    right = rows.right if right is None else _check_right(right, len(rows.right))
+    count, n_groups = len(rows.right) if n is None else n, int(rows.group.max()) + 1
+    bins = equal_mass_bins(rows)
+    blocks = _blocks(rows, right, bins)
+    sizes = np.cumsum([block.shape[1] for block in blocks.values()])[:-1]
+    drawn = resampled_totals(np.concatenate(list(blocks.values()), axis=1), rows.group, params)
+    seen = {name: block.sum(axis=0, keepdims=True) for name, block in blocks.items()}
+    again = dict(zip(blocks, np.split(drawn, sizes, axis=1), strict=True))
+    supposed, by_chance = _perturb_uniform_bins(seen, again, rows, bins, params)
+
+    def interval(value: float, resampled: Floats) -> Interval:
+        return percentile_interval(value, resampled, count, params, n_groups)
+
+    def interval_of(measure: Callable[[Totals], Floats]) -> Interval:
+        return interval(float(measure(seen)[0]), measure(again))
+
+    found = {
+        name: interval_of(partial(_mean, name=name)) for name in ("right", "brier", "log_loss")
+    }
+    found["ece"] = interval(ece(rows, bins), _gap_sum(again))
+    found["ece_debiased"] = _debiased_interval(
+        seen, supposed, again, by_chance, params.level, interval
+    )
+    # resampling equal values gives equal values, which is not certainty
+    if has_no_scatter(_mean(again, "right")):
+        found = _widen_to_wilson(found, rows, n_groups, params.level)
+    return CalibrationMetrics(
+        n=count,
+        accuracy=found["right"],
+        ece_equal_mass=found["ece"],
+        brier=found["brier"],
+        log_loss=found["log_loss"],
+        ece_debiased=found["ece_debiased"],
+        slope=_slope(rows, params.level, count),
+    )
+
+
+def reliability_table(
+    p: Any,
+    outcomes: Any,
+    *,
+    weights: Any = None,
+    groups: Groups = None,
+    n_bins: int = N_BINS,
+    params: BootstrapParams | None = None,
+) -> tuple[ReliabilityBin, ...]:
+    """Confidence against accuracy per bin of equal width, with counts and Wilson intervals; empty
+    bins are left out.
+    """
+    params = params or BootstrapParams()
+    rows = FoldedRows.from_predictions(p, outcomes, weights=weights, groups=groups)
+    bins = equal_width_bins(rows, n_bins)
+    table = []
+    for k in np.unique(bins):
+        inside = bins == k
+        part = FoldedRows(
+            rows.confidence[inside], rows.right[inside], rows.weight[inside], rows.group[inside]
+        )
+        confidence, accuracy = part.mean
+        low, high = wilson_bounds(accuracy, len(np.unique(part.group)), params.level)
+        table.append(
+            ReliabilityBin(
+                low=0.5 + k / (2 * n_bins),
+                high=0.5 + (k + 1) / (2 * n_bins),
+                n=int(inside.sum()),
+                mean_confidence=confidence,
+                accuracy=accuracy,
+                accuracy_low=float(low),
+                accuracy_high=float(high),
+            )
+        )
+    return tuple(table)
+
+
+def _check_right(right: Any, n: int) -> Floats:
+    found = require_finite(right, "shares right")
+    if len(found) != n or ((found < 0) | (found > 1)).any():
+        raise InvalidScores(
+            f"{len(found)} shares right for {n} rows. Pass one share per row, from 0 to 1."
+        )
+    return found
+
+
+def _slope(rows: FoldedRows, level: float, n: int) -> Interval | None:
+    try:
+        slope = slope_interval(rows, level).model_copy(update={"n": n})
+    except NotEnoughData:
+        return None
+    return None if says_nothing(slope) else slope
+
+
+def _perturb_uniform_bins(
+    seen: Totals,
+    again: Totals,
+    rows: FoldedRows,
+    bins: Ints,
+    params: BootstrapParams,
+) -> tuple[Totals, Floats]:
+    """Add parametric noise, in place, to the resamples of bins whose rows were all right or all
+    wrong. Returns the totals behind these resamples, with the smoothed rate in such bins, and each
+    bin's gap for a calibrated model with as many votes as groups, (n_resamples, bins); NaN for
+    other bins.
+    """
+    rng = np.random.default_rng([params.seed, len(rows.right)])
+    supposed = {"mass": seen["mass"], "gap": seen["gap"].copy()}
+    by_chance = np.full(again["gap"].shape, np.nan)
+    for k in np.unique(bins):
+        inside = (bins == k) & (rows.weight > 0)
+        shares = np.unique(rows.right[inside])
+        if len(shares) != 1 or shares[0] not in (0.0, 1.0):
+            continue
+        share, n = shares[0], len(np.unique(rows.group[inside]))
+        rate = smooth_share(share, n)
+        confidence = np.average(rows.confidence[inside], weights=rows.weight[inside])
+        supposed["gap"][:, k] += (rate - share) * seen["bin_mass"][:, k]
+        error = (rng.binomial(n, rate, params.n_resamples) / n - share) * again["bin_mass"][:, k]
+        again["gap"][:, k] += error
+        again["bin_right"][:, k] += error
+        by_chance[:, k] = rng.binomial(n, confidence, params.n_resamples) / n - confidence
+    return supposed, by_chance
+
+
+def _widen_to_wilson(
+    found: Mapping[str, Interval], rows: FoldedRows, n_groups: int, level: float
+) -> dict[str, Interval]:
+    """The measures of groups with one share right: each follows from the accuracy, if the right
+    predictions were drawn at random.
+    """
+    accuracy = found["right"].value
+    ends = [float(end) for end in wilson_bounds(accuracy, n_groups, level)]
+    right, wrong = (
+        replace(rows, right=np.full_like(rows.right, all_are)) for all_are in (1.0, 0.0)
+    )
+    slopes = {"right": 1.0} | {
+        name: _weighted_mean(right, measure) - _weighted_mean(wrong, measure)
+        for name, measure in (("brier", squared_errors), ("log_loss", log_losses))
+    }
+
+    def widen(name: str, interval: Interval) -> Interval:
+        if name in slopes:
+            there = [interval.value + (end - accuracy) * slopes[name] for end in ends]
+        else:  # an ECE
+            confidence = rows.mean[0]
+            nearest = min(max(confidence, ends[0]), ends[1])
+            there = [abs(end - confidence) for end in (*ends, nearest)]
+        return interval.model_copy(
+            update={"low": max(0.0, min(interval.low, *there)), "high": max(interval.high, *there)}
+        )
+
+    return {name: widen(name, interval) for name, interval in found.items()}
+
+
+def _weighted_mean(rows: FoldedRows, measure: Callable[[FoldedRows], Floats]) -> float:
+    return float(np.average(measure(rows), weights=rows.weight))
+
+
+def _blocks(rows: FoldedRows, right: Floats, bins: Ints) -> dict[str, Floats]:
+    """What each row adds to each total, (n, k) by name: every measure is a function of totals."""
+    one = {
+        "mass": rows.weight,
+        "right": rows.weight * right,
+        "brier": rows.weight * squared_errors(rows),
+        "log_loss": rows.weight * log_losses(rows),
+    }
+    by_bin = {
+        "gap": rows.weight * (rows.right - rows.confidence),
+        "bin_mass": rows.weight,
+        "bin_right": rows.weight * rows.right,
+        "bin_mass2": rows.weight**2,
+    }
+    is_in = bins[:, None] == np.arange(int(bins.max()) + 1)
+    return {name: values[:, None] for name, values in one.items()} | {
+        name: np.asarray(is_in * values[:, None]) for name, values in by_bin.items()
+    }
+
+
+def _mean(totals: Totals, name: str) -> Floats:
+    # Sums of non-negative terms, which only rounding could make negative.
+    return np.asarray(np.maximum(totals[name][:, 0], 0) / totals["mass"][:, 0])
+
+
+def _gap_sum(totals: Totals) -> Floats:
+    return np.asarray(np.abs(totals["gap"]).sum(axis=1) / totals["mass"][:, 0])
+
+
+def _debiased(totals: Totals) -> Floats:
+    mass = totals["bin_mass"]
+    safe = np.maximum(mass, 1e-300)  # a bin that was not drawn has no gap and no share
+    accuracy = np.clip(totals["bin_right"] / safe, 0, 1)
+    effective = safe**2 / np.maximum(totals["bin_mass2"], 1e-300)
+    share = mass / mass.sum(axis=1, keepdims=True)
+    return subtract_noise(totals["gap"] / safe, share, variance_of_share(accuracy, effective))
+
+
+def _debiased_interval(
+    seen: Totals, supposed: Totals, again: Totals, by_chance: Floats, level: float, interval: Around
+) -> Interval:
+    """The basic bootstrap interval: resamples scatter around the plain ECE of their source
+    (`supposed`), which contains the rows' noise, not around the true ECE. It starts at 0 if noise
+    alone could explain that plain ECE. `by_chance` is the noise of bins whose rows agree, see
+    `_perturb_uniform_bins`.
+    """
+    value, plain = float(_debiased(seen)[0]), float(_gap_sum(seen)[0])
+    resampled = np.clip(value - (_debiased(again) - float(_gap_sum(supposed)[0])), 0.0, 1.0)
+    shown = again["gap"] / again["mass"] - seen["gap"] / seen["mass"]
+    chance = by_chance * seen["bin_mass"] / seen["mass"]
+    noise = np.abs(np.where(np.isnan(chance), shown, chance)).sum(axis=1)
+    found = interval(max(0.0, value), resampled)
+    if plain <= np.quantile(noise, 0.5 + level / 2):
+        return found.model_copy(update={"low": 0.0})
+    return found

@@ -1,5 +1,0 @@
-"""Measures metric points: of the project as it stands, and of what a stage made."""
-
-from rlhf_pipeline.metrics.project import measure_project, measure_votes
-
-__all__ = ["measure_project", "measure_votes"]

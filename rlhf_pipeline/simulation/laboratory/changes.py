@@ -1,0 +1,95 @@
+"""Worlds with one change at a known vote: a retraining soon after it is right."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rlhf_pipeline.core.records import Interval
+from rlhf_pipeline.simulation.laboratory.base import (
+    LabBar,
+    LabClaim,
+    Observation,
+    measure_share,
+)
+from rlhf_pipeline.simulation.laboratory.steady import describe_world
+from rlhf_pipeline.simulation.laboratory.trigger_runs import (
+    Response,
+    describe_response,
+    find_responses,
+)
+from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld, draw_votes
+
+CHANGES = "Something changes"
+BASE_RATE = 0.25
+EARLIEST, LATEST = 2000, 3000  # vote of the change
+
+
+@dataclass(frozen=True)
+class ChangeScenario:
+    """Share of worlds in which the trigger retrains within `within` votes of the change.
+
+    `change` makes the change at the drawn vote. With `is_young`, it comes with the model's first
+    vote.
+    """
+
+    name: str
+    title: str
+    change: Callable[[int], Change]
+    within: int
+    least_share: float
+    is_young: bool = False
+    group: str = CHANGES
+
+    @property
+    def unit(self) -> str:
+        return f"retrains within {self.within:,} votes"
+
+    @property
+    def bar(self) -> LabBar:
+        return LabBar(limit=self.least_share, is_upper=False)
+
+    def draw_world(self, seed: int) -> VoteWorld:
+        drawn = int(np.random.default_rng([seed, 1]).integers(EARLIEST, LATEST))
+        at = 0 if self.is_young else drawn
+        return VoteWorld(n_votes=at + self.within, error_rate=BASE_RATE, changes=(self.change(at),))
+
+    def observe(self, seed: int) -> Observation:
+        world = self.draw_world(seed)
+        at = world.changes[0].at
+        responses = find_responses(world, draw_votes(world, seed), seed, until=at)
+        retraining = find_retraining(responses, at)
+        return Observation(
+            world=describe_world(world),
+            claims=claim_changes(responses, at),
+            n_counts=int(retraining is not None),
+            is_confirmed=any(one.confirmed_seq > at and one.reports_rise for one in responses),
+            n_waited=retraining and retraining.seq - retraining.confirmed_seq,
+        )
+
+    def measure(self, observations: Sequence[Observation]) -> Interval:
+        return measure_share(observations)
+
+
+def find_retraining(responses: Sequence[Response], at: int) -> Response | None:
+    """The first retraining that answers a change confirmed after vote `at`: one confirmed before it
+    is a false alarm, however late it is answered.
+    """
+    return next((one for one in responses if one.confirmed_seq > at and one.retrains), None)
+
+
+def claim_changes(responses: Sequence[Response], at: int) -> tuple[LabClaim, ...]:
+    """Each response beside the change after vote `at`, or that none came."""
+    truth = f"after vote {at:,}"
+    claims = [
+        LabClaim(
+            subject="change",
+            truth=truth,
+            claim=describe_response(response),
+            is_right=response.confirmed_seq > at and response.retrains,
+        )
+        for response in responses
+    ]
+    if not claims:
+        claims.append(LabClaim(subject="change", truth=truth, claim="none", is_right=False))
+    return tuple(claims)

@@ -1,0 +1,100 @@
+"""One or two causes change the error rate: whether the trigger names the larger, and its answer."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from rlhf_pipeline.core.records import CauseName, Interval
+from rlhf_pipeline.simulation.laboratory.base import LabBar, LabClaim, Observation, measure_share
+from rlhf_pipeline.simulation.laboratory.cause_worlds import NAMES, draw_cause_world
+from rlhf_pipeline.simulation.laboratory.steady import describe_world
+from rlhf_pipeline.simulation.laboratory.trigger_runs import (
+    Response,
+    describe_response,
+    find_responses,
+)
+from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_votes
+
+CAUSES = "Causes of noticed changes"
+# Where the model states errors rightly, another mix is no change; neither is chance.
+NAMED = [name for name in NAMES if name not in ("mix", "nothing")]
+PAIRS = tuple(combinations([name for name in NAMED if name != "calibration"], 2))
+TITLES: dict[CauseName, str] = {
+    "taste": "the taste of everybody changes: .08 to .25 more errors",
+    "category": "the taste in one category of 10 to 30 % turns round",
+    "newcomers": "30 to 50 % of the votes come from newcomers of the opposite taste",
+    "carelessness": "20 to 40 % of the annotators vote at random, in half of the worlds hastily",
+    "calibration": "stated log odds are 1.8 to 3 times as large, errors are not",
+}
+
+
+@dataclass(frozen=True)
+class CauseScenario:
+    """A change whose causes are `choices[seed modulo their number]`: the share of answered changes
+    whose largest cause is on top at the first response.
+    """
+
+    name: str
+    title: str
+    least_share: float
+    choices: tuple[tuple[CauseName, ...], ...]
+    group: str = CAUSES
+    unit: str = "largest cause on top"
+
+    @property
+    def bar(self) -> LabBar:
+        return LabBar(limit=self.least_share, is_upper=False)
+
+    def draw_world(self, seed: int) -> VoteWorld:
+        return draw_cause_world(self._causes(seed), seed).world
+
+    def observe(self, seed: int) -> Observation:
+        drawn = draw_cause_world(self._causes(seed), seed)
+        votes = draw_votes(drawn.world, seed)
+        responses = find_responses(drawn.world, votes, seed, until=drawn.at)
+        # that calibration tests fail too is no answer to another cause
+        after = [
+            one
+            for one in responses
+            if one.seq > drawn.at
+            and one.decision
+            and (one.reports_rise or drawn.largest == "calibration")
+        ]
+        first = after[0] if after else None
+        is_right = first is not None and first.cause == drawn.largest
+        return Observation(
+            world=describe_world(drawn.world),
+            claims=(
+                LabClaim(
+                    subject="cause",
+                    truth=", ".join(f"{name} {rise:+.2f}" for name, rise in drawn.rises.items()),
+                    claim="not noticed" if first is None else _describe(first),
+                    is_right=is_right,
+                ),
+            ),
+            n_counted=int(first is not None),
+            n_counts=int(is_right),
+            is_confirmed=any(one.confirmed_seq > drawn.at for one in responses),
+            n_waited=first and first.seq - first.confirmed_seq,
+            retrains=any(one.retrains for one in after),
+        )
+
+    def measure(self, observations: Sequence[Observation]) -> Interval:
+        return measure_share(observations)
+
+    def _causes(self, seed: int) -> tuple[CauseName, ...]:
+        return self.choices[seed % len(self.choices)]
+
+
+def _describe(response: Response) -> str:
+    causes = response.causes.causes if response.causes else ()
+    likely = ", ".join(
+        f"{one.name} {one.probability:.0%}" for one in causes if one.probability >= 0.1
+    )
+    return f"{likely or response.cause}: {describe_response(response)}"
+
+
+SINGLE_CAUSES = tuple(
+    CauseScenario(f"cause_{name}", TITLES[name], 0.85, ((name,),)) for name in NAMED
+)
+TWO_CAUSES = CauseScenario("two_causes", "two of four causes at one vote", 0.8, PAIRS)

@@ -1,0 +1,189 @@
+"""The fact that rules read of drift: each confirmed change, and how far the loop answered it."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rlhf_pipeline.core.records import ChangeCauses, GateDecision, Promotion, TriggerDecision
+from rlhf_pipeline.improve.retraining.triggers import RETRAINING_REMEDIES
+from rlhf_pipeline.watch.alerts.readings import Reading
+
+NOT_SERVED = "answered, not served"
+SERVES_AGAIN = "from before the change, serves again"
+REMEDY_WORDS = {
+    "retrain": "retrain",
+    "retrain_category": "retrain one category",
+    "reweight": "fit again on all votes",
+    "refit_calibrator": "fit the calibrator again",
+    "quarantine": "leave out the votes of careless annotators",
+    "report_two_tastes": "ask people whose taste counts",
+    "ask_for_cause": "ask people whether to retrain, as no cause is clear",
+    "dismiss": "nothing; it was a false alarm",
+}
+
+
+def read_changes(
+    decisions: Sequence[TriggerDecision],
+    *,
+    champion: Promotion | None = None,
+    policies: Sequence[Promotion] = (),
+    gate: GateDecision | None = None,
+) -> list[Reading]:
+    """One reading per confirmed change, named after its first decision: 1 until its answer is
+    served, and 0 while probably nothing rose. The next decision about the same reward model is
+    about the same change while that waits for a clear cause, or after its answer has failed.
+
+    `champion` is the present reward model, `policies` are those promoted so far, oldest first, and
+    `gate` is the gate's latest decision.
+    """
+    latest: dict[int, TriggerDecision] = {}  # of each change, by its first decision
+    ongoing: dict[str, int] = {}  # the first decision of each reward model's newest change
+    for decision in _select_confirmed(decisions):
+        subject = decision.evidence.get("looked_at", {}).get("champion") or ""
+        first = ongoing.get(subject)
+        if first is None or (latest[first].remedy and latest[first].state != "failed"):
+            ongoing[subject] = first = decision.stored_id
+            latest[first] = decision
+        elif decision.remedy or not latest[first].remedy:
+            # one that only waits does not replace an answer that failed
+            latest[first] = decision
+    return [
+        _read(
+            f"decision {first}",
+            decision,
+            _find_end(decision, decisions, champion, policies),
+            _describe_progress(decision, decisions, gate),
+        )
+        for first, decision in latest.items()
+    ]
+
+
+def _select_confirmed(decisions: Iterable[TriggerDecision]) -> Iterable[TriggerDecision]:
+    """The trigger's decisions about confirmed changes, without those that only wait for the answer
+    to an earlier one.
+    """
+    for decision in decisions:
+        known = decision.evidence.get("looked_at", {})
+        waits = not decision.remedy and known.get("n_unfinished")
+        is_confirmed = decision.remedy is not None or decision.evidence.get("confirmed")
+        if decision.actor is None and is_confirmed and not waits:
+            yield decision
+
+
+def _read(
+    subject: str, decision: TriggerDecision, end: str, progress: tuple[str, str, str]
+) -> Reading:
+    known = decision.evidence.get("causes")
+    causes = ChangeCauses.model_validate(known) if known else None
+    is_doubtful = (
+        decision.remedy is None and causes is not None and causes.causes[0].name == "nothing"
+    )
+    state, loop_action, next_step = progress
+    return Reading(
+        name="drift.unanswered",
+        measured_at=decision.decided_at,
+        value=0.0 if end or is_doubtful else 1.0,
+        labels={"decision": subject},
+        detail=end or _describe_change(decision, causes),
+        evidence=_collect_evidence(decision, causes),
+        link=f"/decisions/{decision.stored_id}",
+        progress="" if end else state,
+        loop_action=end or loop_action,
+        next_step="Nothing." if end else next_step,
+    )
+
+
+def _find_end(
+    decision: TriggerDecision,
+    decisions: Sequence[TriggerDecision],
+    champion: Promotion | None,
+    policies: Sequence[Promotion],
+) -> str:
+    """Why the change needs nobody any more; empty while it does. A retraining ends it only with the
+    policy that it leads to: until that serves, people get completions of the old taste.
+    """
+    answers = [each for each in decisions if each.answers == decision.stored_id]
+    if any(each.action == "hold" for each in answers):
+        kept = decision.action == "fire"
+        return "a person kept the present policy" if kept else "a person dismissed it"
+    if any(each.state == "succeeded" for each in answers):
+        return "the run of a person's answer finished"
+    if decision.remedy == "dismiss":
+        return "later votes show no rise: a false alarm"
+    # The first policy of a project is promoted by hand, and answers nothing.
+    newer = [p for p in policies if p.promoted_at > decision.decided_at and p.previous_version]
+    if newer:
+        newest = newer[-1]
+        served = {p.version for p in policies[: policies.index(newer[0])]}
+        if newest.version in served:  # rolled back: it was trained on the old taste
+            return f"policy {newest.version}, {SERVES_AGAIN}"
+        return f"{newest.label} serves now"
+    if decision.action == "fire" and decision.remedy in RETRAINING_REMEDIES:
+        return ""
+    if decision.action == "fire" and decision.state == "succeeded":
+        return "its run finished"
+    # the decisions of a replay are of days before any model was promoted
+    asked_about = decision.evidence.get("looked_at", {}).get("champion")
+    is_newer = champion is not None and champion.promoted_at > decision.decided_at
+    if champion is not None and is_newer and champion.label != asked_about:
+        return f"{champion.label} is the champion now"
+    return ""
+
+
+def _describe_progress(
+    decision: TriggerDecision, decisions: Sequence[TriggerDecision], gate: GateDecision | None
+) -> tuple[str, str, str]:
+    """How far the answer is, what the loop did, and what a person should do next."""
+    name, remedy = f"decision {decision.decision_id}", REMEDY_WORDS.get(decision.remedy or "", "")
+    if decision.remedy is None:
+        return "not answered", "It waits for a clear cause.", "Look at the decision and its votes."
+    if decision.action == "hold":
+        asked = f"It asks people, by {name}: {remedy}."
+        return "waits for a person", asked, "Answer the decision on its page."
+    has_retrained = any(
+        each.action == "fire"
+        and each.state == "succeeded"
+        and each.stored_id >= decision.stored_id
+        and each.remedy in (None, *RETRAINING_REMEDIES)
+        and each.order is None  # an ordered training fits no reward model
+        for each in decisions
+    )
+    if has_retrained and decision.remedy in RETRAINING_REMEDIES:
+        why = "No policy has been promoted since."
+        if gate is not None and gate.decided_at > decision.decided_at and not gate.promoted:
+            reasons = "; ".join(check.reason for check in gate.checks if not check.passed)
+            why = f"The gate refused {gate.candidate}: {reasons}."
+        step = (
+            "Serve a candidate by `rlhf models promote` or on the page Models, train another one, "
+            "or keep the present policy by answering the decision."
+        )
+        return NOT_SERVED, f"It retrained the reward model, by {name}. {why}", step
+    if decision.state == "failed":
+        step = "Read the run's error on the page Runs, and repair its cause."
+        return "its run failed", f"It tried, by {name}: {remedy}. The run failed.", step
+    step = "Nothing until the run has finished."
+    return "its run is not finished", f"It started a run, by {name}: {remedy}.", step
+
+
+def _describe_change(decision: TriggerDecision, causes: ChangeCauses | None) -> str:
+    what = causes.summary if causes else next(iter(decision.reasons), "a change")
+    if decision.remedy is None:
+        held = "; ".join(decision.reasons if causes else decision.reasons[1:])
+        return f"{what.rstrip('.')}. Not answered yet: {held}"
+    waits = " once a person agrees" if decision.action == "hold" else ""
+    answer = REMEDY_WORDS.get(decision.remedy, "decide")
+    return f"{what.rstrip('.')}. Decision {decision.decision_id}: {answer}{waits}"
+
+
+def _collect_evidence(decision: TriggerDecision, causes: ChangeCauses | None) -> Mapping[str, Any]:
+    """The decision's figures; its reasons are left out, because they name annotators."""
+    evidence = decision.model_dump(
+        mode="json", include={"decision_id", "action", "remedy", "state", "change_seq", "run_id"}
+    ) | {"detectors": decision.evidence.get("confirmed", [])}
+    if causes is not None:
+        evidence |= {
+            "cause": causes.causes[0].name,
+            "probabilities": {each.name: round(each.probability, 3) for each in causes.causes},
+            "change_seq": causes.change_seq,
+            "rise": causes.rise.model_dump(mode="json"),
+        }
+    return evidence

@@ -1,0 +1,219 @@
+"""Writes log lines as text or as JSON, as the settings say, without the secrets of these."""
+
+import json
+import logging
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from datetime import UTC, datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TextIO
+from urllib.parse import unquote, urlsplit
+
+from pydantic import SecretStr
+
+from rlhf_pipeline.core.config import Settings, keep_mlflow_from_logging
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.secret_files import provider_key, read_secret
+from rlhf_pipeline.core.terminal import escape_controls
+from rlhf_pipeline.watch.telemetry.current_step import current_step
+
+# other libraries write warnings and errors only
+OURS = "rlhf_pipeline"
+# Dagster's processes have their own handlers for these, in the format that `rlhf dev` asks for.
+OF_DAGSTER = ("dagster", "dagster-webserver")
+LEAST_TOKEN = 6  # of a URL of apprise, whose shorter parts may be ordinary words
+LEAST_SECRET = 4  # characters; replacing shorter ones would hide half of every line
+SECRET_PARAMETER = re.compile("pass|key|token|secret", re.IGNORECASE)
+TEXT = "%(asctime)s %(levelname)s %(name)s: %(message)s"
+
+
+class SecretFilter:
+    """Replaces the secrets of the settings, and of the files that they name, in lines of any
+    logger, and in alerts. A file that has changed is read again; its earlier secret stays hidden.
+    """
+
+    def __init__(self, settings: Settings):
+        self._settings = settings
+        targets = settings.alert_targets
+        self._names = [each.name for each in targets]
+        files = [file for each in targets for file in (each.url_file, each.secret_file)]
+        self._files = [file for file in (settings.api_key_file, *files) if file is not None]
+        self._secrets: list[str] = []
+        self._changed_at: list[int] | None = None  # of each file; None: not read yet
+
+    def hide(self, text: str) -> str:
+        changed_at = [_find_change(file) for file in self._files]
+        if changed_at != self._changed_at:
+            # a target's name may stand in its address too, and log lines name targets
+            found = {
+                secret
+                for secret in _find_secrets(self._settings)
+                if len(secret) >= LEAST_SECRET and not any(secret in name for name in self._names)
+            }
+            self._secrets = sorted({*self._secrets, *found}, key=len, reverse=True)
+            self._changed_at = changed_at
+        for secret in self._secrets:
+            text = text.replace(secret, "…")
+        return text
+
+
+class TextFormatter(logging.Formatter):
+    """Time, level, logger and message; a traceback follows on lines of its own."""
+
+    def __init__(self, secrets: SecretFilter):
+        super().__init__(TEXT)
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        return self._secrets.hide(escape_controls(super().format(record)))
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object on one line, with the run and the step where there is one."""
+
+    def __init__(self, secrets: SecretFilter):
+        super().__init__()
+        self._secrets = secrets
+
+    def format(self, record: logging.LogRecord) -> str:
+        of_dagster: dict[str, Any] = getattr(record, "dagster_meta", None) or {}
+        step = current_step()
+        fields = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": of_dagster.get("orig_message") or record.getMessage(),
+            "run_id": of_dagster.get("run_id") or (step.run_id if step else None),
+            "job": of_dagster.get("job_name"),
+            "step": of_dagster.get("step_key") or (step.key if step else None),
+            "error": self.formatException(record.exc_info) if record.exc_info else None,
+        }
+        line = {name: self._secrets.hide(text) for name, text in fields.items() if text}
+        return json.dumps(line, ensure_ascii=False)
+
+
+class StderrHandler(logging.StreamHandler[TextIO]):
+    """Writes to what stderr is at the moment."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> TextIO:  # type: ignore[override]
+        return sys.stderr
+
+
+def configure_logs(settings: Settings) -> None:
+    """Write this process's log lines as the settings say. Safe to repeat; the last settings count.
+
+    As JSON, uncaught errors are records too.
+    """
+    root = logging.getLogger()
+    for previous in [h for h in root.handlers if isinstance(h, StderrHandler)]:
+        root.removeHandler(previous)
+    handler = build_handler(settings)
+    handler.addFilter(lambda record: record.name.partition(".")[0] not in OF_DAGSTER)
+    # some libraries, Great Expectations among them, set the level of their loggers themselves
+    handler.addFilter(
+        lambda record: record.levelno >= logging.WARNING or record.name.partition(".")[0] == OURS
+    )
+    root.addHandler(handler)
+    level = (settings.log_level or "warning").upper()
+    root.setLevel("ERROR" if level == "ERROR" else "WARNING")
+    for name in (OURS,):
+        logging.getLogger(name).setLevel(level)
+    if settings.log_format == "json":
+        keep_mlflow_from_logging()
+        logging.captureWarnings(True)
+        sys.excepthook = _log_uncaught
+        threading.excepthook = lambda args: _log_uncaught(
+            args.exc_type, args.exc_value, args.exc_traceback
+        )
+
+
+def log_as_json(error: str) -> bool:
+    """Log the error that ends a command, if this process writes JSON; otherwise do nothing."""
+    handlers = logging.getLogger().handlers
+    is_json = any(isinstance(handler.formatter, JsonFormatter) for handler in handlers)
+    if is_json:
+        logging.getLogger("rlhf_pipeline").error("%s", error)
+    return is_json
+
+
+def build_handler(settings: Settings) -> StderrHandler:
+    """A handler that writes to stderr in the format of the settings."""
+    secrets = SecretFilter(settings)
+    handler = StderrHandler()
+    handler.setFormatter(
+        JsonFormatter(secrets) if settings.log_format == "json" else TextFormatter(secrets)
+    )
+    return handler
+
+
+def _log_uncaught(
+    kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
+) -> None:
+    if error is not None and not issubclass(kind, KeyboardInterrupt | SystemExit):
+        logging.getLogger("rlhf_pipeline").critical(
+            "%s: %s", kind.__name__, error, exc_info=(kind, error, trace)
+        )
+
+
+def _find_change(file: Path) -> int:
+    """When the file changed, in ns; 0 if there is none."""
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:
+        return 0
+
+
+def _find_secrets(settings: Settings) -> Iterator[str]:
+    """Secret values, each word of them, passwords and secret parameters of URLs, and whatever may
+    be a token in the address of a target.
+    """
+    for target in settings.alert_targets:
+        with suppress(ConfigurationError):  # the code that uses the secret says so
+            yield from _split_address(read_secret(target.url, target.url_file))
+        with suppress(ConfigurationError):
+            yield from read_secret(target.secret, target.secret_file).split()
+    for name in type(settings).model_fields:
+        value = getattr(settings, name)
+        plain = value.get_secret_value() if isinstance(value, SecretStr) else value
+        if isinstance(plain, str) and "://" in plain:
+            yield from _find_url_secrets(plain)
+        elif isinstance(value, SecretStr):
+            yield from (plain, *plain.split())
+            for header in [unquote(pair.partition("=")[2]) for pair in plain.split(",")]:
+                yield from (header, header.rpartition(" ")[2])
+    with suppress(ConfigurationError):
+        key = provider_key(settings)
+        yield "" if key is None else key.get_secret_value()
+
+
+def _find_url_secrets(url: str) -> Iterator[str]:
+    """The password of a URL, and parameters whose names tell that they are secret."""
+    with suppress(ValueError):  # not an address: the code that connects to it says so
+        parts = urlsplit(url)
+        pairs = (pair.partition("=") for pair in parts.query.split("&"))
+        secrets = [value for name, _, value in pairs if SECRET_PARAMETER.search(name)]
+        for secret in (parts.password or "", *secrets):
+            yield from (secret, unquote(secret))
+
+
+def _split_address(url: str) -> Iterator[str]:
+    """A target's address after its scheme and host, and its parts: any may be a token, in apprise
+    even in the host's place, unless that is the name or the number of a host. Its password may be
+    shorter than a token.
+    """
+    yield from _find_url_secrets(url)
+    rest = url.partition("://")[2]
+    host, _, path = rest.partition("/")
+    parts = [part for part in re.split(r"[/@?&=:]", rest) if len(part) >= LEAST_TOKEN]
+    names = host.rpartition("@")[2].partition(":")[0]
+    is_host = "." in names or names.startswith(("localhost", "["))
+    for secret in (path, *(part for part in parts if not (is_host and part == names))):
+        yield from (secret, unquote(secret))

@@ -1,0 +1,116 @@
+"""Files of rows: faults are reported by line; files of another kind are refused."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rlhf_pipeline.core.errors import DatasetError
+from rlhf_pipeline.core.row_files import FileRow, chunks, open_rows
+
+
+def write(path, content):
+    path.write_bytes(content if isinstance(content, bytes) else content.encode())
+    return path
+
+
+def rows(path, **options):
+    return [(row.line, row.cells) for row in open_rows(path, **options) if row.fault is None]
+
+
+def faults(path, **options):
+    return [(row.line, row.fault) for row in open_rows(path, **options) if row.fault is not None]
+
+
+def test_the_same_rows_come_out_of_every_kind_of_file(tmp_path):
+    wanted = [{"a": 'x, "y"\nz', "b": "ü"}, {"a": "", "b": "2"}]
+    pq.write_table(pa.Table.from_pylist(wanted), tmp_path / "f.parquet")
+    write(tmp_path / "f.jsonl", "".join(json.dumps(row) + "\n" for row in wanted))
+    write(tmp_path / "f.json", json.dumps(wanted, indent=1))
+    write(tmp_path / "f.csv", 'a,b\r\n"x, ""y""\nz",ü\r\n,2\r\n')
+    write(tmp_path / "f.tsv", 'a\tb\n"x, ""y""\nz"\tü\n\t2\n')
+    for kind in ("parquet", "jsonl", "json", "csv", "tsv"):
+        file = open_rows(tmp_path / f"f.{kind}")
+        assert file.columns == ["a", "b"], kind
+        assert [row.cells for row in file] == wanted, kind
+        assert file.position > 0
+
+
+def test_lines_are_those_of_the_file_not_of_the_records(tmp_path):
+    path = write(tmp_path / "f.csv", 'a,b\n"one\ntwo",1\n\n3,4\n5\n')
+    assert [line for line, _ in rows(path)] == [2, 5]
+    assert faults(path) == [
+        (6, "1 cells, the header has 2. Quote cells that hold ',' or a line break")
+    ]
+
+
+def test_another_delimiter_can_be_named(tmp_path):
+    path = write(tmp_path / "f.csv", "a;b\n1;2\n")
+    assert rows(path, delimiter=";") == [(2, {"a": "1", "b": "2"})]
+    with pytest.raises(DatasetError, match="give one character"):
+        open_rows(path, delimiter=";;")
+    with pytest.raises(DatasetError, match=r"is for \.csv and \.tsv"):
+        open_rows(write(tmp_path / "f.jsonl", "{}"), delimiter=";")
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('{"a": ', "no JSON"),
+        ("[1]", "a list, not an object"),
+        ('"a"', "a str, not an object"),
+        ("[" * 100_000, "no JSON"),
+    ],
+)
+def test_a_line_without_an_object_is_rejected_alone(tmp_path, line, why):
+    path = write(tmp_path / "f.jsonl", f'{{"a": "1"}}\n\n{line}\n{{"a": "2"}}\n')
+    assert [number for number, _ in rows(path)] == [1, 4]
+    ((number, fault),) = faults(path)
+    assert number == 3
+    assert why in fault
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "why"),
+    [
+        ("f.csv", b"", "is empty: 0 bytes"),
+        ("f.csv", b"PK\x03\x04rest", "is a spreadsheet or zip archive despite its name"),
+        ("f.jsonl", b"\x1f\x8brest", "is gzip"),
+        ("f.csv", b"PAR1rest", "is Parquet despite"),
+        ("f.xlsx", b"PK\x03\x04rest", "spreadsheet"),
+        ("f.txt", b"hello", "unknown kind '.txt'. Give .parquet, .jsonl"),
+        ("f.csv", b"a,a\n1,2\n", "come twice in the header"),
+        ("f.csv", b"\n\n", "line 1: no header"),
+        ("f.parquet", b"a,b\n1,2\n", "truncated or not a Parquet file"),
+    ],
+)
+def test_a_file_without_rows_is_refused_with_a_fix(tmp_path, name, content, why):
+    with pytest.raises(DatasetError, match=why):
+        open_rows(write(tmp_path / name, content))
+
+
+def test_batches_are_bounded_by_rows_and_by_bytes():
+    small = [FileRow(i, {"a": "x"}) for i in range(5)]
+    assert [len(batch) for batch in chunks(small, max_rows=2)] == [2, 2, 1]
+    large = [FileRow(i, {"a": "x" * 1000}) for i in range(3)]
+    assert [len(batch) for batch in chunks(large, max_bytes=1600)] == [1, 1, 1]
+    assert list(chunks([])) == []
+
+
+@pytest.mark.parametrize(
+    ("line", "said"),
+    [
+        ('{"a": 1, "a": 2}', "key 'a' occurs twice"),
+        ('{"a": 1e400}', "'a' is 1e400, not a finite number"),
+        ('{"a": NaN}', "'a' is NaN, not a finite number"),
+    ],
+)
+def test_duplicate_keys_and_infinite_numbers_cost_their_row(tmp_path, line, said):
+    path = write(tmp_path / "f.jsonl", f'{{"a": 1}}\n{line}\n{{"a": 3}}\n')
+    assert rows(path) == [(1, {"a": 1}), (3, {"a": 3})]
+    ((number, fault),) = faults(path)
+    assert number == 2
+    assert said in fault
+    with pytest.raises(DatasetError, match=f"line 2: .*{said}"):
+        open_rows(write(tmp_path / "f.json", f'[{{"a": 1}},\n{line}]'))

@@ -1,0 +1,183 @@
+"""Comparisons and votes as Argilla's records, and records of others as rows."""
+
+import io
+import json
+
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.core.frames import COMPARISONS, EXPORTED_VOTES, check_frame
+from rlhf_pipeline.core.row_files import open_rows
+from rlhf_pipeline.feedback.datasets.argilla import (
+    RECORD_ROWS,
+    ArgillaRows,
+    comparison_of,
+    is_argilla,
+    record_rows,
+    votes_of,
+)
+from rlhf_pipeline.feedback.datasets.formats.argilla import Argilla
+from rlhf_pipeline.feedback.datasets.preference import comparison_rows
+
+MOMENT = pd.Timestamp("2026-01-01T10:00:00.000001Z")
+
+
+def comparisons(n=1):
+    usual = {
+        "day": "2026-01-01",
+        "prompt_id": "p",
+        "prompt": "why?",
+        "completion_a_id": "x",
+        "completion_b_id": "y",
+        "completion_a": "so — 🎉",
+        "completion_b": "",
+        "model_version_a": "m@1",
+        "model_version_b": "m@1",
+        "category": "factual",
+        "position": 0,
+        "seed": 7,
+    }
+    rows = [
+        dict.fromkeys(COMPARISONS.columns) | usual | {"comparison_id": f"c{i}"} for i in range(n)
+    ]
+    return comparison_rows(check_frame(pd.DataFrame(rows), COMPARISONS), "demo")
+
+
+def votes(*cast):
+    """(comparison, annotator, choice, more)"""
+    rows = [
+        dict.fromkeys(EXPORTED_VOTES.columns)
+        | {
+            "day": "2026-01-01",
+            "seq": i + 1,
+            "vote_id": f"v{i}",
+            "comparison_id": c,
+            "annotator_id": who,
+            "annotator_kind": "human",
+            "choice": choice,
+            "voted_at": MOMENT,
+            "received_at": MOMENT,
+            "origin": "page",
+            "is_superseded": False,
+            "is_counting": True,
+        }
+        | more
+        for i, (c, who, choice, more) in enumerate(cast)
+    ]
+    return check_frame(pd.DataFrame(rows), EXPORTED_VOTES) if rows else EXPORTED_VOTES.empty_frame()
+
+
+def records(*frames):
+    file = io.BytesIO()
+    Argilla().write(iter(frames), RECORD_ROWS, file)
+    return json.loads(file.getvalue())
+
+
+def rows_of(tmp_path, found, kind):
+    path = tmp_path / "records.json"
+    path.write_text(json.dumps(found))
+    opened = open_rows(path)
+    assert is_argilla(opened)
+    flat = ArgillaRows(opened, comparison_of if kind == "comparisons" else votes_of)
+    return flat, list(flat)
+
+
+def test_a_record_has_the_shape_that_argillas_client_writes_and_reads():
+    said = {"strength": 3, "reason": "kürzer", "stated_confidence": 0.75}
+    machine = {"annotator_kind": "machine", "stated_confidence": 0.9}
+    cast = votes(("c0", "u1", "a", said), ("c0", "u2", "tie", {}), ("c0", "m@1", "b", machine))
+    (record,) = records(record_rows(comparisons(), cast))
+    assert list(record) == ["id", "fields", "suggestions", "responses", "vectors", "metadata"]
+    assert (record["id"], record["vectors"]) == ("c0", {})
+    assert record["fields"] == {"prompt": "why?", "response_a": "so — 🎉", "response_b": ""}
+    assert record["responses"]["preference"] == [
+        {"value": "a", "user_id": "u1"},
+        {"value": "tie", "user_id": "u2"},
+    ]
+    assert record["responses"]["strength"] == [{"value": 3, "user_id": "u1"}]
+    assert record["suggestions"] == {"preference": {"value": "b", "score": 0.9, "agent": "m@1"}}
+    assert record["metadata"]["schema"] == "preference-v1/comparison"
+
+
+def test_only_last_words_that_judge_are_written():
+    cast = votes(
+        ("c0", "u1", "a", {"is_superseded": True, "is_counting": False}),
+        ("c0", "u1", "b", {}),
+        ("c0", "u2", "a", {"is_counting": False}),
+        ("c0", "u3", "skip", {}),
+    )
+    (record,) = records(record_rows(comparisons(), cast))
+    assert record["responses"]["preference"] == [{"value": "b", "user_id": "u1"}]
+
+
+def test_foreign_records_become_comparisons_and_votes(tmp_path):
+    record = {
+        "id": "r1",
+        "fields": {"prompt": "why?", "response_a": "one", "response_b": "two"},
+        "metadata": {"category": "factual"},
+        "suggestions": {
+            "preference": {"value": "a", "score": 0.8, "agent": "judge-7b"},
+            "reason": {"value": "x", "score": None, "agent": None},
+        },
+        "responses": {
+            "preference": [{"value": "b", "user_id": "1f"}, {"value": "a", "user_id": "2f"}],
+            "reason": [{"value": "ok", "user_id": "2f"}],
+        },
+        "vectors": {},
+        "_server_id": "9",
+    }
+    flat, (comparison,) = rows_of(tmp_path, [record], "comparisons")
+    assert comparison.cells == {
+        "source_pair_id": "r1",
+        "category": "factual",
+        "prompt": "why?",
+        "response_a": "one",
+        "response_b": "two",
+    }
+    flat, cast = rows_of(tmp_path, [record], "votes")
+    assert [row.cells for row in cast] == [
+        {"source_pair_id": "r1", "annotator_id": "1f", "preference": "b"},
+        {"source_pair_id": "r1", "annotator_id": "2f", "preference": "a", "reason": "ok"},
+        {
+            "source_pair_id": "r1",
+            "annotator_id": "judge-7b",
+            "annotator_kind": "machine",
+            "preference": "a",
+            "stated_confidence": 0.8,
+        },
+    ]
+    assert set(flat.columns) == {
+        "source_pair_id",
+        "annotator_id",
+        "preference",
+        "reason",
+        "annotator_kind",
+        "stated_confidence",
+    }
+
+
+@pytest.mark.parametrize(
+    ("more", "reason"),
+    [
+        ({"fields": "text"}, "fields"),
+        ({"metadata": []}, None),
+        ({"metadata": ["x"]}, "metadata is a list"),
+        ({"responses": {"preference": "a"}}, "preference"),
+        ({"responses": {"preference": ["a"]}}, "preference"),
+        ({"suggestions": {"preference": "a"}}, "suggestion"),
+    ],
+)
+def test_an_invalid_record_is_reported_by_row(tmp_path, more, reason):
+    usual = {
+        "id": "r",
+        "fields": {"prompt": "?"},
+        "responses": {},
+        "suggestions": {},
+        "metadata": {},
+    }
+    _, rows = rows_of(tmp_path, [usual, usual | more], "comparisons")
+    assert rows[0].fault is None
+    if reason is None:
+        assert rows[1].fault is None
+    else:
+        assert reason in (rows[1].fault or "")

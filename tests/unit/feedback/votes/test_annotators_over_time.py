@@ -1,0 +1,249 @@
+"""Figures by window: each vote counts where it was cast, and a late one changes its own window
+alone.
+"""
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.core.errors import FrameError
+from rlhf_pipeline.core.frames import VOTES, check_frame
+from rlhf_pipeline.core.intervals import wilson_bounds
+from rlhf_pipeline.feedback.votes import krippendorff_alpha
+from rlhf_pipeline.feedback.votes.annotators_over_time import (
+    AnnotatorWindowParams,
+    agreement_over_time,
+    annotators_over_time,
+)
+from tests.unit.feedback.votes.simulated import comparisons_of, simulate, votes_of
+
+MONDAY = "2026-01-05"
+TUESDAY = "2026-01-06"
+SUNDAY = "2026-01-11"
+NEXT_MONDAY = "2026-01-12"
+
+
+def casts(*said: tuple[str, int, int, str], **more: object) -> pd.DataFrame:
+    """(day, comparison, annotator, choice) in order of seq; `more` are columns."""
+    days, comparison, annotator, choice = (
+        (list(column) for column in zip(*said, strict=True)) if said else ([], [], [], [])
+    )
+    rows = votes_of(comparison, annotator, choice).assign(day=days, pass_no=1, **more)
+    return check_frame(rows, VOTES)
+
+
+def of_world(**how: object) -> tuple[pd.DataFrame, pd.DataFrame, np.ndarray]:
+    """A simulated world over nine weeks, and on which comparison each day fell."""
+    truth = simulate(400, n_annotators=12, votes_each=5, **how)  # type: ignore[arg-type]
+    rng, n = np.random.default_rng(5), len(truth.votes)
+    days = pd.date_range(MONDAY, periods=63).strftime("%Y-%m-%d").to_numpy()
+    of_comparison = np.sort(rng.integers(0, 63, 400))
+    frame = truth.votes.assign(
+        day=days[np.repeat(of_comparison, 5)],
+        pass_no=1,
+        duration_s=rng.lognormal(2, 0.5, n),
+        stated_confidence=rng.uniform(0.5, 1, n),
+    )
+    shown = truth.comparisons.assign(
+        gold=np.where(truth.d > 0, "a", "b"), completion_a="x" * 300, completion_b="y" * 300
+    )
+    return check_frame(frame, VOTES), shown, truth.d
+
+
+def test_windows_of_a_week_begin_on_mondays_and_follow_each_other():
+    found = annotators_over_time(
+        casts((SUNDAY, 0, 0, "a"), (NEXT_MONDAY, 1, 0, "a"), (MONDAY, 2, 0, "a"))
+    )
+    assert found[["first_day", "last_day", "n_votes"]].values.tolist() == [
+        [MONDAY, SUNDAY, 2],
+        [NEXT_MONDAY, "2026-01-18", 1],
+    ]
+    by_day = annotators_over_time(
+        casts((SUNDAY, 0, 0, "a"), (MONDAY, 1, 0, "a")), params=AnnotatorWindowParams(window_days=1)
+    )
+    assert by_day[["first_day", "last_day"]].values.tolist() == [[MONDAY, MONDAY], [SUNDAY, SUNDAY]]
+
+
+def test_an_unmeasured_figure_is_missing_and_not_zero():
+    row = annotators_over_time(casts((MONDAY, 0, 0, "a"))).iloc[0]
+    assert (
+        row[["n_compared", "n_gold", "n_timed", "n_read", "n_sided", "n_again", "n_sure"]].tolist()
+        == [0] * 7
+    )
+    for measure in (
+        "agreement",
+        "gold_accuracy",
+        "median_seconds",
+        "too_fast",
+        "share_left",
+        "self_consistency",
+        "confidence_gap",
+        "brier",
+    ):
+        assert row[[measure, f"{measure}_low", f"{measure}_high"]].isna().all(), measure
+
+
+def test_a_vote_revised_later_counts_in_its_own_window():
+    first = [(MONDAY, 0, 0, "a"), (MONDAY, 0, 1, "a"), (MONDAY, 1, 0, "a"), (MONDAY, 1, 1, "b")]
+    before = annotators_over_time(casts(*first))
+    after = annotators_over_time(
+        casts(*first, (NEXT_MONDAY, 0, 0, "b"), (NEXT_MONDAY, 1, 0, "skip"))
+    )
+    own = after["first_day"] == MONDAY
+    pd.testing.assert_frame_equal(after[own].reset_index(drop=True), before)
+    assert after[~own][["annotator_id", "n_votes", "n_compared"]].values.tolist() == [
+        ["ann0000", 1, 0]
+    ]
+
+
+def test_last_vote_of_a_window_counts_and_withdrawn_ones_do_not():
+    found = annotators_over_time(
+        casts(
+            (MONDAY, 0, 0, "a"),
+            (MONDAY, 0, 1, "b"),
+            (TUESDAY, 0, 0, "b"),
+            (MONDAY, 1, 0, "a"),
+            (SUNDAY, 1, 0, "skip"),
+        )
+    ).set_index("annotator_id")
+    assert (found.loc["ann0000", "n_votes"], found.loc["ann0000", "n_compared"]) == (1, 1)
+    assert found.loc["ann0000", "agreement"] == 1.0
+
+
+def test_a_late_vote_changes_its_own_window_and_no_other():
+    cast, shown, _ = of_world()
+    day = "2026-01-21"  # of the third week
+    late = casts((day, 7, 3, "tie"), (day, 399, 4, "b"), is_swapped=True).assign(
+        seq=[90_001, 90_002], vote_id=["late", "later"]
+    )
+    both = pd.concat([cast, late], ignore_index=True)
+    before, after = (
+        annotators_over_time(frame, shown).set_index(["annotator_id", "first_day"])
+        for frame in (cast, both)
+    )
+    changed = [
+        key
+        for key in after.index
+        if key not in before.index or not after.loc[key].equals(before.loc[key])
+    ]
+    assert changed
+    assert {first_day for _, first_day in changed} == {"2026-01-19"}
+    together = [agreement_over_time(frame).set_index("first_day") for frame in (cast, both)]
+    moved = [
+        key for key in together[1].index if not together[1].loc[key].equals(together[0].loc[key])
+    ]
+    assert moved == ["2026-01-19"]
+
+
+def test_agreement_is_the_share_of_the_others_with_the_same_answer():
+    said = [(0, "a"), (0, "a"), (0, "b"), (1, "tie"), (1, "both_bad")]
+    found = annotators_over_time(
+        casts(*((MONDAY, at, who % 3, choice) for who, (at, choice) in enumerate(said)))
+    ).set_index("annotator_id")
+    assert found["agreement"].tolist() == pytest.approx([0.75, 0.75, 0.0])
+    assert found["n_compared"].tolist() == [2, 2, 1]
+    low, high = wilson_bounds(np.array([0.75]), np.array([2]))
+    one = found.loc["ann0000"]
+    assert (one["agreement_low"], one["agreement_high"]) == pytest.approx((low[0], high[0]))
+
+
+def test_gold_that_was_seen_before_does_not_count_again():
+    shown = comparisons_of(np.zeros(2, int), [0, 2], [1, 3]).assign(gold="a")
+    again = casts(
+        (MONDAY, 0, 0, "b"),
+        (TUESDAY, 0, 0, "a"),
+        (NEXT_MONDAY, 0, 0, "a"),
+        (NEXT_MONDAY, 1, 0, "a"),
+        (SUNDAY, 1, 0, "b"),
+    )
+    one, two = annotators_over_time(again, shown).itertuples(index=False)
+    assert (one.n_gold, one.gold_accuracy) == (1, 1.0), (
+        "its last word in the week; a late vote for what is known already does not count"
+    )
+    assert (two.n_gold, two.gold_accuracy) == (1, 1.0)
+
+
+def test_gold_speed_and_confidence_are_of_the_window():
+    shown = comparisons_of(
+        np.arange(12), np.zeros(12, dtype=np.int64), np.ones(12, dtype=np.int64)
+    ).assign(gold="a", completion_a="x" * 150, completion_b="y" * 50)
+    said = [(MONDAY, i, 0, "a" if i < 3 else "b") for i in range(6)] + [
+        (NEXT_MONDAY, i, 0, "a") for i in range(6, 12)
+    ]
+    said += [(NEXT_MONDAY, i, 1, "a") for i in range(6, 12)]
+    seconds = [1.0, 1, 1, 3, 3, 3, *range(10, 16), *[5.0] * 6]
+    found = annotators_over_time(
+        casts(*said).assign(duration_s=seconds, stated_confidence=0.75), shown
+    )
+    one, two, other = (row for _, row in found.iterrows())
+    assert (one["n_gold"], one["gold_accuracy"], two["gold_accuracy"]) == (6, 0.5, 1.0)
+    assert (one["median_seconds"], one["median_seconds_low"], one["median_seconds_high"]) == (
+        2.0,
+        1.0,
+        3.0,
+    )
+    assert (two["median_seconds"], other["median_seconds"]) == (12.5, 5.0)
+    # two hundred characters in a second
+    assert (one["n_read"], one["too_fast"], two["too_fast"]) == (6, 0.5, 0.0)
+    # in the first week nobody else judged
+    assert (one["n_sure"], two["n_sure"], two["mean_confidence"]) == (0, 6, 0.75)
+    assert two["confidence_gap"] == pytest.approx(-0.25)
+    assert two["brier"] == pytest.approx(0.0625)
+
+
+def test_self_consistency_looks_back_at_the_annotators_earlier_votes():
+    cast = casts(
+        (MONDAY, 0, 0, "a"),
+        (MONDAY, 1, 0, "a"),
+        (MONDAY, 2, 0, "tie"),
+        (MONDAY, 0, 1, "b"),
+        (NEXT_MONDAY, 10, 0, "b"),
+        (NEXT_MONDAY, 11, 0, "a"),
+        (NEXT_MONDAY, 12, 0, "tie"),
+        (NEXT_MONDAY, 13, 0, "a"),
+        (NEXT_MONDAY, 0, 1, "b"),
+    )
+    of = {"c00010": "c00000", "c00011": "c00001", "c00012": "c00002", "c00013": "c00099"}
+    cast["repeat_of"] = cast["comparison_id"].map(of)
+    cast.loc[cast["seq"] == 9, "pass_no"] = 2
+    found = annotators_over_time(cast).set_index(["annotator_id", "first_day"])
+    mine, theirs = found.loc[("ann0000", NEXT_MONDAY)], found.loc[("ann0001", NEXT_MONDAY)]
+    # b of the swapped one is a, as before; a is another side; a tie stays one; of the last nobody
+    # judged the original
+    assert (mine["n_again"], mine["self_consistency"]) == (3, pytest.approx(2 / 3))
+    assert (theirs["n_again"], theirs["self_consistency"]) == (1, 1.0)
+    assert found.loc[("ann0000", MONDAY), "n_again"] == 0
+    # changed after the repeat was judged
+    later = casts((MONDAY, 1, 0, "b")).assign(seq=99, vote_id="later")
+    again = annotators_over_time(pd.concat([cast, later], ignore_index=True)).set_index(
+        ["annotator_id", "first_day"]
+    )
+    assert again.loc[("ann0000", NEXT_MONDAY), "self_consistency"] == pytest.approx(2 / 3)
+
+
+def test_alpha_of_a_window_is_that_of_its_votes():
+    cast, _, _ = of_world()
+    found = agreement_over_time(cast)
+    assert len(found) == 9
+    week = cast[(cast["day"] >= "2026-01-19") & (cast["day"] <= "2026-01-25")]
+    alpha = krippendorff_alpha(week)
+    row = found.set_index("first_day").loc["2026-01-19"]
+    assert alpha is not None
+    assert (row["alpha"], row["alpha_low"], row["alpha_high"]) == (
+        alpha.value,
+        alpha.low,
+        alpha.high,
+    )
+    assert (row["n_votes"], row["n_overlapping"]) == (len(week), week["comparison_id"].nunique())
+    alone = agreement_over_time(casts((MONDAY, 0, 0, "a"), (NEXT_MONDAY, 0, 1, "a")))
+    assert alone["alpha"].isna().all()
+    assert alone["n_overlapping"].tolist() == [0, 0]
+
+
+def test_machines_are_not_annotators_and_broken_frames_are_refused():
+    cast = casts((MONDAY, 0, 0, "a"), (MONDAY, 0, 1, "a"))
+    assert annotators_over_time(cast.assign(annotator_kind=["human", "machine"]))[
+        "annotator_id"
+    ].tolist() == ["ann0000"]
+    with pytest.raises(FrameError, match="missing columns"):
+        annotators_over_time(cast.drop(columns="seq"))

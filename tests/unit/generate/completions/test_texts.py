@@ -1,0 +1,90 @@
+from pathlib import Path
+
+from rlhf_pipeline.generate.completions import CallParams, CompletionResult, OpenAICompatibleBackend
+from rlhf_pipeline.generate.completions.template import TemplateBackend
+from rlhf_pipeline.generate.completions.text_generator import BackendTextGenerator
+from rlhf_pipeline.generate.prompts import PromptParams, Report, generate
+from rlhf_pipeline.store import Store
+from tests.ledgers import temporary_ledger
+from tests.providers.stub_provider import StubProvider
+
+
+class Odd:
+    """Fails on `bad`, says nothing to `empty`, and else its prompt and seed."""
+
+    name, model_version = "odd", "odd-1"
+
+    def complete(self, requests):
+        for r in requests:
+            if r.prompt == "bad":
+                yield CompletionResult.failed("refused by the provider")
+            else:
+                yield CompletionResult(
+                    text="" if r.prompt == "empty" else f"{r.prompt} {r.seed}", n_tokens=2
+                )
+
+
+def texts_of(backend):
+    return BackendTextGenerator(backend, temporary_ledger())
+
+
+def test_texts_come_in_the_order_asked_and_a_failure_is_no_text():
+    texts = texts_of(Odd())
+    found = texts.generate_texts(["one", "bad", "empty", "two"], seed=3)
+    assert [text.partition(" ")[0] for text in found] == ["one", "", "", "two"]
+    assert texts.failures_ == {
+        "refused by the provider": 1,
+        "The completion is empty (finish reason stop).": 1,
+    }
+    assert texts.generate_texts(["one", "bad", "empty", "two"], seed=3) == found
+    assert texts.generate_texts(["one"], seed=4) != found[:1]
+
+
+def test_two_completions_of_a_prompt_differ_or_there_are_none():
+    found = texts_of(Odd()).complete_twice(["one", "bad", "empty"], seed=1)
+    assert found[0][0] != found[0][1]
+    assert found[1:] == [None, None]
+
+    class Same(Odd):
+        def complete(self, requests):
+            yield from (CompletionResult(text="same", n_tokens=1) for _ in requests)
+
+    assert texts_of(Same()).complete_twice(["one"], seed=1) == [None]
+
+
+def test_a_backend_writes_prompts():
+    """The null backend writes nothing good, but prompts there are, and what is none is told."""
+    report = Report()
+    frame = generate(
+        PromptParams(n=6, source="freeform"),
+        day="2026-01-01",
+        text_generator=texts_of(TemplateBackend()),
+        report=report,
+    )
+    assert len(frame) == 6
+
+
+def test_what_a_provider_writes_is_in_the_ledger_and_paid_for_once(tmp_path: Path) -> None:
+    calls = CallParams(prompt_price=1, completion_price=1)
+    with (
+        Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store,
+        StubProvider() as stub,
+    ):
+        store.migrate()
+        texts = BackendTextGenerator(
+            OpenAICompatibleBackend("stub-model", stub.base_url),
+            ledger=store.generation,
+            calls=calls,
+        )
+        made = texts.generate_texts(["one", "two", "three"], seed=3)
+        assert texts.generate_texts(["one", "two", "three"], seed=3) == made
+        assert stub.n_calls == 3
+        [(by, spent)] = store.generation.sum_spending("asset")
+        counted = stub.counters
+    assert by == ("prompts",)
+    assert (spent.n_calls, spent.n_prompt_tokens, spent.n_tokens) == (
+        3,
+        counted.n_prompt_tokens,
+        counted.n_tokens,
+    )
+    assert spent.cost == (counted.n_prompt_tokens + counted.n_tokens) * 1000

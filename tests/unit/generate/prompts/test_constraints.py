@@ -1,0 +1,149 @@
+import re
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from rlhf_pipeline.core.errors import PromptError
+from rlhf_pipeline.generate.prompts import Report, generate
+from rlhf_pipeline.generate.prompts.constraints import (
+    ConstraintParams,
+    Constraints,
+    detect_language,
+)
+from rlhf_pipeline.generate.prompts.parameters import SourceParams
+from rlhf_pipeline.generate.prompts.templates import load_shipped_templates
+
+DAY = "2026-01-01"
+
+
+def broken(text, embed=None, **params):
+    return Constraints(ConstraintParams(**params), embed).find_violation(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "params", "rule", "reason"),
+    [
+        ("short", {"min_chars": 6}, "length", r"5 characters, at least 6 .*min_chars"),
+        ("rather long", {"max_chars": 6}, "length", r"11 characters, at most 6 .*max_chars"),
+        ("Name a rivers' end.", {"must": ["river"]}, "must", "'river' is missing"),
+        ("Name a big  River.", {"must_not": ["big river"]}, "must_not", "'big river' occurs"),
+        ("Name a cafe\u0301.", {"must_not": ["caf\u00e9"]}, "must_not", "is forbidden"),
+        ("Name a ｒｉｖｅｒ.", {"must_not": ["river"]}, "must_not", "is forbidden"),
+        ("Die STRASSE.", {"must_not": ["straße"]}, "must_not", "is forbidden"),
+        ("写一首关于大海的诗", {"must_not": ["大海"]}, "must_not", "is forbidden"),
+        (
+            "Was ist die Hauptstadt von Frankreich?",
+            {"language": "en"},
+            "language",
+            "reads as de; en is required",
+        ),
+        ("2 + 2 = ?", {"language": "en"}, "language", "too few letters"),
+        (" \n", {}, "empty", "the prompt is empty"),
+        ("x" * 100_001, {}, "size", "100,001 bytes, the limit is 100,000"),
+        ("a\x00b", {}, "text", "NUL"),
+        ("a\ud800b", {}, "text", "the prompt holds a lone surrogate after 1 characters"),
+    ],
+)
+def test_a_prompt_that_breaks_a_rule_is_refused_with_the_reason(text, params, rule, reason):
+    found = broken(text, **params)
+    assert found is not None
+    assert found.rule == rule
+    assert re.search(reason, found.reason)
+
+
+@pytest.mark.parametrize(
+    ("text", "params"),
+    [
+        ("123456", {"min_chars": 6, "max_chars": 6}),
+        ("The RIVER rises.", {"must": ["river"]}),
+        ("Two rivers.", {"must_not": ["river"]}),
+        ("Use C++ here.", {"must": ["C++"]}),
+        ("Quelle est la capitale de la France ?", {"language": "fr"}),
+        ("写一首关于大海的诗", {"language": "zh"}),
+        ("写一首关于大海的诗", {"must": ["大海"]}),
+        ("바다는 넓다", {"must": ["바다"]}),
+        ("cafe\u0301 or tea", {"must": ["caf\u00e9"]}),
+    ],
+)
+def test_a_prompt_that_keeps_all_rules_passes(text, params):
+    assert broken(text, **params) is None
+
+
+def embed(texts):
+    """Unit vectors: how often a text says sea, and how often rock."""
+    found = np.array(
+        [[1e-3 + text.lower().count("sea"), 1e-3 + text.lower().count("rock")] for text in texts],
+        dtype=np.float32,
+    )
+    return found / np.linalg.norm(found, axis=1, keepdims=True)
+
+
+def test_a_topic_is_kept_by_the_similarity_of_embeddings():
+    assert broken("Tell me of the sea.", embed, topic="sea") is None
+    found = broken("Tell me of a rock.", embed, topic="sea")
+    assert found.rule == "topic"
+    assert "similarity 0.00 to 'sea', at least 0.30" in found.reason
+
+
+def test_a_topic_without_an_encoder_is_an_error():
+    with pytest.raises(PromptError, match="needs a sentence encoder"):
+        generate(SourceParams(n=1, topic="sea"), day=DAY)
+
+
+@pytest.mark.parametrize(
+    ("params", "message"),
+    [
+        ({"min_chars": 9, "max_chars": 8}, "min_chars 9 is above max_chars 8"),
+        ({"must": ["Tea"], "must_not": ["tea"]}, "listed in both must and must_not"),
+        ({"must": [" "]}, "a term is empty"),
+        ({"language": "xx"}, "Input should be .*'en'"),
+    ],
+)
+def test_rules_that_nothing_could_keep_are_refused(params, message):
+    with pytest.raises(ValidationError, match=message):
+        SourceParams(**params)
+
+
+def test_no_violator_comes_through_and_every_rejection_has_a_reason():
+    rules = {
+        "min_chars": 40,
+        "max_chars": 60,
+        "must": ["Ana"],
+        "must_not": ["rain", "moon"],
+        "language": "en",
+    }
+    heard = []
+    report = Report(sink=heard.append)
+    frame = generate(
+        SourceParams(n=30, categories={"creative": 1, "coding": 1}, **rules), day=DAY, report=report
+    )
+    assert len(frame) == 30
+    assert [text for text in frame["text"] if broken(text, **rules)] == []
+    assert report.n_kept == 30
+    assert len(heard) == report.n_rejected.total() > 30
+    assert all(r.reason and r.text and r.rule in rules | {"length": 0} for r in heard)
+    assert set(report.n_rejected) >= {"length", "must"}
+
+
+def test_every_english_template_is_recognised_as_english():
+    texts = [
+        draft.text
+        for t in load_shipped_templates("all")
+        for i in range(0, t.n_combinations, max(1, t.n_combinations // 3))
+        if (draft := t.fill(i))
+    ]
+    assert len(texts) > 600
+    assert [text for text in texts if detect_language(text) != "en"] == []
+
+
+@pytest.mark.parametrize("source", ["templates", "freeform", "evolution"])
+def test_the_rules_hold_whatever_the_source(source):
+    frame = generate(
+        SourceParams(
+            n=12, source=source, min_chars=38, max_chars=160, must_not=["name"], library="all"
+        ),
+        day=DAY,
+    )
+    assert frame["text"].str.len().between(38, 160).all()
+    assert not frame["text"].str.contains(r"\bname\b", case=False).any()

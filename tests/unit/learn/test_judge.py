@@ -1,0 +1,37 @@
+"""A text in many questions is scored once."""
+
+import numpy as np
+
+from rlhf_pipeline.core.records import ModelVersion
+from rlhf_pipeline.learn.champions import Judge, Question
+
+
+class Counting:
+    def __init__(self):
+        self.scored = []
+
+    def score(self, prompts, completions, *, progress=None):
+        self.scored += zip(prompts, completions, strict=True)
+        return np.array([float(len(text)) for text in completions])
+
+
+def test_a_text_is_scored_once_over_all_calls():
+    model, known = Counting(), {}
+    version = ModelVersion(
+        name="demo.reward_model",
+        version=1,
+        kind="reward_model",
+        uri="memory",
+        content_hash="h",
+        data_hash="d",
+        data_seq=1,
+    )
+    judge = Judge(version, model, None, "none@0")
+    questions = [
+        Question(prompt="p", completion_a="a" * n, completion_b="b" * (n + 1))
+        for n in (1, 2, 3, 1, 2, 3)
+    ]
+    apart = [*judge.predict(questions[:2], known=known), *judge.predict(questions[2:], known=known)]
+    assert len(model.scored) == len(set(model.scored)) == 6
+    together = judge.predict(questions)
+    assert [one.score_a for one in apart] == [one.score_a for one in together]

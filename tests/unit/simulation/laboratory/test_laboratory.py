@@ -1,0 +1,92 @@
+"""Each scenario observes one world; responses and rates are what they are called."""
+
+import pytest
+
+from rlhf_pipeline.simulation.laboratory import LAB_SCENARIOS
+from rlhf_pipeline.simulation.laboratory.base import Observation
+from rlhf_pipeline.simulation.laboratory.steady import measure_rate
+from rlhf_pipeline.simulation.laboratory.suite import run_suite
+from rlhf_pipeline.simulation.laboratory.tables import write_markdown
+from rlhf_pipeline.simulation.laboratory.trigger_runs import find_responses, list_ticks
+from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld, draw_votes
+
+QUICK = ["young_model", "cause_taste"]
+
+
+@pytest.mark.parametrize("name", LAB_SCENARIOS)
+def test_a_scenario_claims_something_beside_the_truth(name):
+    scenario = LAB_SCENARIOS[name]
+    assert scenario.name == name
+    seen = scenario.observe(1)
+    assert seen.claims
+    assert 0 <= seen.n_counts <= seen.n_counted
+    figure = scenario.measure([seen, seen])
+    assert figure.low <= figure.value <= figure.high
+
+
+def test_after_a_retraining_a_new_model_is_watched_from_its_first_vote():
+    changes = (
+        Change(cause="taste", at=1000, size=0.2),
+        Change(cause="taste", at=2500, size=0.3),
+    )
+    world = VoteWorld(n_votes=3500, error_rate=0.15, changes=changes)
+    votes = draw_votes(world, 4)
+    found = find_responses(world, votes, 4)
+    retrainings = [one for one in found if one.retrains]
+    assert 1000 < retrainings[0].seq < 1400
+    assert abs(retrainings[0].decision.change_seq - 1000) < 150
+    assert any(2500 < one.seq < 2900 for one in retrainings)
+    first = find_responses(world, votes, 4, until=999)
+    assert [one.seq for one in first] == [one.seq for one in found[: len(first)]]
+
+
+def test_a_response_comes_at_a_tick_and_not_before_its_change_is_confirmed():
+    world = VoteWorld(n_votes=1400, changes=(Change(cause="taste", at=800, size=0.25),))
+    votes = draw_votes(world, 1)
+    (response,) = find_responses(world, votes, 1, until=800)
+    assert response.retrains
+    assert 800 < response.confirmed_seq <= response.seq
+    assert {response.confirmed_seq, response.seq} <= set(list_ticks(votes))
+    assert list_ticks(votes)[:4] == [50, 100, 150, 200]
+
+
+def test_people_are_asked_about_careless_annotators_and_nothing_is_retrained():
+    careless = Change(cause="carelessness", at=600, size=0.4, is_fast=False)
+    world = VoteWorld(n_votes=2500, n_annotators=20, changes=(careless,))
+    responses = find_responses(world, draw_votes(world, 23), 23)
+    asked = [one for one in responses if one.remedy == "quarantine"]
+    assert asked[0].decision.action == "hold"
+    assert {f"annotator {i}" for i in range(8)} >= set(asked[0].decision.quarantine.annotator_ids)
+    assert not any(one.retrains for one in responses)
+
+
+def test_a_changed_calibration_is_answered_by_another_calibration():
+    change = Change(cause="calibration", at=800, size=3.0)
+    world = VoteWorld(n_votes=1800, changes=(change,))
+    response = find_responses(world, draw_votes(world, 4), 4)[0]
+    assert (response.remedy, response.cause) == ("refit_calibrator", "calibration")
+    assert 800 < response.seq < 1200
+
+
+def test_no_retraining_in_5000_votes_still_has_an_interval():
+    found = measure_rate([Observation(world={}, claims=(), n_counted=5000, n_counts=0)])
+    assert (found.value, found.low) == (0, 0)
+    assert found.high == pytest.approx(3.689 / 5, abs=1e-3)  # Garwood 1936
+
+
+def test_the_suite_stands_in_its_file():
+    progress = []
+    report = run_suite(QUICK, 2, map, lambda *at: progress.append(at))
+    assert progress[-1] == (4, 4, "cause_taste")
+    assert [row.name for row in report.rows] == [*QUICK, "taste_retrained"]
+    markdown = write_markdown(report)
+    for row in report.rows:
+        assert f"| {row.name} | {row.title} |" in markdown
+        assert f"{row.figure.value:.3f} [{row.figure.low:.3f}" in markdown
+
+
+def test_steady_rows_are_summed_up_where_there_are_several():
+    report = run_suite(["independent", "five_in_a_row"], 1, map)
+    assert [row.name for row in report.rows] == ["independent", "five_in_a_row", "all_steady"]
+    assert str(report.rows[2].bar) == "≤ 0.03"
+    assert report.rows[2].figure.n == 2

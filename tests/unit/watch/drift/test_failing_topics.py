@@ -1,0 +1,33 @@
+"""A failing topic is the top cluster and named by its words; without one nothing fails."""
+
+import pytest
+
+from rlhf_pipeline.core.records import DayClusters
+from rlhf_pipeline.simulation.topic_worlds import TOPICS, draw_topic_day
+from rlhf_pipeline.watch.drift.clusters import semantic_clusters
+
+
+def cluster_day(seed: int, failing: str | None) -> tuple[DayClusters, dict[str, str]]:
+    drawn = draw_topic_day(seed, failing, error_rate=0.65)
+    made = semantic_clusters(drawn.reference, drawn.current, prompts=drawn.prompts)
+    return made, drawn.topics
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_planted_failing_topic_is_the_top_cluster(seed: int) -> None:
+    failing = list(TOPICS)[seed]
+    made, topics = cluster_day(seed, failing)
+    top = made.clusters[0]
+    members = [topics[one] for one in top.comparison_ids]
+    assert members.count(failing) / len(members) > 0.8
+    assert top.is_failing
+    assert set(top.name.split(" · ")) <= set(TOPICS[failing].split())
+    assert top.lift is not None
+    assert top.lift.low > 1
+
+
+def test_nothing_fails_where_all_topics_err_alike() -> None:
+    n_failing = sum(
+        cluster.is_failing for seed in range(12) for cluster in cluster_day(seed, None)[0].clusters
+    )
+    assert n_failing <= 1

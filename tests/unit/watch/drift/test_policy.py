@@ -1,0 +1,190 @@
+"""The deployed policy by day: what counts as a refusal, which days are compared, error rates."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rlhf_pipeline.core.records import PolicyDay, PromptMean, Verdict
+from rlhf_pipeline.watch.drift.policy import (
+    PolicyParams,
+    find_refusals,
+    policy_tests,
+    summarise_policy_day,
+)
+from rlhf_pipeline.watch.drift.windows import judge_tests
+
+POLICY, MODEL = "demo.policy@1", "demo.reward_model@2"
+PARAMS = PolicyParams()
+
+
+def completions(texts: Sequence[str | None], **more: object) -> pd.DataFrame:
+    n = len(texts)
+    return pd.DataFrame(
+        {
+            "completion_id": [f"x{i}" for i in range(n)],
+            "prompt_id": [f"p{i // 2}" for i in range(n)],
+            "text": list(texts),
+            "model_version": POLICY,
+            "finish_reason": "stop",
+            "error": None,
+        }
+    ).assign(**more)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "  \n",
+        "I'm sorry, but I can't help with that.",
+        "I can\N{RIGHT SINGLE QUOTATION MARK}t assist with this request.",
+        "Sorry. I am unable to provide instructions for that.",
+        "As an AI language model, I cannot have opinions.",
+    ],
+)
+def test_empty_texts_and_sentences_of_refusal_are_refusals(text):
+    assert find_refusals(completions([text])).tolist() == [True]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "I can't wait to see you!",
+        "Sorry for the delay; the meeting is on Friday.",
+        "I cannot recommend this film enough.",
+        "x" * 400 + " I can't help with that.",
+        "0",
+    ],
+)
+def test_other_texts_are_not_refusals(text):
+    assert find_refusals(completions([text])).tolist() == [False]
+
+
+def test_a_failed_call_is_a_refusal_only_if_the_model_refused():
+    errors = [
+        "gpt-x refused: no",
+        "gpt-x sent an empty completion (finish reason stop).",
+        "gpt-x did not answer within 60 s.",
+        "401: the key was refused: check it",
+    ]
+    failed = completions([None] * 4, finish_reason="error", error=errors)
+    assert find_refusals(failed).tolist() == [True, True, False, False]
+    filtered = completions([None], finish_reason="content_filter", error="stopped")
+    assert find_refusals(filtered).tolist() == [True]
+
+
+def test_a_day_is_summarised_over_its_prompts():
+    made = completions(["four", "", "eighteen", "eighteen", "lost", "other"])
+    made.loc[4, ["text", "error", "finish_reason"]] = [None, "did not answer", "error"]
+    made.loc[5, "model_version"] = "demo.policy@2"
+    comparisons = pd.DataFrame(
+        {
+            "comparison_id": ["c0", "c1"],
+            "prompt_id": ["p0", "p1"],
+            "completion_a_id": ["x0", "x2"],
+            "completion_b_id": ["x1", "y"],
+            "model_version_a": [POLICY, POLICY],
+            "model_version_b": [POLICY, "demo.policy@2"],
+        }
+    )
+    predictions = pd.DataFrame(
+        {
+            "comparison_id": ["c0", "c1", "c1"],
+            "reward_model": [MODEL, MODEL, "another@1"],
+            "score_a": [1.0, 4.0, 100.0],
+            "score_b": [2.0, 9.0, 100.0],
+        }
+    )
+    day = summarise_policy_day("2026-01-01", made, comparisons, predictions)
+    assert day is not None
+    assert (day.policy, day.n_completions, day.reward_model) == (POLICY, 4, MODEL)
+    assert day.refused == PromptMean(n=2, mean=0.25, variance=0.125)
+    assert day.length.mean == 5
+    assert day.reward is not None
+    assert day.reward.mean == 2.75  # of prompts: 1.5 and 4
+    unscored = summarise_policy_day("2026-01-01", made, comparisons, predictions.iloc[:0])
+    assert unscored is not None
+    assert unscored.reward is None
+    failed = completions(["x"], error="did not answer")
+    assert summarise_policy_day("2026-01-01", failed, comparisons, predictions) is None
+
+
+def policy_day(
+    number: int,
+    seed: int = 0,
+    *,
+    policy: str = POLICY,
+    reward: float = 0.0,
+    refused: float = 0.02,
+    length: float = 200.0,
+    model: str | None = MODEL,
+) -> PolicyDay:
+    rng = np.random.default_rng([seed, number])
+    drawn = {
+        "reward": rng.normal(reward, 1.5, size=60),
+        "refused": (rng.random(60) < refused).astype(float),
+        "length": rng.gamma(4, length / 4, size=60),
+    }
+    means = {
+        name: PromptMean(n=60, mean=float(v.mean()), variance=float(v.var(ddof=1)))
+        for name, v in drawn.items()
+    }
+    if model is None:
+        del means["reward"]
+    return PolicyDay(
+        day=f"2026-01-{number:02d}", policy=policy, n_completions=120, reward_model=model, **means
+    )
+
+
+def verdicts(today: PolicyDay, earlier: Sequence[PolicyDay]) -> dict[str, Verdict]:
+    return {
+        v.detector: v.verdict for v in judge_tests(policy_tests(today, earlier, PARAMS), PARAMS)
+    }
+
+
+@pytest.mark.parametrize(
+    ("figure", "change"),
+    [
+        ("mean_reward", {"reward": -1.5}),
+        ("refusals", {"refused": 0.3}),
+        ("mean_length", {"length": 400.0}),
+    ],
+)
+def test_a_changed_figure_flags_alone(figure, change):
+    for seed in range(5):
+        earlier = [policy_day(n, seed) for n in range(1, 8)]
+        found = verdicts(policy_day(8, seed, **change), earlier)
+        assert {name for name, v in found.items() if v == Verdict.DRIFT} == {figure}
+        assert {v for name, v in found.items() if name != figure} == {Verdict.STABLE}
+
+
+def test_a_steady_policy_differs_at_the_stated_rate():
+    p = np.array(
+        [
+            [
+                test.result.p_value
+                for test in policy_tests(
+                    policy_day(8, s), [policy_day(n, s) for n in range(1, 8)], PARAMS
+                )
+                if test.result is not None
+            ]
+            for s in range(300)
+        ]
+    )
+    assert p.shape == (300, 3)
+    assert np.all(np.mean(p < 0.05, axis=0) <= 0.085)
+    assert np.all(np.mean(p < 0.01, axis=0) <= 0.03)
+
+
+def test_missing_days_have_no_verdict_but_a_reason():
+    reasons = [t.evidence["reason"] for t in policy_tests(None, [policy_day(1)], PARAMS)]
+    assert set(reasons) == {"no completions by a policy of this project on this day"}
+    first = policy_tests(policy_day(1), [], PARAMS)
+    assert first[0].evidence["reason"] == (
+        f"0 prompts on earlier days of {POLICY} scored by {MODEL}; 15 are needed"
+    )
+    unscored = policy_tests(policy_day(2, model=None), [policy_day(1)], PARAMS)
+    assert [t.result is None for t in unscored] == [True, False, False]
+    assert unscored[0].evidence["reason"] == "no reward model scored the completions of this day"
