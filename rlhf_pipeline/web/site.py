@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from rlhf_pipeline.web.calibration.probe_counter import ProbeResult
     from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFit
     from rlhf_pipeline.web.drift.reports import DriftReports
-    from rlhf_pipeline.web.home.answers import StageState
     from rlhf_pipeline.web.predictions.completer import Completer
     from rlhf_pipeline.web.predictions.predictor import Predictor
     from rlhf_pipeline.web.preferences.sums_reader import PreferenceReader
@@ -85,9 +84,8 @@ class Site:
                 self.dagster_runs.list_automations(),
                 self.dagster_runs.find_last_by_schedule(),
             ),
-            cache_times.stages_s,
+            cache_times.states_s,
         )
-        self.stages = CachedValue(self._find_stages, cache_times.stages_s)
         self.metrics_text = CachedValue(self._render_metrics, cache_times.scrape_s)
         self._cache_times = cache_times
         self._probes: ExpiringCache[ProbeFilter, ProbeResult] = ExpiringCache(
@@ -99,11 +97,6 @@ class Site:
         from rlhf_pipeline.core.artefacts import Artefacts
 
         return Artefacts(self.settings.frames)
-
-    def _find_stages(self) -> list[StageState]:
-        from rlhf_pipeline.web.home.stages import find_stages
-
-        return find_stages(self.files)
 
     @cached_property
     def quality(self) -> CachedValue[dict[str, MarkedVotes]]:

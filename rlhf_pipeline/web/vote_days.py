@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from datetime import date, datetime
 from typing import NamedTuple
 
+from rlhf_pipeline.core.records import Promotion
 from rlhf_pipeline.store import Store
 
 POLICY = "policy.length"  # a figure of every day on which a policy wrote completions
@@ -53,6 +54,13 @@ def find_votes_until(days: Mapping[datetime, NewestVote], moment: datetime) -> d
     model.
     """
     return days[moment].day if moment in days else None
+
+
+def find_promotion_day(days: Mapping[datetime, NewestVote], promotion: Promotion) -> date | None:
+    """The day of the newest vote behind a promotion; None for a roll back, which no vote led to."""
+    if promotion.previous_version is not None and promotion.version < promotion.previous_version:
+        return None
+    return find_votes_until(days, promotion.promoted_at)
 
 
 def find_start(store: Store, project: str) -> date | None:

@@ -27,6 +27,7 @@ from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.vote_days import (
     NewestVote,
     find_day,
+    find_promotion_day,
     find_start,
     find_vote_days,
     find_votes_until,
@@ -169,7 +170,7 @@ def _describe_promotion(
 ) -> PromotionOut | None:
     if promotion is None:
         return None
-    votes_until = find_votes_until(days, promotion.promoted_at)
+    votes_until = find_promotion_day(days, promotion)
     return PromotionOut.model_validate(promotion.model_dump() | {"votes_until": votes_until})
 
 

@@ -1,45 +1,28 @@
 """Composes the state of the project from the store and the metric points."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
-from rlhf_pipeline.core.api_types.filters import AlertFilter
-from rlhf_pipeline.core.api_types.project import DecisionOut
 from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.core.metric_catalogue import SILENCE, let_silence_grow
-from rlhf_pipeline.core.monitoring import Alert, MetricPoint
+from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.core.records import Role
 from rlhf_pipeline.improve.loop_settings import warn_of_toy_policy
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web.decisions.queries import (
-    describe_decision,
     describe_gate,
-    find_changes,
 )
 from rlhf_pipeline.web.home.answers import (
     Attention,
     ChampionState,
     HomeOut,
-    NextRun,
     NextStep,
-    StageState,
     WorkNow,
 )
 from rlhf_pipeline.web.home.headline import write_headline
-from rlhf_pipeline.web.home.stages import (
-    STAGE_JOBS,
-    count_failed_runs,
-    describe_stages,
-)
 from rlhf_pipeline.web.permissions import Permission, Principal, is_blind
-from rlhf_pipeline.web.runs.routes import (
-    AutomationsOut,
-    SpendingOut,
-    read_automations,
-    read_spending,
-)
 from rlhf_pipeline.web.site import Site
-from rlhf_pipeline.web.vote_days import find_vote_days, find_votes_until
+from rlhf_pipeline.web.vote_days import find_promotion_day, find_vote_days
 
 WINDOW_FIGURES = ("model.accuracy", "model.accuracy_ceiling")
 MODEL_FIGURES = (
@@ -50,7 +33,6 @@ MODEL_FIGURES = (
 )
 NOW_FIGURES = ("runs.failed", SILENCE)
 VERDICT, OVERALL, WARNING = "drift.verdict", {"space": "overall"}, 1.0
-MOST_SHOWN = 20  # alerts
 VOTING_NOW = timedelta(minutes=10)
 SILENT_S = 900  # of the daemon: a busy one ticks at least every few minutes
 
@@ -58,37 +40,26 @@ SILENT_S = 900  # of the daemon: a busy one ticks at least every few minutes
 def read_home(site: Site, principal: Principal) -> HomeOut:
     now = site.store.database.clock.now()
     points = let_silence_grow(site.store.metric_points.latest(NOW_FIGURES), now)
-    running = site.store.heartbeats.find_recent(site.settings.dead_after_seconds)
-    failed = count_failed_runs(points, now.date())
-    jobs = [each.job for each in running]
     gate = site.store.gates.latest()
-    stages = tuple(describe_stages(site.stages(), gate, jobs, failed, now.date()))
     champions = _read_champions(site)
     served = next((one.label for one in champions if one.kind == "reward_model"), None)
     figures = _read_figures(site, served)
     work = _read_work(site, now)
-    alerts = _read_alerts(site, principal)
-    n_alerts = 0 if alerts is None else site.store.alerts.count_open()
-    automations = read_automations(site)
+    n_alerts = site.store.alerts.count_open() if principal.may(Permission.ALERTS_READ) else 0
     last_gate = None if gate is None else describe_gate(site, gate)
     return HomeOut(
         measured_at=now,
         headline=write_headline(site, principal, champions, last_gate),
         attention=(
-            *_find_stopped_work(stages, n_alerts, points, automations, failed),
+            *_find_stopped_work(site, n_alerts, points),
             *_find_drift(site),
             *_find_low_accuracy(figures, served),
             *_find_toy_policy(site),
         ),
         next_steps=() if work.n_votes else tuple(_list_next_steps(site, principal)),
-        stages=stages,
-        next_run=_find_next_run(automations),
         champions=champions,
         figures=figures,
         work=work,
-        spending=_read_spending(site),
-        alerts=alerts,
-        decision=_read_decision(site),
         gate=last_gate,
     )
 
@@ -105,22 +76,17 @@ def labels_alone(site: Site, principal: Principal) -> bool:
 
 
 def _find_stopped_work(
-    stages: Sequence[StageState],
-    n_alerts: int,
-    points: Sequence[MetricPoint],
-    automations: AutomationsOut,
-    failed_runs: Mapping[str, int],
+    site: Site, n_alerts: int, points: Sequence[MetricPoint]
 ) -> Iterator[Attention]:
     if n_alerts:
         yield Attention(text=f"{format_count(n_alerts, 'alert')} open", link="/alerts")
-    if failed := [stage.stage for stage in stages if stage.state == "failed"]:
-        names = ", ".join(failed).replace("_", " ")
-        yield Attention(text=f"not made, because runs failed: {names}", link="/runs?state=failed")
-    named = {job for stage in failed for job in STAGE_JOBS[stage]}
-    if others := [
-        f"{format_count(n, 'run')} of {job}" for job, n in failed_runs.items() if job not in named
+    today = site.store.database.clock.now().date()
+    if failed := [
+        f"{format_count(round(p.value), 'run')} of {p.labels.get('job', 'a job')}"
+        for p in points
+        if p.name == "runs.failed" and p.day == today and p.value
     ]:
-        yield Attention(text=f"failed today: {', '.join(others)}", link="/runs?state=failed")
+        yield Attention(text=f"failed today: {', '.join(failed)}", link="/runs?state=failed")
     silence = next((p.value for p in points if p.name == SILENCE), None)
     if silence is not None and silence > SILENT_S:
         yield Attention(
@@ -128,7 +94,7 @@ def _find_stopped_work(
             "rlhf loop",
             link="/runs",
         )
-    elif automations.daemon == "absent":
+    elif site.readiness.find_daemon_status() == "absent":
         yield Attention(
             text="no daemon is running, so nothing starts by itself: start rlhf dev or rlhf loop",
             link="/runs",
@@ -197,7 +163,7 @@ def _list_next_steps(site: Site, principal: Principal) -> Iterator[NextStep]:
         yield NextStep(
             title="Offer comparisons",
             text="The comparisons are there, but nobody is asked to judge them. Offer them on the "
-            "page Comparisons, or with `rlhf comparisons offer --all-unvoted`.",
+            "page Comparisons.",
             link="/comparisons",
             is_done=False,
         )
@@ -243,10 +209,8 @@ def _read_work(site: Site, now: datetime) -> WorkNow:
         n_votes=counted.n_votes,
         n_simulated=counted.n_simulated,
         n_votes_today=counted.by_day.get(now.date(), 0),
-        newest_day=max(counted.by_day, default=None),
         n_voting_now=sum(at > now - VOTING_NOW for at in counted.last_at.values()),
         n_open=left.n_open,
-        n_leased=left.n_leased,
     )
 
 
@@ -258,8 +222,8 @@ def _read_champions(site: Site) -> tuple[ChampionState, ...]:
     known = {kind: promotion for kind, promotion in found.items() if promotion is not None}
     moments = [each.promoted_at for each in known.values()]
     days = find_vote_days(site.store, site.settings.project, moments)
-    rates = {
-        gate.candidate: gate.evaluation.win_rate
+    rates = {  # none against the version that a roll back ended
+        (gate.candidate, gate.champion): gate.evaluation.win_rate
         for gate in site.store.gates.all()
         if gate.promoted and gate.evaluation
     }
@@ -267,36 +231,10 @@ def _read_champions(site: Site) -> tuple[ChampionState, ...]:
         ChampionState(
             **promotion.model_dump(),
             kind=kind,
-            votes_until=find_votes_until(days, promotion.promoted_at),
-            win_rate=rates.get(promotion.label),
+            votes_until=find_promotion_day(days, promotion),
+            win_rate=rates.get(
+                (promotion.label, f"{promotion.model_name}@{promotion.previous_version}")
+            ),
         )
         for kind, promotion in known.items()
     )
-
-
-def _find_next_run(automations: AutomationsOut) -> NextRun:
-    due = [each for each in automations.items if each.kind == "schedule" and each.next_at]
-    return NextRun(
-        schedule=due[0] if due else None, hint=automations.hint, daemon=automations.daemon
-    )
-
-
-def _read_spending(site: Site) -> SpendingOut | None:
-    spent = read_spending(site)
-    return spent if spent.days else None
-
-
-def _read_alerts(site: Site, principal: Principal) -> tuple[Alert, ...] | None:
-    if not principal.may(Permission.ALERTS_READ):
-        return None
-    found = site.store.alerts.page(AlertFilter(state=["open"], limit=MOST_SHOWN))
-    found += site.store.alerts.page(AlertFilter(state=["acknowledged"], limit=MOST_SHOWN))
-    return tuple(found[:MOST_SHOWN])
-
-
-def _read_decision(site: Site) -> DecisionOut | None:
-    newest = site.store.decisions.latest()
-    if newest is None:
-        return None
-    times = find_changes(site.store, [newest])
-    return describe_decision(newest, site.store.decisions.find_answers(), times)

@@ -15,26 +15,12 @@ api = api_router("home")
 # of no section: for all who are logged in, most of whom it redirects
 start_page = APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
-# The page that shows what a stage made, and what it takes to see it; without, Dagster shows it.
-STAGE_PAGES = {
-    "prompts": ("/comparisons", Permission.COMPARISONS_READ),
-    "completions": ("/comparisons", Permission.COMPARISONS_READ),
-    "votes": ("/votes", Permission.VOTES_READ),
-    "reward_model": ("/alignment", Permission.METRICS_READ),
-    "calibration": ("/calibration", Permission.METRICS_READ),
-    "drift_report": ("/drift", Permission.METRICS_READ),
-    "retraining_set": ("/evolution#policies", Permission.METRICS_READ),
-    "candidate_model": ("/evolution#policies", Permission.METRICS_READ),
-    "evaluation": ("/compare", Permission.METRICS_READ),
-    "gate": ("/evolution#policies", Permission.METRICS_READ),
-}
 
 
 @api.get("/home")
 def read(site: AnySite, principal: Reader) -> HomeOut:
-    """What happened to taste, what the loop did and what it waits for; then its stages, champions,
-    the accuracy of the newest day beside its noise ceiling, work, alerts, the last decision and the
-    last gate.
+    """What happened to taste, what the loop did and what it waits for; then its champions, the
+    accuracy of the newest day beside its noise ceiling, work and the last gate.
     """
     return queries.read_home(site, principal)
 
@@ -54,10 +40,4 @@ def start(site: AnySite, request: Request, principal: SignedIn) -> Response:
         principal,
         home=queries.read_home(site, principal),
         labels_alone=queries.labels_alone(site, principal),
-        dagster=site.settings.dagster_ui.rstrip("/"),
-        stage_pages={
-            stage: path
-            for stage, (path, permission) in STAGE_PAGES.items()
-            if principal.may(permission)
-        },
     )
