@@ -16,7 +16,7 @@ PipelineError
 │   ├── NotFound               no such row, or it belongs to another user
 │   │   └── LoginEnded         the caller's token or password is no longer valid
 │   ├── OutdatedEdit           another user changed the row in the meantime
-│   ├── AlertState             the alert or silence has been resolved or has ended already
+│   ├── AlertState             the alert has been resolved or has ended already
 │   └── UnstorableText         a text with a NUL character or a lone surrogate
 ├── NotEnoughData              too few rows to compute the result
 │   └── NotEnoughVotes

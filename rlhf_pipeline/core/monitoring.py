@@ -1,4 +1,4 @@
-"""Records of monitoring: metric points, alerts, silences, and the messages sent about alerts."""
+"""Records of monitoring: metric points, alerts, and the messages sent about alerts."""
 
 from collections.abc import Mapping
 from datetime import date, datetime
@@ -94,26 +94,6 @@ class Alert(Record):
     resolved_by: str | None = None  # None: the condition ended by itself
     ended_at: AwareDatetime | None = None  # None: the condition is still true
     resolution: Text = ""  # what ended it, where that is known
-
-
-class Silence(Record):
-    """Keeps alerts of a rule, or of one of its subjects, from being sent until `ends_at`."""
-
-    silence_id: int
-    rule: str | None = None  # None: all rules
-    subject: str | None = None  # None: all subjects
-    reason: Text
-    created_by: str
-    created_at: AwareDatetime
-    ends_at: AwareDatetime
-
-    def covers(self, rule: str, subject: str, now: datetime) -> bool:
-        """Whether it silences this alert at `now`."""
-        return (
-            self.created_at <= now < self.ends_at
-            and self.rule in (None, rule)
-            and self.subject in (None, subject)
-        )
 
 
 class AlertMessage(Record):

@@ -7,7 +7,7 @@ from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.protocols import Clock
 from rlhf_pipeline.store import migrations
 from rlhf_pipeline.store.adjudications import Adjudications
-from rlhf_pipeline.store.alerts import AlertMessages, Alerts, Silences
+from rlhf_pipeline.store.alerts import AlertMessages, Alerts
 from rlhf_pipeline.store.annotator_groups import AnnotatorGroups
 from rlhf_pipeline.store.audit_chain import Audit
 from rlhf_pipeline.store.calibrations import Calibrations
@@ -89,7 +89,6 @@ class Store:
         self.annotator_groups = AnnotatorGroups(database)
         self.preferences = Preferences(database)
         self.alerts = Alerts(database)
-        self.silences = Silences(database)
         self.alert_messages = AlertMessages(database)
         self.audit = Audit(database)
 

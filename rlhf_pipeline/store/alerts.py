@@ -1,21 +1,21 @@
-"""Alerts, silences and messages: one alert per rule and subject whose condition has not ended."""
+"""Alerts and messages: one alert per rule and subject whose condition has not ended."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, RowMapping, exists, func, select
 
 from rlhf_pipeline.core.api_types.filters import AlertFilter, AlertMessageFilter
-from rlhf_pipeline.core.errors import AlertState, NotFound
-from rlhf_pipeline.core.monitoring import Alert, AlertMessage, MessageState, Silence
+from rlhf_pipeline.core.errors import NotFound
+from rlhf_pipeline.core.monitoring import Alert, AlertMessage, MessageState
 from rlhf_pipeline.core.records import content_hash
 from rlhf_pipeline.store.audit import Ledger, audited_transaction
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.schema import alert_messages, alert_silences, alerts
+from rlhf_pipeline.store.schema import alert_messages, alerts
 
 ALL_ALERTS = AlertFilter(state=["open", "acknowledged", "resolved"])
 ALL_MESSAGES = AlertMessageFilter()
@@ -29,8 +29,8 @@ class Alerts:
         self._database = database
 
     @contextmanager
-    def advancing(self) -> Iterator[tuple[Sequence[Alert], Sequence[Silence], int, Put]]:
-        """The alerts that have not ended, the silences and the next number, in a transaction in
+    def advancing(self) -> Iterator[tuple[Sequence[Alert], int, Put]]:
+        """The alerts that have not ended and the next number, in a transaction in
         which the function stores changed alerts and their messages. So two processes open no alert
         twice.
         """
@@ -43,7 +43,7 @@ class Alerts:
 
             known = self._read(connection, alerts.c.ended_at.is_(None))[::-1]
             next_id = self._database.next_number(connection, alerts.c.alert_id)
-            yield known, read_silences(connection), next_id, put
+            yield known, next_id, put
 
     def change(
         self,
@@ -116,71 +116,6 @@ class Alerts:
             include={"alert_id", "rule", "subject", "state", "opened_at", "ended_at"}
         ) | {"record": json_of(alert, f"Alert {alert.alert_id}")}
         self._database.insert(connection, alerts, [values])
-
-
-class Silences:
-    """Keeps alerts from being sent for a while; ended silences remain as history."""
-
-    def __init__(self, database: Database):
-        self._database = database
-
-    def add(
-        self,
-        *,
-        rule: str | None,
-        subject: str | None,
-        reason: str,
-        ends_at: datetime,
-        actor: str,
-    ) -> Silence:
-        """Silence a rule, a subject or everything from now on. Raises AlertState for an end that
-        is past.
-        """
-        now = self._database.clock.now().astimezone(UTC)
-        if ends_at <= now:
-            raise AlertState(
-                f"The silence would end at {ends_at:%Y-%m-%d %H:%M}, which is past. Choose a later "
-                "end."
-            )
-        with audited_transaction(self._database) as (connection, ledger):
-            silence = Silence(
-                silence_id=self._database.next_number(connection, alert_silences.c.silence_id),
-                rule=rule,
-                subject=subject,
-                reason=reason,
-                created_by=actor,
-                created_at=now,
-                ends_at=ends_at,
-            )
-            self._database.insert(connection, alert_silences, [_silence_row(silence)])
-            _append(ledger, actor, "alert.silence", f"silence {silence.silence_id}", silence)
-        return silence
-
-    def end(self, silence_id: int, *, actor: str) -> Silence:
-        """End a silence now. Raises NotFound, and AlertState if it has ended."""
-        now = self._database.clock.now().astimezone(UTC)
-        with audited_transaction(self._database) as (connection, ledger):
-            known = {each.silence_id: each for each in read_silences(connection)}
-            if silence_id not in known:
-                raise NotFound(f"There is no silence {silence_id}. The page Alerts lists them.")
-            silence = known[silence_id]
-            if silence.ends_at <= now:
-                raise AlertState(f"Silence {silence_id} ended at {silence.ends_at:%Y-%m-%d %H:%M}.")
-            ended = silence.model_copy(update={"ends_at": now})
-            connection.execute(
-                alert_silences.update()
-                .where(
-                    alert_silences.c.silence_id == silence_id,
-                )
-                .values(_silence_row(ended))
-            )
-            _append(ledger, actor, "alert.unsilence", f"silence {silence_id}", ended)
-        return ended
-
-    def all(self) -> list[Silence]:
-        """Newest first."""
-        with self._database.read_transaction() as connection:
-            return read_silences(connection)[::-1]
 
 
 class AlertMessages:
@@ -323,25 +258,11 @@ def insert_messages(
     database.insert(connection, alert_messages, rows)
 
 
-def read_silences(connection: Connection) -> list[Silence]:
-    """Oldest first."""
-    wanted = select(alert_silences.c.record).order_by(alert_silences.c.silence_id)
-    return [Silence.from_json(text) for text in connection.execute(wanted).scalars()]
-
-
 def _build_message(row: RowMapping) -> AlertMessage:
     values = {name: row[name] for name in AlertMessage.model_fields}
     return AlertMessage.model_validate(values | {"payload": json.loads(row["payload"])})
 
 
-def _silence_row(silence: Silence) -> dict[str, Any]:
-    return {
-        "silence_id": silence.silence_id,
-        "ends_at": silence.ends_at,
-        "record": json_of(silence, f"Silence {silence.silence_id}"),
-    }
-
-
-def _append(ledger: Ledger, actor: str, action: str, name: str, record: Alert | Silence) -> None:
+def _append(ledger: Ledger, actor: str, action: str, name: str, record: Alert) -> None:
     digest = content_hash(record.model_dump(mode="json"))
     ledger.append(actor=actor, action=action, object_id=name, digest=digest)

@@ -781,14 +781,6 @@ alerts = _table(
     key=("alert_id",),
 )
 
-alert_silences = _table(
-    "alert_silences",
-    _count("silence_id"),
-    _time("ends_at"),
-    _text("record"),
-    key=("silence_id",),
-)
-
 alert_messages = _table(
     "alert_messages",
     _id("message_id"),

@@ -1,4 +1,4 @@
-"""Alerts by the API: read, taken care of, closed; rules changed; silences with an end."""
+"""Alerts by the API: read, taken care of, closed; rules changed."""
 
 from datetime import timedelta
 
@@ -90,7 +90,7 @@ def test_messages_are_listed_and_sent_again(web: Web, engineer) -> None:
     assert engineer.post(f"alerts/messages/{ids[1]}:replay").status_code == 404
 
 
-def test_the_page_acknowledges_silences_and_resolves(web: Web):
+def test_the_page_acknowledges_and_resolves(web: Web):
     look(web, 80)
     with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         paged = Web(web.store, web.settings, server.url, web.clock)
@@ -104,11 +104,6 @@ def test_the_page_acknowledges_silences_and_resolves(web: Web):
         kept = submit("acknowledge", 1, "?state=open")
         assert (kept.status_code, kept.headers["location"]) == (303, "/alerts?state=open")
         assert submit("acknowledge", 1).status_code == 409
-        form = {"rule": "queue_age", "subject": "", "reason": "holidays"}
-        assert submit("silence", **form, hours="9").status_code == 422
-        assert submit("silence", **form, hours="8").status_code == 303
-        assert "Silenced now" in browser.get(address).text
-        assert submit("end silence", 1).status_code == 303
         dead = add_dead_message(web.store)
         assert "Messages that were given up" in browser.get(address).text
         submit("send again", dead.message_id)
@@ -119,7 +114,7 @@ def test_the_page_acknowledges_silences_and_resolves(web: Web):
         assert "No open alerts" in browser.get(address).text
         assert "queue_age" in browser.get(f"{address}?state=resolved&format=csv").text
         reader = paged.browser(paged.add("approver"))
-        assert "Silence all" not in reader.get(address).text
+        assert "I take care" not in reader.get(address).text
 
 
 def test_an_alert_leads_where_the_reader_may_go(paged: Web):

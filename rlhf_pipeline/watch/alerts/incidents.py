@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from rlhf_pipeline.core.alert_targets import LOG
 from rlhf_pipeline.core.errors import AlertState
 from rlhf_pipeline.core.metric_catalogue import METRICS
-from rlhf_pipeline.core.monitoring import Alert, AlertMessage, MessageKind, Silence
+from rlhf_pipeline.core.monitoring import Alert, AlertMessage, MessageKind
 from rlhf_pipeline.watch.alerts.messages import build_message
 from rlhf_pipeline.watch.alerts.readings import Reading
 from rlhf_pipeline.watch.alerts.rules import AlertParams, AlertRule
@@ -57,7 +57,6 @@ def advance(
     plan: AlertPlan,
     alerts: Sequence[Alert],
     readings: Sequence[Reading],
-    silences: Sequence[Silence],
     now: datetime,
     *,
     next_id: int,
@@ -85,7 +84,7 @@ def advance(
     reason = "there is no such figure any more, or the rule was changed"
     moved += [(each, _end(each, reason, now)) for each in known.values() if each.opened_at <= now]
     for before, after in moved:
-        kind, targets = _find_due(plan, before, after, silences, now)
+        kind, targets = _find_due(plan, before, after, now)
         told = after if kind in (None, "resolved") else _note_sent(after, kind, targets, now)
         if told != before:
             step.changed.append(told)
@@ -213,15 +212,15 @@ def _end(alert: Alert, resolution: str, now: datetime) -> Alert:
 
 
 def _find_due(
-    plan: AlertPlan, before: Alert | None, alert: Alert, silences: Sequence[Silence], now: datetime
+    plan: AlertPlan, before: Alert | None, alert: Alert, now: datetime
 ) -> tuple[MessageKind | None, Sequence[str]]:
     """The message that is due: the end, the first one, the next level, a reminder. Targets that got
-    a message receive the end, silenced or not.
+    a message receive the end.
     """
     levels, params = plan.levels, plan.params
     if alert.state == "resolved" and before is not None and before.state != "resolved":
         return "resolved", alert.targets
-    if alert.state != "open" or any(one.covers(alert.rule, alert.subject, now) for one in silences):
+    if alert.state != "open":
         return None, ()
     if alert.notified_at is None or alert.level_at is None:
         return ("opened", levels[0]) if levels[0] else (None, ())

@@ -96,8 +96,8 @@ def advance_alerts(
 ) -> Step:
     """Open, escalate and resolve the project's alerts in one transaction with their messages."""
     only = plan.advancing if only is None else only
-    with store.alerts.advancing() as (alerts, silences, next_id, put):
-        step = advance(plan, alerts, found, silences, now, next_id=next_id, only=only)
+    with store.alerts.advancing() as (alerts, next_id, put):
+        step = advance(plan, alerts, found, now, next_id=next_id, only=only)
         put(step.changed, step.messages)
     return step
 

@@ -76,7 +76,7 @@ class AlertRule(Parameters):
         default="Nothing by itself; a person decides.", description="What the loop does about it"
     )
     next_step: Text = Field(
-        default="Find out why, then acknowledge or silence the alert.",
+        default="Find out why, then acknowledge the alert.",
         description="What a person should do next",
     )
     page: str | None = Field(default=None, description="Path in the web app that shows more")

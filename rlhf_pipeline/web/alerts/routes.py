@@ -1,24 +1,21 @@
-"""Routes of alerts: read and close them, silence what is known, replay messages, test targets."""
+"""Routes of alerts: read and close them, replay messages, test targets."""
 
 from collections.abc import Callable
-from datetime import timedelta
 from typing import Annotated, Literal
 
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
-from pydantic import AwareDatetime, Field
+from pydantic import Field
 
-from rlhf_pipeline.core.api_types.base import Answer, Name, Page, RequestBody
+from rlhf_pipeline.core.api_types.base import Answer, Page
 from rlhf_pipeline.core.api_types.filters import AlertFilter, AlertMessageFilter, Filter, Value
 from rlhf_pipeline.core.errors import AlertState, ConfigurationError, DeliveryFailed
-from rlhf_pipeline.core.monitoring import Alert, AlertMessage, Silence
-from rlhf_pipeline.core.parameters import suggest
-from rlhf_pipeline.core.records import Text
+from rlhf_pipeline.core.monitoring import Alert, AlertMessage
 from rlhf_pipeline.watch.alerts import incidents
 from rlhf_pipeline.watch.alerts.channels import find_targets, send
 from rlhf_pipeline.watch.alerts.messages import build_test_message
 from rlhf_pipeline.watch.alerts.rounds import read_plan
 from rlhf_pipeline.watch.alerts.rules import AlertRule
-from rlhf_pipeline.web.forms import Fields, Form, attempt, validate
+from rlhf_pipeline.web.forms import Form, attempt
 from rlhf_pipeline.web.lists import (
     FilterField,
     ListPage,
@@ -43,16 +40,6 @@ Number = Annotated[int, Path(ge=1, le=10**9)]
 ShortText = Annotated[str, Path(max_length=200)]
 Asked = Annotated[AlertFilter, Query()]
 ALERTS = RowList("Alerts", "/alerts", "alerts/page.html", Alert, key="alert_id")
-HOURS = {1: "1 hour", 8: "8 hours", 24: "1 day", 168: "1 week"}
-
-
-class NewSilence(RequestBody):
-    """Keeps alerts from being sent until `ends_at`; they are recorded."""
-
-    rule: Name | None = Field(default=None, description="Only alerts of this rule.")
-    subject: Name | None = Field(default=None, description="Only alerts of this subject.")
-    reason: Annotated[Text, Field(min_length=1, max_length=1000)]
-    ends_at: AwareDatetime
 
 
 class AlertPageFilter(Filter):
@@ -75,28 +62,6 @@ def read_rules(site: AnySite) -> Page[AlertRule]:
     """All rules as they are now: the defaults, changed by rlhf.yaml."""
     rules = read_plan(site.settings).rules.values()
     return Page(items=tuple(rules), next=None)
-
-
-@api.get("/alerts/silences")
-def read_silences(site: AnySite) -> Page[Silence]:
-    """All silences, newest first, those that ended among them."""
-    return Page(items=tuple(site.store.silences.all()), next=None)
-
-
-@api.post("/alerts/silences", status_code=201, responses=problem_responses(404, 409))
-def add_silence(site: AnySite, principal: Editor, body: NewSilence) -> Silence:
-    """Silence a rule, a subject or all alerts until a time."""
-    rules = read_plan(site.settings).rules
-    if body.rule is not None and body.rule not in rules:
-        hint = suggest(body.rule, rules)
-        raise Problem(404, f"There is no rule {body.rule!r}. {hint}", kind="not_found")
-    return site.store.silences.add(**body.model_dump(), actor=principal.user_id)
-
-
-@api.delete("/alerts/silences/{silence_id}", status_code=204, responses=problem_responses(404, 409))
-def end_silence(site: AnySite, principal: Editor, silence_id: Number) -> None:
-    """End a silence now."""
-    site.store.silences.end(silence_id, actor=principal.user_id)
 
 
 @api.get("/alerts/messages")
@@ -189,8 +154,6 @@ def submit(
     acts: dict[str, Callable[[], object]] = {
         "acknowledge": lambda: acknowledge(site, principal, number or 0),
         "resolve": lambda: resolve(site, principal, number or 0),
-        "silence": lambda: add_silence(site, principal, _parse_silence(site, form)),
-        "end silence": lambda: end_silence(site, principal, number or 0),
         "send again": lambda: replay(site, principal, key),
         "test": lambda: send_test(site, principal, key),
     }
@@ -201,26 +164,6 @@ def submit(
     if problem is None and not isinstance(result, TestMessageOut):
         return see_other(f"/alerts?{query_of(asked.here)}".rstrip("?&"))
     return _render_page(site, request, principal, asked, problem, opened=key, test=result)
-
-
-def _parse_silence(site: Site, form: Fields) -> NewSilence:
-    hours = form.number("hours")
-    if hours not in HOURS:
-        raise Problem(
-            422,
-            f"hours is {hours}; choose one of {', '.join(map(str, HOURS))}.",
-            kind="invalid",
-            errors=[("hours", "is not a choice of the form")],
-        )
-    return validate(
-        NewSilence,
-        {
-            "rule": form.text("rule") or None,
-            "subject": form.text("subject") or None,
-            "reason": form.text("reason").strip(),
-            "ends_at": site.store.database.clock.now() + timedelta(hours=hours),
-        },
-    )
 
 
 def _read_shown(site: Site, asked: AlertPageFilter) -> Page[Alert]:
@@ -260,10 +203,8 @@ def _render_page(
             for alert in site.store.alerts.page(AlertFilter(state=["open"], limit=200))
         ),
         plan=plan,
-        silences=[one for one in site.store.silences.all() if one.ends_at > now],
         dead=site.store.alert_messages.page(AlertMessageFilter(state="dead")),
         test=test,
-        hours=HOURS,
         daemon=site.readiness.find_daemon_status(),
         names=names_for(site, principal),
     )

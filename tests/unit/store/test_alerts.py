@@ -1,11 +1,11 @@
-"""Alerts and silences are stored with their messages and their authors."""
+"""Alerts are stored with their messages and their authors."""
 
 from datetime import timedelta
 
 import pytest
 
 from rlhf_pipeline.core.api_types.filters import AlertFilter, AlertMessageFilter
-from rlhf_pipeline.core.errors import AlertState, NotFound
+from rlhf_pipeline.core.errors import NotFound
 from rlhf_pipeline.watch.alerts.incidents import AlertPlan, acknowledge, resolve
 from rlhf_pipeline.watch.alerts.readings import Reading
 from rlhf_pipeline.watch.alerts.rounds import advance_alerts
@@ -56,19 +56,3 @@ def test_an_alert_resolved_by_hand_lasts_until_its_condition_ends(store):
     assert store.alerts.oldest_ongoing_at() == NOON
     tick(store, 1.0, minutes=1)
     assert store.alerts.oldest_ongoing_at() is None
-
-
-def test_a_silence_ends_by_time_or_by_hand(store):
-    now = store.database.clock.now()
-    silence = store.silences.add(
-        rule="drift", subject=None, reason="known", ends_at=now + timedelta(hours=1), actor="ada"
-    )
-    assert silence.covers("drift", "anything", silence.created_at)
-    ended = store.silences.end(silence.silence_id, actor="bob")
-    assert store.silences.all() == [ended]
-    with pytest.raises(AlertState, match="ended at"):
-        store.silences.end(silence.silence_id, actor="bob")
-    with pytest.raises(NotFound):
-        store.silences.end(7, actor="bob")
-    with pytest.raises(AlertState, match="past"):
-        store.silences.add(rule=None, subject=None, reason="x", ends_at=now, actor="ada")

@@ -1,4 +1,4 @@
-"""One alert per incident: opened, reminded of, escalated, silenced, resolved, by a fake clock."""
+"""One alert per incident: opened, reminded of, escalated, resolved, by a fake clock."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -7,7 +7,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rlhf_pipeline.core.errors import AlertState
-from rlhf_pipeline.core.monitoring import Silence
 from rlhf_pipeline.watch.alerts.incidents import AlertPlan, acknowledge, advance, resolve
 from rlhf_pipeline.watch.alerts.readings import Reading
 from rlhf_pipeline.watch.alerts.rules import AlertParams, merge_rules
@@ -24,7 +23,6 @@ class World:
 
     def __init__(self, rule=None, params=PARAMS, targets=TARGETS):
         self.now, self.alerts, self.ended, self.sent = START, {}, [], []
-        self.silences = []
         self.plan = AlertPlan(
             merge_rules({"queue_age": rule or {}}),
             params,
@@ -41,7 +39,6 @@ class World:
             self.plan,
             list(self.alerts.values()),
             read,
-            self.silences,
             self.now,
             next_id=1 + max([*self.alerts, *(a.alert_id for a in self.ended)], default=0),
             only=only,
@@ -60,19 +57,6 @@ class World:
         self.alerts[changed.alert_id] = changed
         if changed.state == "resolved":
             self.sent += self.plan.build(changed, "resolved", changed.targets, self.now)
-
-    def silence(self, minutes, **covers):
-        end = self.now + timedelta(minutes=minutes)
-        self.silences = [
-            Silence(
-                silence_id=1,
-                reason="holidays",
-                created_by="ada",
-                created_at=self.now,
-                ends_at=end,
-                **covers,
-            )
-        ]
 
     def alert(self):
         (found,) = self.alerts.values()
@@ -120,17 +104,6 @@ def test_an_alert_that_nobody_acknowledges_is_escalated_and_reminded_of():
     assert world.tick(80, minutes=180) == ["reminder>log", "reminder>team", "reminder>boss"]
     assert world.tick(1) == ["resolved>log", "resolved>team", "resolved>boss"]
     assert world.ended[0].resolved_by is None
-
-
-def test_a_silence_stops_sending_but_neither_recording_nor_the_end():
-    world = World()
-    world.silence(60, rule="queue_age")
-    assert world.tick(80) == []
-    assert world.alert().state == "open"
-    assert world.tick(80, minutes=59) == ["opened>log", "opened>team"]
-    world.silence(24 * 60)
-    assert world.tick(80, minutes=45) == []
-    assert world.tick(1) == ["resolved>log", "resolved>team"]
 
 
 @pytest.mark.parametrize(
