@@ -60,8 +60,8 @@ def settings() -> str:
         "[How settings are found](../guides/settings.md).",
         table(("environment", "default", "meaning"), rows),
         "## Loop settings",
-        "The section `loop:` of `rlhf.yaml`, one part per stage. `rlhf settings show PART` prints "
-        "a part with the values in use.",
+        "The section `loop:` of `rlhf.yaml`, one part per stage. The page *Settings* shows "
+        "the values in use.",
     ]
     loop = LoopSettings({})
     for part, params in PARTS.items():

@@ -22,6 +22,7 @@ from rlhf_pipeline.application.driver.stage_config import parse_stage_config
 from rlhf_pipeline.core.config import Settings, project_folder
 from rlhf_pipeline.core.terminal import escape_markup
 from rlhf_pipeline.improve.retraining.jobs import JobRun
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store
 
 
@@ -32,7 +33,7 @@ def demo(days: int) -> None:
             Demo(runner).run_days(days)
         print_summary(settings, console)
         console.print(
-            f"\n{days} days in {monotonic() - started:.0f} s. Where to look next:\n"
+            f"\n{format_count(days, 'day')} in {monotonic() - started:.0f} s. Where to look next:\n"
             "  make dev           the same runs, plots, checks and models in Dagster and MLflow\n"
             "  make demo          further days of the same history\n"
             "  .venv/bin/rlhf models list · rlhf status · rlhf export reflection-log"

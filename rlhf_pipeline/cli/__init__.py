@@ -89,7 +89,6 @@ COMMANDS = {
     ),
     "prompts": ("prompts.app", "Make prompts."),
     "models": ("models.app", "Models in the registry."),
-    "comparisons": ("comparisons.app", "Comparisons that are offered to people."),
     "votes": ("votes.app", "Votes of people and of the reward model."),
     "reward": ("reward.app", "The reward model by hand: train, calibrate, predict, probe."),
     "drift": ("drift.app", "Drift reports and clusters of errors in the terminal."),
@@ -105,7 +104,7 @@ COMMANDS = {
         "Changes of taste: votes cast before one weigh less in every later fit.",
     ),
     "users": ("users.app", "People and services that may log in."),
-    "settings": ("settings.app", "Loop settings: what every run uses, as rlhf.yaml sets it."),
+    "settings": ("settings.app", "Loop settings: whether rlhf.yaml is valid."),
     "audit": (
         "audit.app",
         "The audit chain: who did what to what, each link with the hash of the previous one.",

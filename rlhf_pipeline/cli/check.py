@@ -120,7 +120,7 @@ def _check_rows(settings: Settings, store: Store) -> list[str]:
         faults.append(
             f"{len(ahead):,} votes are from the future (seq {named}{', …' if ahead[3:] else ''}): "
             "a clock ran ahead when they were cast. Correct the clock, and leave them out of "
-            "learning: `rlhf triggers quarantine ANNOTATOR --since SEQ --reason clock`."
+            "learning, on the page Data quality."
         )
     salt = settings.home / SALT_FILE
     known = store.audit.find_digest(SALT_RECORDED)

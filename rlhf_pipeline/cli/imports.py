@@ -1,7 +1,6 @@
 """`rlhf import`: imports comparisons, votes, prompts and calibration logs from files."""
 
 import contextlib
-import gc
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,7 +11,6 @@ from typing import Annotated, Any
 
 import typer
 
-from rlhf_pipeline.cli.comparisons import offer_to_people
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.replay import hold_import_lock, replay_pending
@@ -116,11 +114,11 @@ def comparisons(
         if comparisons.divided_prompts:
             intake.notes.append(comparisons.divided_prompts)
         if offer:
-            intake.notes.append(
-                offer_to_people(
-                    intake.workspace, store.comparisons.find_offerable_ids(unvoted_only=True)
-                )
+            unvoted = store.comparisons.find_offerable_ids(unvoted_only=True)
+            n = store.cards.offer(
+                unvoted, overlap=store.rules.latest()[1].overlap, actor="rlhf import"
             )
+            intake.notes.append(f"{n:,} judgements wanted of people")
     intake.report()
 
 
@@ -341,7 +339,6 @@ def open_import(
     with translate_write_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
     with contextlib.ExitStack() as stack:
-        stack.enter_context(_rare_garbage_collection())
         stack.enter_context(hold_import_lock(workspace, _refusal(file)))
         prepare(workspace)
         bar = stack.enter_context(progress_bar(f"import of {kind}"))
@@ -358,17 +355,6 @@ def open_import(
             workspace, kind, file, names.model_dump(mode="json"), intake.describe
         ) as intake.import_id:
             yield intake
-
-
-@contextlib.contextmanager
-def _rare_garbage_collection() -> Iterator[None]:
-    """Rows hold no cycles: looking for them as often as Python does took a fifth of an import."""
-    before = gc.get_threshold()
-    gc.set_threshold(50_000, 20, 100)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 @contextlib.contextmanager

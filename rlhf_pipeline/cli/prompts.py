@@ -2,9 +2,7 @@
 
 import contextlib
 import inspect
-import json
 from collections.abc import Iterator
-from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
@@ -15,11 +13,9 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import Changes
 from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.core.config import Settings
-from rlhf_pipeline.core.errors import NotFound
-from rlhf_pipeline.core.files import open_atomically
 from rlhf_pipeline.core.parameters import parse_parameters
 from rlhf_pipeline.generate.completions.text_generator import BackendTextGenerator
-from rlhf_pipeline.generate.prompts import GENERATORS, Rejection, Report, generate
+from rlhf_pipeline.generate.prompts import GENERATORS, Report, generate
 from rlhf_pipeline.generate.prompts.dataset import write_jsonl
 from rlhf_pipeline.generate.prompts.parameters import SourceParams
 from rlhf_pipeline.improve.loop_settings import LoopSettings
@@ -28,6 +24,7 @@ from rlhf_pipeline.learn.reward_model import Encoder
 app = typer.Typer(help="Make prompts.", no_args_is_help=True)
 
 
+SHOWN_REJECTIONS = 20
 SETTABLE = [name for name in SourceParams.model_fields if name not in ("n", "seed", "source")]
 
 
@@ -75,10 +72,6 @@ def generate_prompts(
             "judge them (evolution).",
         ),
     ] = False,
-    rejects: Annotated[
-        Path | None,
-        typer.Option(help="File for rejected prompts, one JSON object with the reason per line."),
-    ] = None,
     changes: Changes = None,
 ) -> None:
     """Write prompts as JSONL, from the shipped templates or another source. docs/guides/prompts.md
@@ -88,7 +81,8 @@ def generate_prompts(
     path = out or settings.exports / "generated_prompts.jsonl"
     params = parse_parameters(SourceParams, changes, n=num_prompts, seed=seed, source=source)
     texts = _open_backend(settings) if written else None
-    with _open_report(rejects) as report, _report_failures(texts):
+    report = Report()
+    with _report_failures(texts):
         frame = generate(
             params,
             day=(day or datetime.now(UTC)).date().isoformat(),
@@ -102,6 +96,8 @@ def generate_prompts(
     echo(f"{len(frame)} prompts in {path}")
     if any(n for what, n in report.counts.items() if what != "kept"):
         echo(report.summary())
+    for rejection in report.rejections[:SHOWN_REJECTIONS]:
+        echo(f"rejected by {rejection.rule}: {rejection}", err=True)
 
 
 @app.command("sources")
@@ -139,50 +135,3 @@ def _report_failures(texts: BackendTextGenerator | None) -> Iterator[None]:
     finally:
         for reason, n in sorted(texts.failures_.items()) if texts is not None else ():
             echo(f"{n:,} not written: {reason}", err=True)
-
-
-@contextlib.contextmanager
-def _open_report(rejects: Path | None) -> Iterator[Report]:
-    """Open a report that writes rejections to a file; the file appears when the prompts are
-    complete.
-    """
-    if rejects is None:
-        yield Report()
-        return
-    with open_atomically(rejects) as file:
-
-        def write(rejection: Rejection) -> None:
-            file.write(
-                f"{json.dumps(asdict(rejection), ensure_ascii=False)}\n".encode(
-                    errors="backslashreplace"
-                )
-            )
-
-        yield Report(sink=write)
-
-
-@app.command("evaluation-set")
-def show_evaluation_set(
-    out: Annotated[
-        Path | None, typer.Option(help="Write the prompts of the latest version as JSONL.")
-    ] = None,
-) -> None:
-    """Show the versions of the evaluation set: frozen prompts on which policies are compared."""
-    sets = Workspace.open().store.evaluation_sets
-    versions = sets.all()
-    rows = [
-        {
-            "version": str(one.version),
-            "prompts": f"{one.n_prompts:,}",
-            "from": one.origin,
-            "hash": one.prompts_hash[:12],
-            "frozen at (UTC)": f"{one.created_at:%Y-%m-%d %H:%M}",
-        }
-        for one in versions
-    ]
-    show(rows, title="evaluation sets", empty="None yet: the first collection freezes it.")
-    if out is not None:
-        if not versions:
-            raise NotFound("There is no evaluation set to write. Run `rlhf run collection` first.")
-        n = write_jsonl(sets.prompts(versions[0].version), out)
-        echo(f"{out}: {n} prompts of version {versions[0].version}")

@@ -12,6 +12,7 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.core.errors import DatasetError
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import homes
 
 
@@ -42,7 +43,7 @@ def replay(
         days = workspace.store.replays.unrequested_days()
         workspace.store.replays.request(days)
         echo(
-            f"requested: {len(days)} days from {days[0]} to {days[-1]}"
+            f"requested: {format_count(len(days), 'day')} from {days[0]} to {days[-1]}"
             if days
             else "no imported day was left out"
         )
@@ -56,7 +57,11 @@ def accept_unfinished(workspace: Workspace) -> None:
     with hold_import_lock(workspace, "Its days are incomplete: let it finish, then replay."):
         taken = workspace.store.imports.accept_unfinished()
     for half in taken:
-        days = f"{half.n_days} days from {half.first_day}" if half.first_day else "its days"
+        days = (
+            f"{format_count(half.n_days, 'day')} from {half.first_day}"
+            if half.first_day
+            else "its days"
+        )
         echo(f"accepted as they are: {days}, of the unfinished import of {half.file}")
     if not taken:
         echo("no import is unfinished")

@@ -14,6 +14,7 @@ from rlhf_pipeline.improve.retraining.answers import find_waiting
 from rlhf_pipeline.improve.retraining.messages import describe_action
 from rlhf_pipeline.improve.retraining.triggers import TriggerParams
 from rlhf_pipeline.learn.learning import NextFit, find_reason_to_wait, plan_next_fit
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.decisions import OPEN_STATES
 from rlhf_pipeline.watch.drift.confirmation import describe_requirement
@@ -86,7 +87,7 @@ def describe_votes(settings: Settings, store: Store, today: str) -> str:
     touched = store.votes.touched_days()
     n_today = sum(t.n_new for t in touched if str(t.day) == today)
     work, waiting = store.cards.remaining_work(), store.replays.pending_days()
-    replay = f"; {len(waiting)} imported days wait for `rlhf replay`" if waiting else ""
+    replay = f"; imported days that wait for `rlhf replay`: {len(waiting)}" if waiting else ""
     return (
         f"{sum(t.n_new for t in touched):,} in all and {n_today:,} today, skips included; "
         f"{work.n_open:,} judgements wait for people; a day's feedback runs after "
@@ -106,7 +107,7 @@ def describe_learning(due: NextFit, store: Store, wait: str | None = None) -> st
     if not due.n or not n_days:
         return due.shortage
     left = math.ceil((due.needed - due.n) / (due.n / n_days))
-    return f"{due.shortage}: about {left} more day{'s' * (left > 1)} of votes"
+    return f"{due.shortage}: about {format_count(left, 'more day')} of votes"
 
 
 def describe_retraining(store: Store, trigger: TriggerParams) -> Iterator[str]:
@@ -116,7 +117,9 @@ def describe_retraining(store: Store, trigger: TriggerParams) -> Iterator[str]:
     needed = f"reported by {describe_requirement(trigger)}"
     if trigger.calibration_days:
         needed += f", or calibration fails on {trigger.calibration_days} days of a week"
-    found = f"{n_events} open drift or calibration events" if n_events else "no open event"
+    found = (
+        format_count(n_events, "open drift or calibration event") if n_events else "no open event"
+    )
     yield f"{found}; fires when {needed}"
     fires = [each for each in decisions if each.action == "fire" and each.actor is None]
     if fires:
@@ -126,14 +129,14 @@ def describe_retraining(store: Store, trigger: TriggerParams) -> Iterator[str]:
     for each in find_waiting(decisions):
         yield (
             f"decision {each.decision_id} waits for a person ({each.remedy}): "
-            f"`rlhf triggers answer {each.decision_id}`"
+            f"`rlhf triggers answer {each.decision_id} retrain --reason WHY`, or `nothing`"
         )
     for each in find_active_quarantines(decisions):
         assert each.quarantine is not None
         yield (
             f"decision {each.decision_id} leaves out votes of "
-            f"{len(each.quarantine.annotator_ids)} annotators from vote "
-            f"{each.quarantine.from_seq:,} on: `rlhf triggers lift {each.decision_id}` undoes it"
+            f"{format_count(len(each.quarantine.annotator_ids), 'annotator')} from vote "
+            f"{each.quarantine.from_seq:,} on; its page undoes it"
         )
     for each in decisions:
         if each.order is not None and each.state in OPEN_STATES:

@@ -11,7 +11,8 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import DayRange, FirstDay, LastDay, require_text
 from rlhf_pipeline.cli.tables import echo, show, show_json
 from rlhf_pipeline.core.errors import ConfigurationError, NotFound
-from rlhf_pipeline.core.records import Quarantine, TriggerDecision
+from rlhf_pipeline.core.intervals import format_estimate
+from rlhf_pipeline.core.records import Interval, TriggerDecision
 from rlhf_pipeline.improve.retraining import answers
 from rlhf_pipeline.improve.retraining.answers import Answer
 from rlhf_pipeline.improve.retraining.explanation import (
@@ -23,12 +24,15 @@ from rlhf_pipeline.improve.retraining.explanation import (
     read_inputs,
 )
 from rlhf_pipeline.improve.retraining.messages import (
+    CAUSES,
     describe_decision,
     describe_figures,
     describe_state,
     known_seq,
+    read_causes,
     summarise_decision,
 )
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store
 
 app = typer.Typer(help="Decisions to retrain, and what led to each.", no_args_is_help=True)
@@ -57,7 +61,7 @@ def list_decisions(
     else:
         show(
             [_build_row(each, answered.get(each.stored_id)) for each in decisions],
-            title=f"{len(decisions)} decisions, all times in UTC",
+            title=f"{format_count(len(decisions), 'decision')}, all times in UTC",
             empty=NO_DECISION if wanted.is_open else "No decision in these days.",
         )
 
@@ -84,6 +88,26 @@ def explain(
         echo("A person decided it, so no condition of the trigger applied.")
     else:
         _show_inputs(found)
+    if causes := read_causes(found):
+        echo(
+            f"Errors beyond those expected: {_points(causes.rise)} points, measured on "
+            f"{format_count(causes.n_before, 'vote')} before the change and {causes.n_after:,} "
+            "after it."
+        )
+        show(
+            [
+                {
+                    "cause": CAUSES[each.name],
+                    "probability": format_estimate(each.probability),
+                    "added errors, points": _points(each.effect) if each.probability else "-",
+                }
+                for each in causes.causes
+            ],
+            title="causes",
+            empty="",
+        )
+    if named := found.quarantine:
+        echo(f"named: {', '.join(named.annotator_ids)}, from vote {named.from_seq:,} on")
     for name, value in other_evidence(found).items():
         echo(f"{name.replace('_', ' ')}: {value if isinstance(value, str) else json.dumps(value)}")
 
@@ -112,50 +136,23 @@ def answer(
             held, chosen, reason=reason, actor=ACTOR, now=datetime.now(UTC), max_seq=seq
         ),
     )
-    _echo_made(made)
-
-
-@app.command("quarantine")
-def quarantine(
-    annotators: Annotated[list[str], typer.Argument(metavar="ANNOTATOR...", help="Their ids.")],
-    since: Annotated[int, typer.Option(min=1, help="Seq of the first vote to leave out.")],
-    reason: Reason,
-) -> None:
-    """Leave out the votes of annotators that no decision names. Their earlier votes stay."""
-    named = Quarantine(annotator_ids=tuple(sorted(set(annotators))), from_seq=since)
-    _echo_made(
-        Workspace.open().store.decisions.fire_by_hand(
-            reason, actor=ACTOR, now=datetime.now(UTC), quarantine=named
-        )
-    )
-
-
-@app.command("lift")
-def lift(decision: DecisionId, reason: Reason) -> None:
-    """Undo the quarantine that a decision began: its votes count again."""
-    made = Workspace.open().store.decisions.answer(
-        decision,
-        lambda fired, seq: answers.lift(
-            fired, reason=reason, actor=ACTOR, now=datetime.now(UTC), max_seq=seq
-        ),
-    )
-    _echo_made(made)
-
-
-def _echo_made(made: TriggerDecision) -> None:
     number, named = made.decision_id, made.quarantine
     if made.action == "hold":
         echo(f"decision {number}: nothing is done about the change")
     elif named is None:
         echo(f"decision {number}: the retraining sensor starts the retraining")
     else:
-        does = "count again" if made.remedy == "lift_quarantine" else "are left out"
-        undo = "" if made.remedy == "lift_quarantine" else f" (`rlhf triggers lift {number}`)"
         echo(
             f"decision {number}: votes of {', '.join(named.annotator_ids)} from vote "
-            f"{named.from_seq:,} on {does}{undo}; the retraining sensor makes pairs and drift "
+            f"{named.from_seq:,} on are left out; the retraining sensor makes pairs and drift "
             "reports anew"
         )
+
+
+def _points(change: Interval) -> str:
+    """In points, as on the page; plus 0, as a small loss would be rounded to -0."""
+    value, low, high = (round(100 * part) + 0 for part in (change.value, change.low, change.high))
+    return f"{value:+d} ({low:+d} to {high:+d})"
 
 
 def _build_row(decision: TriggerDecision, answered_by: int | None) -> dict[str, str]:

@@ -82,19 +82,6 @@ def list_users() -> None:
     show(rows, title=f"users of {workspace.settings.project}", empty=empty)
 
 
-@app.command("roles")
-def roles(
-    email: Email,
-    role: Annotated[list[Role], typer.Argument(help="The roles from now on.", show_default=False)],
-) -> None:
-    """Set the roles of a user; roles that are not named are removed. `rlhf users disable` removes
-    all access.
-    """
-    workspace = Workspace.open_current()
-    user = workspace.store.users.set_roles(_get_user(workspace, email).user_id, role, actor=ACTOR)
-    echo(f"{_describe_user(user)}: {', '.join(sorted(permissions_of(user.roles)))}")
-
-
 @app.command("token")
 def token(
     email: Email,
@@ -149,38 +136,6 @@ def set_group(
     n_changed = workspace.store.annotator_groups.assign({user.user_id: named}, actor=ACTOR)
     place = f"in group {named}" if named else "in no named group"
     echo(f"{_describe_user(user)} {'is now' if n_changed else 'was already'} {place}")
-
-
-@app.command("disable")
-def disable(email: Email) -> None:
-    """Disable a user: logins and tokens stop working, votes stay."""
-    workspace = Workspace.open_current()
-    user = workspace.store.users.disable(_get_user(workspace, email).user_id, actor=ACTOR)
-    echo(f"disabled {_describe_user(user)}")
-
-
-@app.command("enable")
-def enable(email: Email) -> None:
-    """Enable a disabled user; revoked tokens stay revoked."""
-    workspace = Workspace.open_current()
-    user = workspace.store.users.enable(_get_user(workspace, email).user_id, actor=ACTOR)
-    echo(f"enabled {_describe_user(user)}")
-
-
-@app.command("pause")
-def pause(
-    email: Email,
-    reason: Annotated[str, typer.Option(help="Reason, kept in the audit chain.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Let them vote again.")] = False,
-) -> None:
-    """Keep a user from voting, or with --resume let them vote again; they can log in meanwhile.
-    `rlhf triggers quarantine` leaves out the votes that they cast.
-    """
-    workspace = Workspace.open_current()
-    user = workspace.store.users.pause(
-        _get_user(workspace, email).user_id, is_paused=not resume, reason=reason, actor=ACTOR
-    )
-    echo(f"{'paused' if user.paused_at else 'voting again:'} {_describe_user(user)}")
 
 
 @app.command("login-link")

@@ -38,18 +38,7 @@ KEYS = """\
 1 2 3 4   left is much, clearly, somewhat, slightly better        5  equally good
 9 8 7 6   right is much, clearly, somewhat, slightly better       0  both bad     s  skip
           each may be followed by a reason: 7 it answers the question
-c 80      how sure you are of the next vote, in percent           f  personal data shown
-d helpful=a correct=tie   which is better in one dimension        u  undo         g  guidelines
-?         these keys                                              q  quit"""
-
-
-@dataclass
-class Remarks:
-    """What the annotator entered before the key that votes."""
-
-    confidence: float | None = None
-    has_pii: bool = False
-    dimensions: dict[str, str] = field(default_factory=dict)
+u  undo   ?  these keys   q  quit"""
 
 
 @dataclass
@@ -71,9 +60,7 @@ class VotingSession:
             rules = self.site.store.rules.latest()[1]
             cards = self.site.cards.deal(self.principal.user_id, 1, rules)
             if not cards:
-                self.say(
-                    "No card is left for you. `rlhf comparisons offer` offers more comparisons."
-                )
+                self.say("No card is left for you. A curator offers more on the page Comparisons.")
                 return n
             step = self.judge(cards[0], n)
             if step is None:
@@ -92,7 +79,7 @@ class VotingSession:
         )
         if card.names_maker:
             self.say("(a completion mentions its model: judge the text, not the name)")
-        remarks, shown_at = Remarks(), time.monotonic()
+        shown_at = time.monotonic()
         for line in self.lines:
             key, _, rest = line.strip().partition(" ")
             try:
@@ -102,26 +89,21 @@ class VotingSession:
                     if self.undo():
                         return -1
                 elif key in CHOICES:
-                    self.vote(card, key, rest.strip(), remarks, time.monotonic() - shown_at)
+                    self.vote(card, key, rest.strip(), time.monotonic() - shown_at)
                     return 1
                 else:
-                    self.remark(key, rest.strip(), remarks)
+                    self.say(KEYS if key in ("?", "") else f"no key {key!r}\n{KEYS}")
             except (Problem, PipelineError, ValueError) as refused:
                 self.say(f"not done: {refused}")
         return None
 
-    def vote(
-        self, card: CardContent, key: str, reason: str, remarks: Remarks, seconds: float
-    ) -> None:
+    def vote(self, card: CardContent, key: str, reason: str, seconds: float) -> None:
         choice, strength = CHOICES[key]
         fields = {
             "choice": choice,
             "strength": strength,
             "reason": reason or None,
             "duration_s": round(seconds, 2),
-            "stated_confidence": remarks.confidence,
-            "dimensions": remarks.dimensions,
-            "flags": ["pii"] if remarks.has_pii else [],
         }
         self.cast.append((self.send(card, fields), card))
 
@@ -147,22 +129,6 @@ class VotingSession:
             ) from cause
         new = prepare_vote(self.site, self.principal, sent, f"cli-{secrets.token_hex(16)}")
         return self.site.store.votes.cast(new.model_copy(update={"origin": "cli"})).vote_id
-
-    def remark(self, key: str, rest: str, remarks: Remarks) -> None:
-        if key == "c":
-            remarks.confidence = float(rest.removesuffix("%")) / 100
-        elif key == "f":
-            remarks.has_pii = True
-        elif key == "d":
-            pairs = (part.partition("=") for part in rest.split())
-            remarks.dimensions = {name: side for name, _, side in pairs}
-        elif key == "g":
-            latest = self.site.store.guidelines.latest()
-            self.say(latest.text if latest else "There are no guidelines yet.")
-        elif key in ("?", ""):
-            self.say(KEYS)
-        else:
-            self.say(f"no key {key!r}\n{KEYS}")
 
     def say(self, text: str) -> None:
         echo(text, file=self.out)
@@ -224,7 +190,7 @@ def find_voter(workspace: Workspace, email: str) -> User:
         )
     if Permission.VOTES_CAST not in permissions_of(user.roles):
         raise ConfigurationError(
-            f"No role of {user.email} may vote. Add one: rlhf users roles {user.email} annotator."
+            f"No role of {user.email} may vote. An admin gives one on the page Users: annotator."
         )
     return user
 

@@ -1,6 +1,5 @@
-"""`rlhf votes`: routes comparisons to people or the model, and prepares training data."""
+"""`rlhf votes`: prepares training data."""
 
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -28,76 +27,9 @@ from rlhf_pipeline.feedback.votes import (
 from rlhf_pipeline.feedback.votes.counting import counting
 from rlhf_pipeline.feedback.votes.preference_pairs import training_rows
 from rlhf_pipeline.feedback.votes.teaching import decide_labels
-from rlhf_pipeline.generate.comparisons.routing import (
-    RoutingParams,
-    count_routes,
-    route,
-    send_routes,
-)
 from rlhf_pipeline.learn.reward_model.losses import join_soft_labels
 
 app = typer.Typer(help="Votes of people and of the reward model.", no_args_is_help=True)
-FIELDS = RoutingParams.model_fields
-
-
-@app.command("route")
-def route_day(
-    day: Annotated[
-        datetime | None,
-        typer.Option(
-            formats=["%Y-%m-%d"],
-            metavar="YYYY-MM-DD",
-            help="UTC day of the comparisons; default today.",
-        ),
-    ] = None,
-    human_feedback_ratio: Annotated[
-        float, typer.Option(min=0, max=1, help=FIELDS["human_feedback_ratio"].description)
-    ] = 1.0,
-    confidence_threshold: Annotated[
-        float, typer.Option(min=0.5, max=1, help=FIELDS["confidence_threshold"].description)
-    ] = 0.8,
-    seed: Annotated[int, typer.Option(min=0, help=FIELDS["routing_seed"].description)] = 0,
-    dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Only show where they would go.")
-    ] = False,
-) -> None:
-    """Offer people their share of a day, least confident first; let the reward model answer what it
-    is confident of; list what stays open.
-    """
-    workspace = Workspace.open_current()
-    store = workspace.store
-    name = (day or datetime.now(UTC)).date().isoformat()
-    published = store.comparisons.for_days([name])
-    if published.empty:
-        raise NotEnoughData(
-            f"No comparisons were made for {name}. Run the `collection` job for that day, or name "
-            "another with --day."
-        )
-    params = RoutingParams(
-        human_feedback_ratio=human_feedback_ratio,
-        confidence_threshold=confidence_threshold,
-        routing_seed=seed,
-    )
-    routes = route(
-        published, store.predictions.for_comparisons(published["comparison_id"].tolist()), params
-    )
-    overlap = store.rules.latest()[1].overlap
-    told = (
-        count_routes(routes)
-        if dry_run
-        else send_routes(routes, store.cards, store.votes, overlap=overlap)
-    )
-    echo(
-        f"{told.n} comparisons of {name}: {told.n_people} for people ({told.n_unsure} unsure, "
-        f"{told.n_checks} checks), {told.n_machine} answered by the reward model, {told.n_open} "
-        "open"
-    )
-    if not dry_run:
-        echo(f"{told.n_wanted} new judgements wanted, {told.n_machine_votes} new machine votes")
-    for comparison_id, confidence in routes.loc[
-        routes["route"] == "open", ["comparison_id", "confidence"]
-    ].itertuples(index=False):
-        echo(f"open  {comparison_id}  confidence {confidence:.3f}")
 
 
 UpTo = Annotated[

@@ -7,7 +7,6 @@ from typing import Any
 
 from sqlalchemy import Connection, RowMapping, select
 
-from rlhf_pipeline.core.errors import NotFound
 from rlhf_pipeline.core.records import Record
 from rlhf_pipeline.store.audit import LOOP_SETTINGS_PUT, audited_transaction, row_digest
 from rlhf_pipeline.store.engine import Database
@@ -37,13 +36,6 @@ class LoopSettingsLog:
     def latest(self) -> LoopSettingsVersion:
         with self._database.read_transaction() as connection:
             return self._latest(connection)
-
-    def get(self, version: int) -> LoopSettingsVersion:
-        """Raises NotFound."""
-        for stored in [*self.all(), DEFAULTS]:
-            if stored.version == version:
-                return stored
-        raise NotFound(f"There is no version {version} of the loop settings.")
 
     def all(self) -> list[LoopSettingsVersion]:
         """Newest first, without version 0."""

@@ -119,19 +119,6 @@ class Users:
             self._revoke_all(connection, user_id, kind="session")
             self._record_change(ledger, actor, "users.set_password", user_id, {})
 
-    def rename(self, user_id: str, name: str, *, actor: str) -> User:
-        """Raises NotFound; ConfigurationError for an empty name."""
-        return self.change(user_id, name=name, actor=actor)
-
-    def disable(self, user_id: str, *, actor: str) -> User:
-        """End all logins and tokens of the user from the next request on. Raises ConfigurationError
-        for the last admin.
-        """
-        return self.change(user_id, disabled=True, actor=actor)
-
-    def enable(self, user_id: str, *, actor: str) -> User:
-        return self.change(user_id, disabled=False, actor=actor)
-
     def pause(self, user_id: str, *, is_paused: bool, reason: str, actor: str) -> User:
         """Keep a user from voting, or let them vote again; they can log in meanwhile. Raises
         NotFound.
@@ -146,12 +133,6 @@ class Users:
             user = self._read_user(connection, user_id)
             self._open_reserved_offers(connection, ledger, user, actor)
             return user
-
-    def set_roles(self, user_id: str, roles: Iterable[Role], *, actor: str) -> User:
-        """Replace the roles. Raises NotFound; ConfigurationError if no admin would
-        be left.
-        """
-        return self.change(user_id, roles=roles, actor=actor)
 
     def change(
         self,

@@ -126,6 +126,11 @@ def test_a_click_on_a_figure_leads_to_the_votes_of_its_window(page: Any) -> None
         assert page.locator("h1").inner_text() == "Votes"
         page.go_back()
         drawing.wait_for()
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    drawing.dblclick(position={"x": drawing.bounding_box()["width"] / 2, "y": height / 2})
+    page.wait_for_url("**/votes?since=*&until=2026-01-*")
+    assert len([url for url in asked if "/votes?" in url]) == 1
 
 
 def test_filters_and_zoom_live_in_the_address(site: People, page: Any) -> None:

@@ -117,7 +117,7 @@ def test_an_unknown_user_costs_as_many_hashes_as_a_wrong_password(
     known, disabled = (web.add("annotator") for _ in range(2))
     for user in (known, disabled):
         web.store.users.set_password(user.user_id, PasswordHasher().hash(PASSWORD), actor="test")
-    web.store.users.disable(disabled.user_id, actor="test")
+    web.store.users.change(disabled.user_id, disabled=True, actor="test")
     no_password = web.add("annotator")
     said = set()
     for email in (known.email, disabled.email, no_password.email, "nobody@example.org"):
@@ -132,7 +132,7 @@ def test_nobody_logs_in_without_a_password_or_when_disabled(web: Web):
     client = web.anonymous()
     assert log_in(client, web.add("annotator").email, "").status_code == 401
     email = with_password(web, "annotator")
-    web.store.users.disable(web.store.users.with_email(email).user_id, actor="test")
+    web.store.users.change(web.store.users.with_email(email).user_id, disabled=True, actor="test")
     assert log_in(client, email).status_code == 401
 
 
@@ -416,7 +416,7 @@ def test_nothing_holds_after_an_account_was_disabled_meanwhile(web: Web, way: st
             with after_commit(
                 web,
                 n,
-                lambda u=user_id: web.store.users.disable(u, actor="test"),
+                lambda u=user_id: web.store.users.change(u, disabled=True, actor="test"),
             ) as done:
                 answer = ways[way](browser)
             browser.close()

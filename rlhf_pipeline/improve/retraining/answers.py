@@ -56,8 +56,8 @@ def answer(
     if chosen == "quarantine":
         if named is None:
             raise ConfigurationError(
-                f"Decision {number} names no annotators to leave out. Name them yourself: "
-                "`rlhf triggers quarantine`."
+                f"Decision {number} names no annotators to leave out. Name them yourself, on the "
+                "page Data quality."
             )
         evidence["quarantine"] = named.model_dump(mode="json")
         return _decide_by_hand(

@@ -25,8 +25,16 @@ from rlhf_pipeline.watch.drift.confirmation import (
     list_confirmers,
 )
 
-# Shown as conditions and events. Whatever else a rule records is shown as it is.
-EXPLAINED = {"looked_at", "params", "reported", "confirmed", "confirming_event_ids"}
+# Shown as conditions, events and causes. Whatever else a rule records is shown as it is.
+EXPLAINED = {
+    "looked_at",
+    "params",
+    "reported",
+    "confirmed",
+    "confirming_event_ids",
+    "causes",
+    "quarantine",
+}
 # Not the reasons: their words may change, what they lead to may not.
 COMPARED = ("action", "event_ids", "change_seq", "remedy", "parent")
 INPUTS = {"looked_at", "params", "wait_until_seq"}  # not decided
@@ -121,7 +129,7 @@ def list_events(inputs: Inputs) -> list[tuple[DriftEvent, str]]:
 
 
 def other_evidence(decision: TriggerDecision) -> dict[str, Any]:
-    """What the decision recorded beside inputs, parameters and confirming events."""
+    """What the decision recorded beside inputs, parameters, causes and confirming events."""
     return {name: value for name, value in decision.evidence.items() if name not in EXPLAINED}
 
 

@@ -138,7 +138,7 @@ def test_votes_of_a_clock_that_ran_ahead_are_named(home: Path) -> None:
         vote = store.votes.cast(late)
     said = faults(home)
     assert f"1 votes are from the future (seq {vote.seq})" in said
-    assert "rlhf triggers quarantine" in said
+    assert "page Data quality" in said
 
 
 def test_store_of_another_commit_is_refused(home: Path) -> None:

@@ -10,7 +10,6 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.errors import ConfigurationError
-from rlhf_pipeline.improve.loop_settings import LoopSettings, record_version
 
 
 @pytest.fixture
@@ -27,29 +26,6 @@ def run(*words: str) -> str:
     result = CliRunner().invoke(app, ["settings", *words], catch_exceptions=False)
     assert result.exit_code == 0
     return result.output
-
-
-def test_show_lists_what_the_file_sets_and_all_of_one_part(file: Path) -> None:
-    assert "gate.min_win_rate" in run("show")
-    assert "0.5 (default) → 0.6" in run("show")
-    part = run("show", "gate")
-    assert "length_tolerance" in part
-    assert "0.1" in part
-
-
-def test_show_reads_a_stored_version(file: Path) -> None:
-    workspace = Workspace.open()
-    record_version(LoopSettings.read(workspace.settings), workspace.store)
-    file.write_text("loop: {}\n")
-    assert "gate.min_win_rate" in run("show", "--version", "1")
-    assert "at its default" in run("show")
-
-
-def test_show_needs_no_home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("RLHF_HOME", str(tmp_path / "none"))
-    assert "length_tolerance" in run("show", "gate")
-    assert not (tmp_path / "none").exists()
 
 
 def test_check_reports_every_problem(file: Path) -> None:

@@ -45,7 +45,7 @@ def test_errors_show_hostile_text(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     monkeypatch.setenv("RLHF_HOME", str(tmp_path))
-    monkeypatch.setattr(sys, "argv", ["rlhf", "users", "disable", f"{HOSTILE}@example.org"])
+    monkeypatch.setattr(sys, "argv", ["rlhf", "users", "token", f"{HOSTILE}@example.org"])
     with pytest.raises(SystemExit):
         main()
     printed = capsys.readouterr().err

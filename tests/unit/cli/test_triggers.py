@@ -1,6 +1,7 @@
 """`rlhf triggers`: decisions listed, explained and answered."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -10,8 +11,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.core.errors import ConfigurationError
-from rlhf_pipeline.core.records import DriftEvent, Promotion
+from rlhf_pipeline.core.records import Cause, ChangeCauses, DriftEvent, Interval, Promotion
 from rlhf_pipeline.improve.retraining.triggers import TriggerParams, decide
 from tests.learnt_home import LearntHome
 
@@ -85,30 +85,40 @@ def test_a_fire_is_explained_with_thresholds_events_and_replay(decided: LearntHo
         assert part in output
 
 
-def test_a_waiting_decision_is_answered_and_its_quarantine_lifted(
-    voted: LearntHome, tmp_path: Path
-) -> None:
+def test_a_waiting_decision_is_answered(voted: LearntHome, tmp_path: Path) -> None:
     home = voted.copied(tmp_path / "home")
     named = {"quarantine": {"annotator_ids": ["ann3"], "from_seq": 300}}
+    rise = Interval(value=0.2, low=0.1, high=0.3, n=100)
+    careless = Cause(name="carelessness", probability=0.9, effect=rise)
+    causes = ChangeCauses(
+        change_seq=300,
+        until_seq=340,
+        n_before=300,
+        n_after=40,
+        rise=rise,
+        causes=(careless,),
+        summary="-",
+    )
     with home.store as store:
         store.events.add([event("sequential_test", 340)])
         store.decisions.decide(
             lambda evidence: decide(evidence).model_copy(
-                update={"action": "hold", "remedy": "report_two_tastes", "evidence": named}
+                update={
+                    "action": "hold",
+                    "remedy": "report_two_tastes",
+                    "evidence": named | {"causes": causes.model_dump(mode="json")},
+                }
             ),
             now=FIRST,
             champion=MODEL,
         )
+    explained = run(home, "explain").output
+    assert "+20 (+10 to +30) points, measured on 300 votes before" in explained
+    assert re.search(r"careless annotators .* 90% .* \+20 \(\+10 to \+30\)", explained)
+    assert "{" not in explained.partition("causes")[2]
     because = ("--reason", "the old taste counts")
     assert "waits for a person" in run(home, "list").output
-    refusal = run(home, "lift", "1", *because).exception
-    assert isinstance(refusal, ConfigurationError)
-    assert "Decision 1 began no quarantine" in str(refusal)
     assert run(home, "answer", "1", "quarantine", "--reason", " ").exit_code == 2
     answered = run(home, "answer", "1", "quarantine", *because).output
     assert "decision 2: votes of ann3 from vote 300 on are left out" in answered
     assert "waits for a person" not in run(home, "list").output
-    lifted = run(home, "lift", "2", "--reason", "they were right").output
-    assert "decision 3: votes of ann3 from vote 300 on count again" in lifted
-    again = run(home, "quarantine", "ann3", "ann1", "--since", "10", "--reason", "spam").output
-    assert "decision 4: votes of ann1, ann3 from vote 10 on are left out" in again

@@ -118,7 +118,7 @@ def test_offers_to_somebody_who_left_are_open_to_anybody(store, ids, leaves):
     ask(store, ann, ids[:3])
     done, held, *_ = store.cards.deal(ann, 2, PLAIN)
     store.votes.cast(vote_on(done))
-    store.users.set_roles(ann, [Role.CURATOR], actor="test")
+    store.users.change(ann, roles=[Role.CURATOR], actor="test")
     assert dealt(store, "bo") == [], "a curator votes"
     change = {
         "disabled": {"disabled": True},

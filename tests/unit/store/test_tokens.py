@@ -103,7 +103,7 @@ def test_only_a_login_is_redeemed(store, ann, clock):
 def test_a_disabled_user_redeems_nothing(store, ann):
     store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
     secret = issue(store, ann, "login")
-    store.users.disable(ann, actor="test")
+    store.users.change(ann, disabled=True, actor="test")
     assert store.tokens.redeem(secret) is None
 
 

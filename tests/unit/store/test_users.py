@@ -66,11 +66,9 @@ def test_an_address_is_taken_once(store):
 def test_roles_are_given_and_taken(store):
     store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
     ann = store.users.add(email="ann@example.org", name="Ann", roles=[Role.ANNOTATOR], actor="test")
-    assert store.users.set_roles(ann.user_id, [Role.AUDITOR, Role.ADMIN], actor="root").roles == (
-        Role.ADMIN,
-        Role.AUDITOR,
-    )
-    assert store.users.set_roles(ann.user_id, [], actor="root").roles == ()
+    changed = store.users.change(ann.user_id, roles=[Role.AUDITOR, Role.ADMIN], actor="root")
+    assert changed.roles == (Role.ADMIN, Role.AUDITOR)
+    assert store.users.change(ann.user_id, roles=[], actor="root").roles == ()
     assert actions(store)[-5:] == [
         "roles.revoke",
         "roles.grant",
@@ -84,15 +82,15 @@ def test_roles_are_given_and_taken(store):
 def test_the_last_admin_is_neither_disabled_nor_demoted(store):
     one = store.users.add(email="one@example.org", name="One", roles=[Role.ADMIN], actor="test")
     two = store.users.add(email="two@example.org", name="Two", roles=[Role.ADMIN], actor="test")
-    store.users.disable(two.user_id, actor="test")
+    store.users.change(two.user_id, disabled=True, actor="test")
     for change in (
-        lambda: store.users.disable(one.user_id, actor="test"),
-        lambda: store.users.set_roles(one.user_id, [], actor="test"),
+        lambda: store.users.change(one.user_id, disabled=True, actor="test"),
+        lambda: store.users.change(one.user_id, roles=[], actor="test"),
     ):
         with pytest.raises(ConfigurationError, match="last admin"):
             change()
-    store.users.enable(two.user_id, actor="test")
-    assert store.users.set_roles(one.user_id, [], actor="test").roles == ()
+    store.users.change(two.user_id, disabled=False, actor="test")
+    assert store.users.change(one.user_id, roles=[], actor="test").roles == ()
 
 
 def test_who_is_disabled_has_no_token_that_holds_and_who_comes_back_gets_none_back(store):
@@ -101,9 +99,9 @@ def test_who_is_disabled_has_no_token_that_holds_and_who_comes_back_gets_none_ba
     secret, _ = store.tokens.issue(
         ann.user_id, kind="api", lifetime=timedelta(days=1), actor="test"
     )
-    assert store.users.disable(ann.user_id, actor="root").disabled_at is not None
+    assert store.users.change(ann.user_id, disabled=True, actor="root").disabled_at is not None
     assert store.tokens.find(secret) is None
-    assert store.users.enable(ann.user_id, actor="root").disabled_at is None
+    assert store.users.change(ann.user_id, disabled=False, actor="root").disabled_at is None
     assert store.tokens.find(secret) is None
 
 

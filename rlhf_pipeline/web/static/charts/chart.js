@@ -11,6 +11,7 @@ const FILTERS =
 const UNREACHABLE = "The server does not respond; the chart is loaded again soon.";
 const dark = matchMedia("(prefers-color-scheme: dark)");
 let charts = [];
+let followed = 0; // when a link was
 let zoom = readZoom(); // first and last day shown by all charts of the page; null: all
 
 class LiveChart {
@@ -163,8 +164,11 @@ function make(name, values, ...children) {
   return made;
 }
 
+/** Once, also for a double click and for a point that both listeners hear. */
 function follow(link) {
-  if (link?.startsWith("/") && !link.startsWith("//")) location.assign(link);
+  if (!link?.startsWith("/") || link.startsWith("//") || Date.now() < followed + 1000) return;
+  followed = Date.now();
+  location.assign(link);
 }
 
 function setZoom(days) {
