@@ -26,11 +26,7 @@ from rlhf_pipeline.feedback.votes import (
     judged_comparison_ids,
     separate_old_completions,
 )
-from rlhf_pipeline.feedback.votes.annotators_over_time import (
-    agreement_over_time,
-    annotators_over_time,
-)
-from rlhf_pipeline.feedback.votes.counting import counting, drop_open_votes
+from rlhf_pipeline.feedback.votes.counting import counting
 from rlhf_pipeline.feedback.votes.model_consensus import store_labels
 from rlhf_pipeline.improve.loop_settings import AnnotatorModelParams
 from rlhf_pipeline.registry import Registry
@@ -85,9 +81,6 @@ def annotator_model(
     up_to_seq = config.up_to_seq
     said = votes_up_to(votes, up_to_seq)
     shown = store.comparisons.with_ids(judged_comparison_ids(said))
-    measured = drop_open_votes(said) if config.blind_only else said
-    over_time = annotators_over_time(measured, shown, config)
-    together = agreement_over_time(measured, config)
     learnable = votes_to_learn(votes, store, up_to_seq)
     try:
         learnt = fit_annotator_model(
@@ -125,8 +118,6 @@ def annotator_model(
             figures={"annotators": draw_png(chart_annotators(figures))},
             texts={
                 "annotators.csv": figures.to_csv(index=False),
-                "annotators_over_time.csv": over_time.to_csv(index=False),
-                "agreement_over_time.csv": together.to_csv(index=False),
                 "annotator_model.json": learnt.report().model_dump_json(indent=1),
             },
         ),

@@ -34,14 +34,13 @@ from rlhf_pipeline.core.errors import NotEnoughData
 from rlhf_pipeline.core.frames import DRIFT_REPORTS, concat
 from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.core.records import (
-    CalibrationWindow,
     DriftEvent,
     GroupCalibration,
     Interval,
     PolicyDay,
     Verdict,
 )
-from rlhf_pipeline.feedback.votes import Quarantines, noise_ceiling_or_repeats
+from rlhf_pipeline.feedback.votes import Quarantines
 from rlhf_pipeline.improve.loop_settings import DriftReportParams
 from rlhf_pipeline.learn.calibration import (
     PredictedVotes,
@@ -52,9 +51,6 @@ from rlhf_pipeline.learn.calibration import (
 )
 from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.registry import Registry
-from rlhf_pipeline.reports.calibration import chart_windows
-from rlhf_pipeline.reports.draw import draw_png
-from rlhf_pipeline.reports.drift import chart_timeline
 from rlhf_pipeline.reports.drift_page import DayEvidence, render_drift_page
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.watch.drift.calibration_events import calibration_events, next_test_state
@@ -150,8 +146,6 @@ def drift_report(
         }
     frame = concat(reports, DRIFT_REPORTS)
     last = overall_verdict(reports[-1])
-    # only the label is needed, so the model is not loaded
-    current = champions.champion("reward_model")
     yield from deliver(
         context,
         registry,
@@ -175,16 +169,6 @@ def drift_report(
                     "n_current",
                 ]
             ],
-            figures=(
-                {
-                    "drift_timeline": _draw_timeline(
-                        store, current.label, votes, streams[current.label]
-                    )
-                }
-                if current and current.label in streams and len(streams[current.label].errors)
-                else {}
-            )
-            | _draw_calibration(series.windows_of(days[-1])),
             texts=texts | _calibration_tables(days, series),
             pages={files.window_path(window.day): window.model_dump_json() for window in series.new}
             | {files.clusters_path(c.day): c.model_dump_json() for c in clusters.new}
@@ -403,23 +387,6 @@ def _measure_data_drift(
         return data_drift_report(reference, current, config).json
     except NotEnoughData as few:
         return {"insufficient": str(few)}
-
-
-def _draw_timeline(store: Store, label: str, votes: pd.DataFrame, stream: Stream) -> bytes:
-    return draw_png(
-        chart_timeline(
-            stream.errors,
-            stream.list_events(store, label),
-            noise_ceiling=noise_ceiling_or_repeats(load_earlier_votes(votes, store)),
-            title=f"Errors of {label} in vote order",
-        )
-    )
-
-
-def _draw_calibration(windows: Sequence[CalibrationWindow] | str) -> dict[str, bytes]:
-    if isinstance(windows, str) or not any(window.n_votes for window in windows):
-        return {}
-    return {"calibration_over_time": draw_png(chart_windows(windows))}
 
 
 def _calibration_tables(days: Sequence[str], series: WindowSeries) -> dict[str, str]:

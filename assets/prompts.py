@@ -1,7 +1,6 @@
 """Prompts of a day from the configured source, with exact quotas per category and difficulty."""
 
 from collections.abc import Iterator
-from functools import partial
 from typing import Any
 
 import dagster as dg
@@ -13,18 +12,15 @@ from rlhf_pipeline.application.assets.delivery import (
     expect_usually,
 )
 from rlhf_pipeline.core.config import Settings
-from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.core.frames import PROMPTS, concat
 from rlhf_pipeline.generate.completions.text_generator import BackendTextGenerator
-from rlhf_pipeline.generate.prompts import Report, generate, generate_with
-from rlhf_pipeline.generate.prompts.evolution import EvolutionGenerator
-from rlhf_pipeline.generate.prompts.fitness import RewardModelUncertainty
+from rlhf_pipeline.generate.prompts import Report, generate
 from rlhf_pipeline.generate.prompts.parameters import SourceParams
 from rlhf_pipeline.improve.evaluation import frozen_prompt_ids
 from rlhf_pipeline.improve.evaluation_sets import PromptSource, freeze
 from rlhf_pipeline.improve.loop_settings import LoopSettings, PromptsParams
 from rlhf_pipeline.learn.champions import Champions
-from rlhf_pipeline.learn.reward_model import Encoder, disagreement
+from rlhf_pipeline.learn.reward_model import Encoder
 from rlhf_pipeline.registry import Registry
 
 MAX_LISTED_REJECTIONS = 20
@@ -51,24 +47,18 @@ def prompts(
     registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
     """The prompts of a day, without those of the frozen evaluation set."""
-    values = config.model_dump(exclude={"written", "doubtful"}) | {
+    values = config.model_dump(exclude={"written"}) | {
         "source": config.source or settings.prompt_source
     }
     params, report = SourceParams(**values), Report()
     embed = Encoder(settings.encoder).encode if params.topic else None
-    if config.doubtful and params.source != "evolution":
-        raise ConfigurationError(
-            f"`doubtful` needs the source evolution, not {params.source}. Turn it off, or set "
-            "source to evolution."
-        )
     ledger = champions.store.generation
     calls = LoopSettings.read(settings, only="completions").calls()
-    texts = (
+    writer = (
         BackendTextGenerator(champions.backend(settings), ledger=ledger, calls=calls)
-        if config.written or config.doubtful
+        if config.written
         else None
     )
-    writer = texts if config.written else None
     here, named = PromptSource(params, writer, embed), PromptSource.of_loop(settings, writer)
     source = named if named.is_named else here
     if here.describe(settings) != source.describe(settings):
@@ -84,29 +74,24 @@ def prompts(
             "The source has too few prompts for an evaluation set, so no candidate can be judged. "
             "Add prompts, or name a file of others (RLHF_EVALUATION_FILE)."
         )
-    common: dict[str, Any] = {
-        "exclude": frozenset() if frozen is None else frozen_prompt_ids(frozen),
-        "report": report,
-        "embed": embed,
-    }
-    if config.doubtful and texts is not None:
-        generator = EvolutionGenerator(
-            settings.prompts_file, writer, _reward_model_uncertainty(champions, texts)
-        )
-        made = (
-            generate_with(generator, params, day=day, **common) for day in context.partition_keys
-        )
-    else:
-        made = (
-            generate(
-                params, day=day, source_file=settings.prompts_file, text_generator=writer, **common
-            )
-            for day in context.partition_keys
-        )
     try:
-        frame = concat(made, PROMPTS)
+        frame = concat(
+            (
+                generate(
+                    params,
+                    day=day,
+                    source_file=settings.prompts_file,
+                    text_generator=writer,
+                    exclude=frozenset() if frozen is None else frozen_prompt_ids(frozen),
+                    report=report,
+                    embed=embed,
+                )
+                for day in context.partition_keys
+            ),
+            PROMPTS,
+        )
     finally:  # log why texts are missing
-        for reason, n in sorted(texts.failures_.items()) if texts is not None else ():
+        for reason, n in sorted(writer.failures_.items()) if writer is not None else ():
             context.log.warning(f"{n:,} not written: {reason}")
     for rejection in report.rejections[:MAX_LISTED_REJECTIONS]:
         context.log.warning(f"Rejected by {rejection.rule}: {rejection}.")
@@ -126,7 +111,7 @@ def prompts(
                 "share_checkable": frame["reference"].notna().mean(),
             }
             | counts
-            | ({"n_not_written": sum(texts.failures_.values())} if texts is not None else {}),
+            | ({"n_not_written": sum(writer.failures_.values())} if writer is not None else {}),
             rows=frame[["category", "difficulty", "text", "reference"]],
             texts={"rejected_prompts.txt": "".join(f"{r.rule}: {r}\n" for r in report.rejections)}
             if report.rejections
@@ -149,15 +134,3 @@ def prompts(
             ),
         ],
     )
-
-
-def _reward_model_uncertainty(
-    champions: Champions, texts: BackendTextGenerator
-) -> RewardModelUncertainty:
-    judge = champions.judge()
-    if judge is None:
-        raise ConfigurationError(
-            "`doubtful` needs a champion reward model, and there is none yet. Collect votes "
-            "first, or turn it off."
-        )
-    return RewardModelUncertainty(texts.complete_twice, partial(disagreement, judge.reward_model))

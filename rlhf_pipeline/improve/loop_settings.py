@@ -17,7 +17,6 @@ from rlhf_pipeline.core.config import LOOP, Settings, read_settings_file
 from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.core.parameters import find_switches_as_numbers, section_class, suggest
 from rlhf_pipeline.feedback.votes import JointParams, PairParams
-from rlhf_pipeline.feedback.votes.annotators_over_time import AnnotatorWindowParams
 from rlhf_pipeline.generate.comparisons import PairingParams, RoutingParams
 from rlhf_pipeline.generate.completions import CallParams, CompletionParams
 from rlhf_pipeline.generate.prompts import GENERATORS
@@ -54,11 +53,6 @@ class PromptsParams(SourceParams):
         description="For the sources freeform, evolution and distilabel: the completion backend "
         "writes prompts and rates their difficulty",
     )
-    doubtful: bool = Field(
-        default=False,
-        description="For the source evolution: fitness is the disagreement of the champion reward "
-        "model's members, not difficulty",
-    )
 
 
 class CompletionsParams(CompletionParams, CallParams):
@@ -78,8 +72,8 @@ class ComparisonsParams(PairingParams, RoutingParams):
     """Pairs per prompt, share of repeats, seed of order and side, share for human annotators."""
 
 
-class AnnotatorModelParams(JointParams, AnnotatorWindowParams):
-    """Parameters of the joint model, its votes, and the window of figures over time."""
+class AnnotatorModelParams(JointParams):
+    """Parameters of the joint model and its votes."""
 
     blind_only: bool = Field(
         default=False,

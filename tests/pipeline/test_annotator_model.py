@@ -66,10 +66,6 @@ def test_its_frame_are_the_soft_labels_of_all_votes_it_may_know(
         "annotators.csv",
         "annotator_model.json",
     } <= files
-    assert {
-        "annotators_over_time.csv",
-        "agreement_over_time.csv",
-    } <= files
 
 
 def test_it_learns_from_no_vote_above_the_seq_it_is_given(

@@ -114,13 +114,8 @@ def test_materialisations_have_a_headline_and_link_to_their_mlflow_run(grown: An
             frame = grown.files.read_frame(stage, event.asset_materialization.partition)
             assert found["dagster/row_count"].value == len(frame) > 0
             assert found["preview"].value.startswith("|")
-    event = grown.instance.get_latest_materialization_event(dg.AssetKey("drift_report"))
-    assert (
-        "data:image/png;base64,"
-        in event.asset_materialization.metadata["calibration_over_time"].value
-    )
-    pictures = ("annotators", "loss_curve", "reliability_diagram", "drift_timeline")
-    for stage, figure in zip((*LEARNING[1:], "drift_report"), pictures, strict=True):
+    pictures = ("annotators", "loss_curve", "reliability_diagram")
+    for stage, figure in zip(LEARNING[1:], pictures, strict=True):
         event = grown.instance.get_latest_materialization_event(dg.AssetKey(stage))
         assert "data:image/png;base64," in event.asset_materialization.metadata[figure].value
 

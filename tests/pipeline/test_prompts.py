@@ -110,30 +110,3 @@ def test_completion_backend_writes_prompts_on_request(
     )
     frame = project.files.read_frame("prompts", day)
     assert all("instruction" in json.loads(variables) for variables in frame["variables"])
-
-
-@pytest.mark.parametrize(
-    ("history", "error", "cure"),
-    [
-        ("small", "ConfigurationError", "`doubtful` needs a champion"),
-        ("grown", "ModelError", "n_members"),
-    ],
-)
-def test_doubts_need_a_champion_of_several_members(
-    history: str, error: str, cure: str, request: pytest.FixtureRequest, branch: Callable[..., Any]
-) -> None:
-    start = request.getfixturevalue(history)
-    project = branch(start, completion_backend="template")
-    result = made(
-        project,
-        start.day(4),
-        ok=False,
-        n=3,
-        source="evolution",
-        population=2,
-        generations=1,
-        doubtful=True,
-    )
-    message = project.errors(result)
-    assert error in message
-    assert cure in message

@@ -1,8 +1,7 @@
-"""Computes annotator figures and agreement per window of days.
+"""Computes annotator figures per week.
 
-A window is `window_days` consecutive days. Windows do not overlap, and their start depends only on
-their length (7-day windows start on Mondays). A vote belongs to the window of its day, and a window
-uses only the votes of its own days:
+A window is a week from Monday on. A vote belongs to the window of its day, and a window uses only
+the votes of its own days:
 
 - An annotator's vote on a comparison is the last one within the window. A vote that is revised or
   repeated in a later window still counts in its own.
@@ -26,10 +25,8 @@ from datetime import date
 
 import numpy as np
 import pandas as pd
-from pydantic import Field
 
 from rlhf_pipeline.core.frames import COMPARISONS, VOTES, FrameSchema, check_frame, integer, text
-from rlhf_pipeline.core.parameters import Parameters
 from rlhf_pipeline.core.records import Choice
 from rlhf_pipeline.feedback.votes.agreement import SWAPPED
 from rlhf_pipeline.feedback.votes.annotators import (
@@ -41,14 +38,12 @@ from rlhf_pipeline.feedback.votes.annotators import (
     is_too_fast,
     matches_gold,
 )
-from rlhf_pipeline.feedback.votes.chance_corrected import krippendorff_alpha
 from rlhf_pipeline.feedback.votes.counting import drop_machine_votes, keep_last_turns
 from rlhf_pipeline.feedback.votes.statistics import (
     UNIT,
     Figures,
     GroupStatistics,
     Ints,
-    interval_columns,
     measure_columns,
 )
 
@@ -97,39 +92,12 @@ ANNOTATORS_OVER_TIME = FrameSchema(
     },
     key=("annotator_id", "first_day"),
 )
-AGREEMENT_OVER_TIME = FrameSchema(
-    "agreement_over_time",
-    {
-        **WINDOW,
-        "n_votes": integer("votes in the window, without skips", low=1),
-        "n_annotators": integer("annotators with a vote", low=1),
-        "n_overlapping": integer("comparisons with votes of two or more annotators", low=0),
-        **measure_columns(
-            "alpha",
-            "Krippendorff's nominal alpha: 1 is full agreement, 0 is chance",
-            low=-1.0,
-            high=1.0,
-        ),
-    },
-    key=("first_day",),
-)
-
-
-class AnnotatorWindowParams(Parameters):
-    """Length of a window."""
-
-    window_days: int = Field(
-        default=7,
-        ge=1,
-        le=366,
-        description="Days per window of annotator figures; 7-day windows start on Mondays",
-    )
+WINDOW_DAYS = 7
 
 
 def annotators_over_time(
     cast: pd.DataFrame,
     comparisons: pd.DataFrame | None = None,
-    params: AnnotatorWindowParams | None = None,
     figures: FiguresParams | None = None,
 ) -> pd.DataFrame:
     """ANNOTATORS_OVER_TIME of VOTES: one row per annotator and window with votes, by annotator and
@@ -139,7 +107,7 @@ def annotators_over_time(
     are missing. The order of rows is irrelevant. Raises FrameError.
     """
     figures = figures or FiguresParams()
-    everything = _assign_windows(cast, params)[NEEDED]
+    everything = _assign_windows(cast)[NEEDED]
     said = _latest_in_window(everything)
     if said.empty:
         return ANNOTATORS_OVER_TIME.empty_frame()
@@ -183,49 +151,18 @@ def annotators_over_time(
     return check_frame(frame, ANNOTATORS_OVER_TIME)
 
 
-def agreement_over_time(
-    cast: pd.DataFrame, params: AnnotatorWindowParams | None = None
-) -> pd.DataFrame:
-    """AGREEMENT_OVER_TIME of VOTES: agreement of all annotators, one row per window with votes, by
-    time.
-    """
-    said = _latest_in_window(_assign_windows(cast, params))
-    rows = []
-    for (first, last), window in said.groupby(["first_day", "last_day"], sort=True):
-        votes = window[list(VOTES.columns)]
-        judges = window[window["repeat_of"].isna()].groupby("comparison_id").size()
-        alpha = krippendorff_alpha(votes)
-        found = (None, None, None) if alpha is None else (alpha.value, alpha.low, alpha.high)
-        rows.append(
-            {
-                "first_day": first,
-                "last_day": last,
-                "n_votes": len(window),
-                "n_annotators": window["annotator_id"].nunique(),
-                "n_overlapping": int((judges >= 2).sum()),
-                **dict(zip(interval_columns("alpha"), found, strict=True)),
-            }
-        )
-    return (
-        check_frame(pd.DataFrame(rows), AGREEMENT_OVER_TIME)
-        if rows
-        else AGREEMENT_OVER_TIME.empty_frame()
-    )
-
-
-def _assign_windows(cast: pd.DataFrame, params: AnnotatorWindowParams | None) -> pd.DataFrame:
+def _assign_windows(cast: pd.DataFrame) -> pd.DataFrame:
     """VOTES without machine votes, by seq, with first_day and last_day of their window."""
-    length = (params or AnnotatorWindowParams()).window_days
     checked = drop_machine_votes(check_frame(cast, VOTES)).sort_values("seq")
     # date.fromordinal(1) is a Monday.
     first = {
-        day: (date.fromisoformat(day).toordinal() - 1) // length * length + 1
+        day: (date.fromisoformat(day).toordinal() - 1) // WINDOW_DAYS * WINDOW_DAYS + 1
         for day in checked["day"].unique()
     }
     window = {
         day: (
             date.fromordinal(begin).isoformat(),
-            date.fromordinal(min(begin + length - 1, date.max.toordinal())).isoformat(),
+            date.fromordinal(min(begin + WINDOW_DAYS - 1, date.max.toordinal())).isoformat(),
         )
         for day, begin in first.items()
     }

@@ -43,14 +43,6 @@ class BackendTextGenerator:
         """
         return [text or "" for text in self._complete(instructions, seed)]
 
-    def complete_twice(self, prompts: Sequence[str], seed: int) -> list[tuple[str, str] | None]:
-        """Two completions of each prompt; None if one failed or is empty, or both are equal,
-        because such a pair cannot be compared.
-        """
-        both = self._complete([*prompts, *prompts], seed)
-        pairs = zip(both[: len(prompts)], both[len(prompts) :], strict=True)
-        return [(a, b) if a and b and a != b else None for a, b in pairs]
-
     def _complete(self, texts: Sequence[str], seed: int) -> list[str | None]:
         requests = [
             CompletionRequest(

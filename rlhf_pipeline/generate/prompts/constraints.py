@@ -1,13 +1,12 @@
-"""Rules that every prompt of a run must keep: length, terms, topic, language.
+"""Rules that every prompt of a run must keep: length, terms, topic.
 
-A broken rule gives its reason and the parameter to change. py3langid (Lui and Baldwin 2012) detects
-the language; the topic is the cosine of two embeddings by the encoder that the caller passes.
+A broken rule gives its reason and the parameter to change. The topic is the cosine
+of two embeddings by the encoder that the caller passes.
 """
 
 import re
 from collections.abc import Callable, Sequence
-from functools import cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 from unicodedata import normalize
 
 import numpy as np
@@ -19,58 +18,6 @@ from rlhf_pipeline.core.errors import PromptError
 Embed = Callable[[Sequence[str]], npt.NDArray[np.float32]]
 
 MAX_PROMPT_BYTES = 100_000
-# py3langid knows 97 languages, including dialects, and takes a short English question for
-# Nigerian Pidgin now and then (1 of the 54 shipped instructions). Restricted to these, all 54 are
-# detected correctly.
-LANGUAGES = (
-    "ar",
-    "bg",
-    "bn",
-    "ca",
-    "cs",
-    "da",
-    "de",
-    "el",
-    "en",
-    "es",
-    "et",
-    "fa",
-    "fi",
-    "fr",
-    "he",
-    "hi",
-    "hr",
-    "hu",
-    "id",
-    "it",
-    "ja",
-    "ko",
-    "lt",
-    "lv",
-    "ms",
-    "nl",
-    "no",
-    "pl",
-    "pt",
-    "ro",
-    "ru",
-    "sk",
-    "sl",
-    "sr",
-    "sv",
-    "sw",
-    "ta",
-    "te",
-    "th",
-    "tr",
-    "uk",
-    "ur",
-    "vi",
-    "zh",
-)
-# a Literal, so that the launchpad refuses a wrong one on input
-_Language: Any = Literal[("", *LANGUAGES)]
-LEAST_LETTERS = 8  # least letters to detect a language
 # Thai to Khmer, kana, ideographs and Hangul: written without spaces, or with endings, so that a
 # term occurs within other characters.
 UNSPACED = (
@@ -108,9 +55,6 @@ class ConstraintParams(BaseModel):
     must_not: list[str] = Field(
         [],
         description="Terms that no prompt may contain, as whole words in any case and Unicode form",
-    )
-    language: _Language = Field(
-        "", description=f"Language of every prompt, of {', '.join(LANGUAGES)}; empty = any"
     )
     topic: str = Field("", description="Topic of every prompt, in a few words; empty = any")
     min_topic_similarity: float = Field(
@@ -159,7 +103,6 @@ class Constraints:
             find_unusable(text)
             or self._check_length(text)
             or self._check_terms(text)
-            or self._check_language(text)
             or self._check_topic(text)
         )
 
@@ -189,21 +132,6 @@ class Constraints:
             if pattern.search(text):
                 return RuleViolation("must_not", f"{term!r} occurs, but is forbidden (must_not)")
         return None
-
-    def _check_language(self, text: str) -> RuleViolation | None:
-        wanted = self._params.language
-        if not wanted:
-            return None
-        found = detect_language(text)
-        if found is None:
-            return RuleViolation(
-                "language", f"too few letters to detect a language; {wanted} is required (language)"
-            )
-        return (
-            None
-            if found == wanted
-            else RuleViolation("language", f"it reads as {found}; {wanted} is required (language)")
-        )
 
     def _check_topic(self, text: str) -> RuleViolation | None:
         if self._embed is None:
@@ -249,26 +177,6 @@ def find_unstorable(text: str) -> str | None:
     return (
         "holds a NUL character, which databases cannot store. Remove it" if "\x00" in text else None
     )
-
-
-def detect_language(text: str) -> str | None:
-    """Detect the language of `text` among LANGUAGES; None if it has too few letters.
-
-    >>> detect_language("Was ist die Hauptstadt von Frankreich?"), detect_language("2 + 2 = ?")
-    ('de', None)
-    """
-    # Three syllables or ideographs are enough.
-    weight = sum(1 if sign < "\u3000" else 3 for sign in text if sign.isalpha())
-    return str(_load_identifier().classify(text)[0]) if weight >= LEAST_LETTERS else None
-
-
-@cache
-def _load_identifier() -> Any:
-    from py3langid.langid import MODEL_FILE, LanguageIdentifier
-
-    identifier = LanguageIdentifier.from_model_file(MODEL_FILE)
-    identifier.set_languages(LANGUAGES)
-    return identifier
 
 
 def _fold(text: str) -> str:

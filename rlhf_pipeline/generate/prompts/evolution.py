@@ -34,9 +34,6 @@ from rlhf_pipeline.generate.prompts.rows import is_row_file
 from rlhf_pipeline.generate.prompts.selection import Selection
 from rlhf_pipeline.generate.prompts.templates import (
     TemplateGenerator,
-    TemplateParams,
-    load_shipped_templates,
-    load_templates,
 )
 
 TOURNAMENT = 3
@@ -115,7 +112,7 @@ class EvolutionGenerator:
         with earlier ones.
         """
         own, rng = select_params(EvolutionParams, params), np.random.default_rng(seed)
-        mutator = self._build_mutator(params)
+        mutator: Mutator = WrittenMutations(self._generator) if self._generator else RuleMutations()
         alike = NearDuplicates(own.alike)
         self.history_, self.mean_fitness_ = [], []
         seeds = self._draw_seeds(params, own.population, seed, selection)
@@ -148,17 +145,6 @@ class EvolutionGenerator:
             self.history_, key=lambda i: (id(i) not in alive, -i.fitness, i.draft.prompt_id)
         )
         selection.offer_all(individual.draft for individual in by_rank)
-
-    def _build_mutator(self, params: PromptParams) -> Mutator:
-        if self._generator is not None:
-            return WrittenMutations(self._generator)
-        if self._uses_rows(params):
-            return RuleMutations()
-        return RuleMutations(
-            load_templates(self._path)
-            if self._path
-            else load_shipped_templates(select_params(TemplateParams, params).library)
-        )
 
     def _uses_rows(self, params: PromptParams) -> bool:
         has_rows = self._path is not None and is_row_file(self._path)

@@ -1,24 +1,15 @@
 """Scores how much a prompt is worth asking, for the selection of evolution.
 
-A prompt is worth more the harder it is judged to be, or the less sure the reward model is of which
-of two completions of it is better: votes on it then teach more (Freund et al. 1997, query by
-committee).
+A prompt is worth more the harder it is judged to be.
 """
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Protocol
 
-import numpy as np
-import numpy.typing as npt
-
-from rlhf_pipeline.core.errors import InvalidScores
 from rlhf_pipeline.core.protocols import TextGenerator
 from rlhf_pipeline.generate.prompts.generated_texts import ask
-
-Complete = Callable[[Sequence[str], int], Sequence[tuple[str, str] | None]]
-Doubts = Callable[[Sequence[str], Sequence[str], Sequence[str]], npt.NDArray[np.float64]]
 
 CONDITIONS = re.compile(
     r"\b(at (?:most|least)|exactly|without|only|each|every|both|neither|nothing|none|never|must|"
@@ -77,39 +68,6 @@ class JudgedDifficulty:
     def scores(self, texts: Sequence[str], *, seed: int) -> list[float | None]:
         said = ask(self._generator, [JUDGE.format(text=text) for text in texts], seed=seed)
         return [_parse_grade(answer) for answer in said]
-
-
-class RewardModelUncertainty:
-    """Disagreement of a reward model's members on two completions of each prompt, 0 to 0.5; see
-    `reward_model.disagreement`.
-    """
-
-    name = "reward_model_uncertainty"
-
-    def __init__(self, complete: Complete, doubts: Doubts) -> None:
-        """`complete(texts, seed)` gives two completions of each text, or None where there are none;
-        `doubts(prompts, a, b)` gives (n,).
-        """
-        self._complete = complete
-        self._doubts = doubts
-
-    def scores(self, texts: Sequence[str], *, seed: int) -> list[float | None]:
-        """Raises InvalidScores for a doubt that is NaN or infinite."""
-        pairs = self._complete(texts, seed)
-        made = [i for i, pair in enumerate(pairs) if pair is not None]
-        found: list[float | None] = [None] * len(texts)
-        if not made:
-            return found
-        a, b = zip(*(pair for pair in pairs if pair is not None), strict=True)
-        doubts = self._doubts([texts[i] for i in made], a, b)
-        if len(doubts) != len(made) or not np.isfinite(doubts).all():
-            raise InvalidScores(
-                f"{len(doubts)} doubts for {len(made)} prompts, or some are not numbers. Check "
-                f"the reward model."
-            )
-        for i, doubt in zip(made, doubts, strict=True):
-            found[i] = float(doubt)
-        return found
 
 
 def demands(text: str) -> float:

@@ -4,7 +4,7 @@ Follows Evol-Instruct (Xu et al. 2023), by a text generator or offline by rules 
 of change.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -18,11 +18,11 @@ from rlhf_pipeline.core.records import Difficulty
 from rlhf_pipeline.generate.prompts.base import Draft
 from rlhf_pipeline.generate.prompts.constraints import RuleViolation
 from rlhf_pipeline.generate.prompts.generated_texts import MAX_CHARS, ask, find_prompt_fault
-from rlhf_pipeline.generate.prompts.templates import Template
 
 RULES = Path(__file__).with_name("mutations.yaml")
 LEVELS = tuple(Difficulty)
 DEPTH_SHARE = 0.6
+COMBINED_SHARE = 0.5  # of changes in breadth
 # more could not be kept in mind; there are more kinds, so one is always free
 MOST_CLAUSES = 3
 
@@ -77,13 +77,7 @@ class Mutator(Protocol):
 
 
 class RuleMutations:
-    """Mutates by clauses of mutations.yaml, other values of the same template, or combining two
-    prompts; needs no model.
-    """
-
-    def __init__(self, templates: Sequence[Template] = ()) -> None:
-        """`templates` are those that drafts may have been filled from."""
-        self._templates = {(t.template_id, t.difficulty.value): t for t in templates}
+    """Mutates by clauses of mutations.yaml or combining two prompts; needs no model."""
 
     def mutate(
         self, pairs: Sequence[tuple[Parent, Parent]], *, seed: int
@@ -96,16 +90,10 @@ class RuleMutations:
     ) -> Child | RuleViolation:
         if len(parent.after) < MOST_CLAUSES and rng.random() < DEPTH_SHARE:
             return _add_clause(parent, rng)
-        template = self._find_template(parent.root)
-        ways: list[Callable[[], Child | RuleViolation]] = [lambda: _change_audience(parent, rng)]
-        if template is not None:
-            ways.append(lambda: _refill(parent, template, rng))
-        if not (parent.is_double or other.is_double) and other.root.text != parent.root.text:
-            ways.append(lambda: _combine(parent, other))
-        return ways[int(rng.integers(len(ways)))]()
-
-    def _find_template(self, root: Draft) -> Template | None:
-        return self._templates.get((root.template_id or "", root.difficulty))
+        may_combine = not (parent.is_double or other.is_double)
+        if may_combine and other.root.text != parent.root.text and rng.random() < COMBINED_SHARE:
+            return _combine(parent, other)
+        return _change_audience(parent, rng)
 
 
 class WrittenMutations:
@@ -156,15 +144,6 @@ def _add_clause(parent: Parent, rng: np.random.Generator) -> Child | RuleViolati
         (parent,),
         harder=True,
     )
-
-
-def _refill(parent: Parent, template: Template, rng: np.random.Generator) -> Child | RuleViolation:
-    for _ in range(20):  # combinations that cannot be filled are skipped
-        draft = template.fill(int(rng.integers(template.n_combinations)))
-        if draft is not None and draft.text != parent.root.text:
-            kept = draft if parent.root.reference is not None else replace(draft, reference=None)
-            return _make_child(replace(parent, root=kept), "breadth:refill", (parent,))
-    return RuleViolation("mutation", f"the template {template.template_id} gave no other values")
 
 
 def _change_audience(parent: Parent, rng: np.random.Generator) -> Child | RuleViolation:

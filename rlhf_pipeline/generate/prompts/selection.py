@@ -5,7 +5,7 @@ none breaks a rule, whichever the generator. A `Report` counts the outcome of ea
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import chain, repeat
 
@@ -40,11 +40,8 @@ class Rejection:
 
 @dataclass
 class Report:
-    """The outcome of all offered drafts. All rejections go to `sink`; the first KEPT_REJECTIONS
-    are in `rejections`, so that memory is bounded.
-    """
+    """The outcome of all offered drafts. Only the first KEPT_REJECTIONS are kept."""
 
-    sink: Callable[[Rejection], None] | None = None
     n_kept: int = 0
     n_duplicates: int = 0
     n_near_duplicates: int = 0
@@ -57,8 +54,6 @@ class Report:
         self.n_rejected[rule] += 1
         if len(self.rejections) < KEPT_REJECTIONS:
             self.rejections.append(rejection)
-        if self.sink is not None:
-            self.sink(rejection)
 
     def add(self, other: "Report") -> None:
         """Add the outcome of intermediate prompts, without kept ones."""
@@ -127,11 +122,9 @@ class Selection:
 
     def derive(self, params: PromptParams) -> "Selection":
         """An empty selection for `params` with the same exclusions, which may stay short of its
-        quotas. It has the same sink and its own report.
+        quotas. It has its own report.
         """
-        other = Selection(
-            params, exclude=self._exclude, report=Report(sink=self.report.sink), embed=self._embed
-        )
+        other = Selection(params, exclude=self._exclude, embed=self._embed)
         other.must_be_full = False
         return other
 

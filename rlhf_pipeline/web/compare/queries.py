@@ -1,7 +1,7 @@
 """Reads completions of two policy versions from kept evaluations, the documents that it shows."""
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Annotated, Literal
+from collections.abc import Iterable, Sequence
+from typing import Annotated
 
 from pydantic import Field
 
@@ -20,7 +20,6 @@ from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.site import Site
 
-ComparedOrder = Literal["disagreement", "a", "b"]
 Version = Annotated[int, Field(ge=1, lt=2**31, description="Version of a policy.")]
 Pair = tuple[int, int]  # candidate and the version beside it in its evaluation
 FIGURES = [name for name in METRICS if name.partition(".")[0] in ("policy", "production")]
@@ -28,17 +27,12 @@ MAX_NAMED = 10  # pairs in a message
 
 
 class CompareFilter(Filter):
-    """Which two versions of a policy, which prompts, and in which order."""
+    """Which two versions of a policy, and which prompts."""
 
     a: Version | None = None
     b: Version | None = None
     category: Value = None
     q: Value = Field(default=None, description="A part of the prompt or of a completion.")
-    order: ComparedOrder = Field(
-        default="disagreement",
-        description="`disagreement`: largest difference of scores first; `a`, `b`: where that "
-        "version is better.",
-    )
 
 
 class ComparedVersionsFilter(CompareFilter):
@@ -104,28 +98,13 @@ def list_pairs(site: Site) -> list[Pair]:
     ]
 
 
-def find_partner(version: int, pairs: Iterable[Pair], versions: Iterable[int]) -> int | None:
-    """The newest version with kept completions beside those of `version`; without one, the newest
-    other version, which `compare` then refuses with a reason.
-    """
-    partners = [sum(pair) - version for pair in pairs if version in pair]
-    others = [other for other in versions if other != version]
-    return next(iter([*sorted(partners, reverse=True), *others]), None)
-
-
-def choose_versions(
-    shown: CompareFilter, pairs: Sequence[Pair], versions: Sequence[int]
-) -> ComparedVersionsFilter | None:
-    """Without a version, the newest candidate and its champion; with one, its newest partner."""
+def choose_versions(shown: CompareFilter, pairs: Sequence[Pair]) -> ComparedVersionsFilter | None:
+    """Without both versions, the newest candidate and its champion."""
     a, b = shown.a, shown.b
-    if a is None and b is None and pairs:
-        b, a = pairs[0]
-    elif a is None and b is not None:
-        a = find_partner(b, pairs, versions)
-    elif b is None and a is not None:
-        b = find_partner(a, pairs, versions)
     if a is None or b is None:
-        return None
+        if not pairs:
+            return None
+        b, a = pairs[0]
     asked = shown.model_dump(include=set(ComparedVersionsFilter.model_fields))
     return ComparedVersionsFilter.model_validate(asked | {"a": a, "b": b})
 
@@ -136,7 +115,7 @@ def compare(site: Site, asked: ComparedVersionsFilter) -> ComparedVersions:
     """
     found, is_turned = _find_samples(site, asked.a, asked.b)
     every = [_build_row(row, is_turned) for row in found.rows]
-    rows = sorted((row for row in every if _matches(row, asked)), key=_make_key(asked.order))
+    rows = sorted((row for row in every if _matches(row, asked)), key=_rank)
     start, end = _read_place(asked)
     shown = rows[start:end]
     evaluation = found.evaluation
@@ -250,15 +229,10 @@ def _matches(row: ComparedPrompt, chosen: CompareFilter) -> bool:
     return chosen.q is None or any(chosen.q.casefold() in text.casefold() for text in texts)
 
 
-def _make_key(order: ComparedOrder) -> Callable[[ComparedPrompt], tuple[bool, float, str, int]]:
+def _rank(row: ComparedPrompt) -> tuple[bool, float, str, int]:
     """Largest difference first; equal texts last."""
-
-    def key(row: ComparedPrompt) -> tuple[bool, float, str, int]:
-        gap = row.difference
-        rank = {"disagreement": -abs(gap), "a": gap, "b": -gap}[order]
-        return row.completion_a == row.completion_b, rank, row.prompt_id, row.sample_index
-
-    return key
+    is_same = row.completion_a == row.completion_b
+    return is_same, -abs(row.difference), row.prompt_id, row.sample_index
 
 
 def _read_place(asked: CompareFilter) -> tuple[int, int]:

@@ -33,7 +33,6 @@ Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 Asked = Annotated[ComparedVersionsFilter, Query()]
 Shown = Annotated[CompareFilter, page_filter(CompareFilter)]
 PROMPTS = RowList("Compare", "/compare", "compare/page.html", ComparedPrompt, key="prompt_id")
-ORDERS = {"disagreement": "largest difference first", "a": "A better first", "b": "B better first"}
 
 
 @api.get("/compare", responses=problem_responses(404))
@@ -47,9 +46,9 @@ def read(site: AnySite, _: Reader, asked: Asked) -> ComparedVersions:
 
 @pages.get("/compare")
 def show_page(site: AnySite, request: Request, principal: Reader, shown: Shown) -> Response:
-    """Without versions, the newest candidate beside its champion; with one, its newest partner."""
+    """Without versions, the newest candidate beside its champion."""
     pairs, versions = queries.list_pairs(site), list_versions(site)
-    asked = queries.choose_versions(shown, pairs, versions)
+    asked = queries.choose_versions(shown, pairs)
     if asked is None:
         empty = ListPage(shown, Page[ComparedPrompt](items=(), next=None))
         nothing = ("Nothing to compare yet", queries.describe_pairs(pairs))
@@ -73,7 +72,6 @@ def show_page(site: AnySite, request: Request, principal: Reader, shown: Shown) 
         FilterField("b", "B", choices=policies, default=str(asked.b)),
         FilterField("category", "Category", choices=as_choices(categories)),
         FilterField("q", "Words in a text", "search"),
-        FilterField("order", "Order", choices=ORDERS, default="disagreement"),
     ]
     page = found or Page[ComparedPrompt](items=(), next=None)
     return render_list(

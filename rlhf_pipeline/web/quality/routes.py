@@ -78,7 +78,7 @@ def read_chart(
     chosen: Chosen,
 ) -> Response:
     """One annotator by week: speed, sides, known answers, or agreement with others and with
-    themselves, as in `annotators_over_time.csv`. Weeks with fewer than 5 such votes are
+    themselves. Weeks with fewer than 5 such votes are
     withheld. Without `until`, up to the annotator's newest vote; without `since`, 90 days.
     """
     return answer_chart(draw_weeks(site.store, figure, chosen))

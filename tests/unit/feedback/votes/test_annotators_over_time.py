@@ -9,10 +9,7 @@ import pytest
 from rlhf_pipeline.core.errors import FrameError
 from rlhf_pipeline.core.frames import VOTES, check_frame
 from rlhf_pipeline.core.intervals import wilson_bounds
-from rlhf_pipeline.feedback.votes import krippendorff_alpha
 from rlhf_pipeline.feedback.votes.annotators_over_time import (
-    AnnotatorWindowParams,
-    agreement_over_time,
     annotators_over_time,
 )
 from tests.unit.feedback.votes.simulated import comparisons_of, simulate, votes_of
@@ -58,10 +55,6 @@ def test_windows_of_a_week_begin_on_mondays_and_follow_each_other():
         [MONDAY, SUNDAY, 2],
         [NEXT_MONDAY, "2026-01-18", 1],
     ]
-    by_day = annotators_over_time(
-        casts((SUNDAY, 0, 0, "a"), (MONDAY, 1, 0, "a")), params=AnnotatorWindowParams(window_days=1)
-    )
-    assert by_day[["first_day", "last_day"]].values.tolist() == [[MONDAY, MONDAY], [SUNDAY, SUNDAY]]
 
 
 def test_an_unmeasured_figure_is_missing_and_not_zero():
@@ -128,11 +121,6 @@ def test_a_late_vote_changes_its_own_window_and_no_other():
     ]
     assert changed
     assert {first_day for _, first_day in changed} == {"2026-01-19"}
-    together = [agreement_over_time(frame).set_index("first_day") for frame in (cast, both)]
-    moved = [
-        key for key in together[1].index if not together[1].loc[key].equals(together[0].loc[key])
-    ]
-    assert moved == ["2026-01-19"]
 
 
 def test_agreement_is_the_share_of_the_others_with_the_same_answer():
@@ -219,25 +207,6 @@ def test_self_consistency_looks_back_at_the_annotators_earlier_votes():
         ["annotator_id", "first_day"]
     )
     assert again.loc[("ann0000", NEXT_MONDAY), "self_consistency"] == pytest.approx(2 / 3)
-
-
-def test_alpha_of_a_window_is_that_of_its_votes():
-    cast, _, _ = of_world()
-    found = agreement_over_time(cast)
-    assert len(found) == 9
-    week = cast[(cast["day"] >= "2026-01-19") & (cast["day"] <= "2026-01-25")]
-    alpha = krippendorff_alpha(week)
-    row = found.set_index("first_day").loc["2026-01-19"]
-    assert alpha is not None
-    assert (row["alpha"], row["alpha_low"], row["alpha_high"]) == (
-        alpha.value,
-        alpha.low,
-        alpha.high,
-    )
-    assert (row["n_votes"], row["n_overlapping"]) == (len(week), week["comparison_id"].nunique())
-    alone = agreement_over_time(casts((MONDAY, 0, 0, "a"), (NEXT_MONDAY, 0, 1, "a")))
-    assert alone["alpha"].isna().all()
-    assert alone["n_overlapping"].tolist() == [0, 0]
 
 
 def test_machines_are_not_annotators_and_broken_frames_are_refused():

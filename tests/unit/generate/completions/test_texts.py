@@ -40,18 +40,6 @@ def test_texts_come_in_the_order_asked_and_a_failure_is_no_text():
     assert texts.generate_texts(["one"], seed=4) != found[:1]
 
 
-def test_two_completions_of_a_prompt_differ_or_there_are_none():
-    found = texts_of(Odd()).complete_twice(["one", "bad", "empty"], seed=1)
-    assert found[0][0] != found[0][1]
-    assert found[1:] == [None, None]
-
-    class Same(Odd):
-        def complete(self, requests):
-            yield from (CompletionResult(text="same", n_tokens=1) for _ in requests)
-
-    assert texts_of(Same()).complete_twice(["one"], seed=1) == [None]
-
-
 def test_a_backend_writes_prompts():
     """The null backend writes nothing good, but prompts there are, and what is none is told."""
     report = Report()

@@ -9,10 +9,8 @@ from rlhf_pipeline.generate.prompts import Report, generate
 from rlhf_pipeline.generate.prompts.constraints import (
     ConstraintParams,
     Constraints,
-    detect_language,
 )
 from rlhf_pipeline.generate.prompts.parameters import SourceParams
-from rlhf_pipeline.generate.prompts.templates import load_shipped_templates
 
 DAY = "2026-01-01"
 
@@ -32,13 +30,6 @@ def broken(text, embed=None, **params):
         ("Name a ｒｉｖｅｒ.", {"must_not": ["river"]}, "must_not", "is forbidden"),
         ("Die STRASSE.", {"must_not": ["straße"]}, "must_not", "is forbidden"),
         ("写一首关于大海的诗", {"must_not": ["大海"]}, "must_not", "is forbidden"),
-        (
-            "Was ist die Hauptstadt von Frankreich?",
-            {"language": "en"},
-            "language",
-            "reads as de; en is required",
-        ),
-        ("2 + 2 = ?", {"language": "en"}, "language", "too few letters"),
         (" \n", {}, "empty", "the prompt is empty"),
         ("x" * 100_001, {}, "size", "100,001 bytes, the limit is 100,000"),
         ("a\x00b", {}, "text", "NUL"),
@@ -59,8 +50,6 @@ def test_a_prompt_that_breaks_a_rule_is_refused_with_the_reason(text, params, ru
         ("The RIVER rises.", {"must": ["river"]}),
         ("Two rivers.", {"must_not": ["river"]}),
         ("Use C++ here.", {"must": ["C++"]}),
-        ("Quelle est la capitale de la France ?", {"language": "fr"}),
-        ("写一首关于大海的诗", {"language": "zh"}),
         ("写一首关于大海的诗", {"must": ["大海"]}),
         ("바다는 넓다", {"must": ["바다"]}),
         ("cafe\u0301 or tea", {"must": ["caf\u00e9"]}),
@@ -97,7 +86,6 @@ def test_a_topic_without_an_encoder_is_an_error():
         ({"min_chars": 9, "max_chars": 8}, "min_chars 9 is above max_chars 8"),
         ({"must": ["Tea"], "must_not": ["tea"]}, "listed in both must and must_not"),
         ({"must": [" "]}, "a term is empty"),
-        ({"language": "xx"}, "Input should be .*'en'"),
     ],
 )
 def test_rules_that_nothing_could_keep_are_refused(params, message):
@@ -111,30 +99,18 @@ def test_no_violator_comes_through_and_every_rejection_has_a_reason():
         "max_chars": 60,
         "must": ["Ana"],
         "must_not": ["rain", "moon"],
-        "language": "en",
     }
-    heard = []
-    report = Report(sink=heard.append)
+    report = Report()
     frame = generate(
         SourceParams(n=30, categories={"creative": 1, "coding": 1}, **rules), day=DAY, report=report
     )
     assert len(frame) == 30
     assert [text for text in frame["text"] if broken(text, **rules)] == []
     assert report.n_kept == 30
+    heard = report.rejections
     assert len(heard) == report.n_rejected.total() > 30
     assert all(r.reason and r.text and r.rule in rules | {"length": 0} for r in heard)
     assert set(report.n_rejected) >= {"length", "must"}
-
-
-def test_every_english_template_is_recognised_as_english():
-    texts = [
-        draft.text
-        for t in load_shipped_templates("all")
-        for i in range(0, t.n_combinations, max(1, t.n_combinations // 3))
-        if (draft := t.fill(i))
-    ]
-    assert len(texts) > 600
-    assert [text for text in texts if detect_language(text) != "en"] == []
 
 
 @pytest.mark.parametrize("source", ["templates", "freeform", "evolution"])

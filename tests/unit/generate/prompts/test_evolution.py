@@ -7,15 +7,12 @@ import pytest
 from rlhf_pipeline.generate.prompts import Report, generate, generate_with, is_right
 from rlhf_pipeline.generate.prompts.base import Draft
 from rlhf_pipeline.generate.prompts.evolution import EvolutionGenerator
-from rlhf_pipeline.generate.prompts.fitness import JudgedDifficulty, RewardModelUncertainty
+from rlhf_pipeline.generate.prompts.fitness import JudgedDifficulty
 from rlhf_pipeline.generate.prompts.mutations import Parent, RuleViolation, WrittenMutations
 from rlhf_pipeline.generate.prompts.near_duplicates import jaccard, shingles
 from rlhf_pipeline.generate.prompts.parameters import SourceParams
-from rlhf_pipeline.learn.reward_model import disagreement
-from rlhf_pipeline.learn.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.simulation.testing.generation import DAY
 from tests.unit.generate.prompts.words import WORDS
-from tests.unit.learn.reward_model.word_pairs import WordEncoder, make_pairs
 
 FEW = SourceParams(
     n=24,
@@ -108,26 +105,6 @@ def test_a_data_set_is_evolved_too_and_no_mutation_of_a_reference_is_wrong(tmp_p
         ((a, b),) = re.findall(r"What is (\d+) plus (\d+)\?", draft.text)
         assert is_right(draft.reference, f"It is {int(a) + int(b)}.")
         assert "Assume that" not in draft.text
-
-
-def test_prompts_are_drawn_to_where_the_reward_model_doubts():
-    """A real ensemble, fitted on votes; its disagreement on two completions of each prompt is what
-    survives.
-    """
-    model = EmbeddingRewardModel(
-        EmbeddingParams(n_members=4, l2_grid=[0.1], context_penalty_grid=[3.0]), WordEncoder()
-    ).fit(make_pairs())
-
-    def complete(texts, seed):
-        return [(f"{text.split()[0]} good fine", text.split()[-1]) for text in texts]
-
-    fitness = RewardModelUncertainty(
-        complete, lambda prompts, a, b: disagreement(model, prompts, a, b)
-    )
-    generator = EvolutionGenerator(fitness=fitness)
-    generate_with(generator, FEW, day=DAY)
-    assert generator.mean_fitness_[-1] > generator.mean_fitness_[0] > 0
-    assert max(i.fitness for i in generator.history_) <= 0.5
 
 
 def test_an_unjudged_prompt_is_left_out_and_reported():
