@@ -6,9 +6,9 @@ import torch
 from transformers import LlamaForCausalLM
 
 from rlhf_pipeline.generate.policy.causal_lm import load_policy
-from rlhf_pipeline.improve.retraining.ppo_trainer import estimate_advantages, whiten
 from rlhf_pipeline.improve.retraining.sentinels import SentinelParams
 from rlhf_pipeline.improve.retraining.strategies import train_candidate
+from rlhf_pipeline.improve.retraining.strategies.ppo import estimate_advantages, whiten
 from rlhf_pipeline.simulation.testing.strategies import PARAMS, build_pairs, build_policy
 
 REWARD, PENALTY = 2.0, 1.0

@@ -8,6 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import get_args
 
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -58,6 +59,96 @@ def test_an_unknown_strategy_names_the_known_ones(tmp_path):
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_a_strategy_keeps_the_promises(tmp_path, strategy):
     check_strategy(STRATEGIES[strategy], tmp_path)
+
+
+def test_a_checkpoint_with_damaged_contents_is_named(tmp_path, policy):
+    def stop(done, total, note=""):
+        if done == 8:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_candidate("sft", policy, build_pairs(), tmp_path, PARAMS, progress=stop)
+    for name in ("model.safetensors", "optimizer.pt"):
+        damaged = tmp_path / "checkpoints" / "checkpoint-6" / name
+        whole = damaged.read_bytes()
+        damaged.write_bytes(bytes(len(whole)))
+        with pytest.raises(TrainingFailed, match="checkpoint-6 cannot be read"):
+            train_candidate("sft", policy, build_pairs(), tmp_path, PARAMS)
+        damaged.write_bytes(whole)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "field", "message"),
+    [
+        ("dpo", "max_grad_nrom", "DPOConfig has no field 'max_grad_nrom'. Did you mean max_grad_n"),
+        ("dpo", "learning_rate", "learning_rate is set by learning_rate"),
+        ("dpo", "loss_type", "loss_type is set by dpo_loss"),
+        ("ppo", "loss_type", "TrainingArguments has no field 'loss_type'"),
+        ("grpo", "num_generations", "num_generations is set by n_samples"),
+    ],
+)
+def test_fields_that_a_trainer_does_not_take_are_refused(tmp_path, strategy, field, message):
+    params = PARAMS.model_copy(update={"trainer": {field: 1}})
+    with pytest.raises(ConfigurationError, match=message):
+        train_candidate(strategy, tmp_path, build_pairs(), tmp_path / "out", params)
+
+
+@pytest.mark.parametrize("strategy", sorted(STRATEGIES))
+def test_any_other_field_reaches_the_trainer(tmp_path, policy, strategy):
+    """Weights that move by nothing stay: only the trainer can have clipped the gradients."""
+    params = SHORT.model_copy(update={"trainer": {"max_grad_norm": 1e-30, "adam_epsilon": 1.0}})
+    train_candidate(
+        strategy, policy, build_pairs(), tmp_path / strategy, params, reward=VowelReward()
+    )
+    before, after = (load_policy(each) for each in (policy, tmp_path / strategy / "model"))
+    weights = after.model.state_dict()
+    for name, part in before.model.state_dict().items():
+        np.testing.assert_allclose(part, weights[name], rtol=0, atol=1e-9)
+
+
+@pytest.mark.parametrize("strategy", ["dpo", "kto", "ppo"])
+def test_the_parent_is_loaded_once_beside_the_policy(tmp_path, policy, strategy, monkeypatch):
+    loaded = []
+
+    def count(*given, **named):
+        loaded.append(given)
+        return load_policy(*given, **named)
+
+    for module in ("candidates", "preparation"):
+        monkeypatch.setattr(f"rlhf_pipeline.improve.retraining.{module}.load_policy", count)
+    watched = SHORT.model_copy(update={"sentinels": SentinelParams(every=2, n_prompts=4)})
+    train_candidate(strategy, policy, build_pairs(), tmp_path, watched, reward=VowelReward())
+    assert len(loaded) == 2
+
+
+@pytest.mark.parametrize("strategy", ["dpo", "grpo", "ppo"])
+def test_accelerate_launch_trains_in_two_processes(tmp_path, policy, strategy):
+    steps = []
+    launch = "--multi_gpu --num_processes 2 --main_process_port 0"
+    params = PARAMS.model_copy(update={"launch": launch, "max_new_tokens": 8, "epochs": 1})
+    report = train_candidate(
+        strategy,
+        policy,
+        build_pairs(),
+        tmp_path,
+        params,
+        reward=VowelReward(),
+        progress=lambda done, total, note="": steps.append((done, total)),
+    )
+    assert steps == [(i, 6) for i in range(1, 7)]
+    assert report.content_hash == folder_hash(tmp_path / "model")
+    assert report.curves["sentinel: KL to the parent"][-1][1] > 0
+    if strategy == "dpo":  # a step is of the same rows, however many processes share them
+        alone = train_candidate(
+            strategy, policy, build_pairs(), tmp_path, params.model_copy(update={"launch": ""})
+        )
+        assert report.metrics["loss"] == pytest.approx(alone.metrics["loss"], abs=0.02)
+
+
+def test_an_error_in_a_launched_process_is_raised_here(tmp_path, policy):
+    odd = {"launch": "--multi_gpu --num_processes 2 --main_process_port 0", "batch_size": 9}
+    with pytest.raises(ConfigurationError, match="2 processes cannot share equally"):
+        train_candidate("dpo", policy, build_pairs(), tmp_path, PARAMS.model_copy(update=odd))
 
 
 @pytest.mark.parametrize("strategy", ["dpo"])  # all are trained by one loop

@@ -9,7 +9,7 @@ from typing import Any
 from pydantic import Field
 
 from rlhf_pipeline.core.errors import ConfigurationError
-from rlhf_pipeline.core.parameters import Dtype, Parameters
+from rlhf_pipeline.core.parameters import Parameters
 from rlhf_pipeline.core.records import folder_hash
 from rlhf_pipeline.generate.policy.causal_lm import Policy, load_policy
 from rlhf_pipeline.learn.reward_model.network import silence_libraries
@@ -100,17 +100,6 @@ def add_adapters(policy: Policy, params: AdapterParams, seed: int) -> Policy:
             f"layer. Its linear layers: {', '.join(names)}."
         ) from cause
     return Policy(model, policy.tokenizer, name=policy.name)
-
-
-def load_reference(policy: Policy, dtype: Dtype) -> Any:
-    """The parent's model, as the reference of a loss: loaded a second time, or None for a policy
-    with adapters, which TRL switches off instead.
-    """
-    from peft import PeftModel
-
-    if isinstance(policy.model, PeftModel):
-        return None
-    return load_policy(Path(policy.name), device=str(policy.model.device), dtype=dtype).model
 
 
 def save_model(model: Any, folder: Path) -> None:

@@ -4,9 +4,10 @@ trainer.
 
 import json
 import shutil
-from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
 
 import pandas as pd
 from pydantic import Field
@@ -34,7 +35,11 @@ from rlhf_pipeline.improve.retraining.training import (
     limit_cpu_threads,
     run_to_end,
 )
+from rlhf_pipeline.learn.reward_model.launching import run_launched
 from rlhf_pipeline.learn.reward_model.network import silence_trl
+
+if TYPE_CHECKING:
+    from rlhf_pipeline.improve.retraining.strategies.base import TrainedStrategy
 
 LINEAGE = "candidate.json"  # beside the weights: strategy, parameters, hashes of parent and data
 # Parameters that do not affect the weights.
@@ -76,27 +81,8 @@ class TrainingReport(Record):
     )
 
 
-class Trained(Protocol):
-    """What a strategy tells of itself: see `strategies.base.TrainedStrategy`."""
-
-    name: ClassVar[str]
-    curves: ClassVar[Mapping[str, str]]
-    imitates: ClassVar[bool]
-    needs_reward: ClassVar[bool]
-
-    def count_updates(self, params: TrainingParams) -> int: ...
-
-    def build_trainer(
-        self, policy: Policy, rows: pd.DataFrame, params: TrainingParams, checkpoints: Path
-    ) -> Any: ...
-
-    def check_health(
-        self, done: FinishedTraining, params: TrainingParams
-    ) -> tuple[dict[str, float], tuple[str, ...]]: ...
-
-
 def train_and_report(
-    strategy: Trained,
+    strategy: "TrainedStrategy",
     policy_folder: Path,
     *,
     pairs: pd.DataFrame,
@@ -133,25 +119,15 @@ def train_and_report(
     known = _load_finished_report(out, fingerprint, params)
     if known is not None:
         return known
-    checkpoints = open_checkpoints(out / "checkpoints", fingerprint)
-    with silence_trl(), limit_cpu_threads(params.cpu_threads):
-        policy = open_policy(policy_folder, params)
-        check_tokenizer(policy)
-        room = params.max_new_tokens if strategy.needs_reward else 1
-        fitting = _select_fitting_rows(policy, rows, params, room)
-        watch = _open_watch(policy, pairs, params, checkpoints, reward)
-        done = run_to_end(
-            lambda: strategy.build_trainer(policy, fitting, params, checkpoints),
-            checkpoints,
-            out / "model",
-            {LINEAGE: json.dumps(lineage, indent=1, sort_keys=True)},
-            watch=watch,
-            progress=progress,
-        )
+    folder = open_checkpoints(out / "checkpoints", fingerprint)
+    work = Training(strategy, policy_folder, pairs, rows, out, params, reward, lineage)
+    train = partial(train_weights, work)
+    done = (
+        run_launched(params.launch, train, progress) if params.launch else train(progress=progress)
+    )
     metrics, warnings = strategy.check_health(done, params)
     if done.stop is not None:
         warnings = (done.stop.diagnosis, *warnings)
-    sentinel_curves = {} if watch is None else watch.curves()
     report = TrainingReport(
         strategy=strategy.name,
         params=params.model_dump(),
@@ -160,12 +136,12 @@ def train_and_report(
         fingerprint=fingerprint,
         content_hash=done.content_hash,
         n_pairs=len(pairs),
-        n_examples=len(fitting),
-        n_too_long=len(rows) - len(fitting),
+        n_examples=done.n_examples,
+        n_too_long=len(rows) - done.n_examples,
         n_steps=done.n_steps,
         loss_curve=done.curve("loss"),
         curves={label: done.curve(logged) for label, logged in strategy.curves.items()}
-        | sentinel_curves,
+        | done.sentinel_curves,
         metrics=metrics,
         warnings=warnings,
         stop=done.stop,
@@ -175,8 +151,59 @@ def train_and_report(
     )
     write_atomically(out / "report.json", report.model_dump_json(indent=1).encode())
     if not params.keep_checkpoints:
-        shutil.rmtree(checkpoints)
+        shutil.rmtree(folder)
     return report
+
+
+@dataclass(frozen=True)
+class Training:
+    """What the weights of a candidate depend on, and its folder."""
+
+    strategy: "TrainedStrategy"
+    policy_folder: Path
+    pairs: pd.DataFrame
+    rows: pd.DataFrame
+    out: Path
+    params: TrainingParams
+    reward: RewardFunction | None
+    lineage: dict[str, Any]
+
+
+def train_weights(work: Training, progress: Progress) -> FinishedTraining:
+    """Train in this process, alone or as one of those that `launch` started. The parent is loaded
+    once, as reference of the loss and of the sentinels.
+    """
+    from accelerate.utils import get_int_from_env
+
+    strategy, params, checkpoints = work.strategy, work.params, work.out / "checkpoints"
+    if params.launch and params.device != "cpu":
+        number = get_int_from_env(["LOCAL_RANK"], 0)
+        params = params.model_copy(update={"device": f"cuda:{number}"})
+    with silence_trl(), limit_cpu_threads(params.cpu_threads):
+        policy = open_policy(work.policy_folder, params)
+        check_tokenizer(policy)
+        room = params.max_new_tokens if strategy.needs_reward else 1
+        fitting = _select_fitting_rows(policy, work.rows, params, room)
+        watched = _choose_watched_rows(policy, work.pairs, params)
+        parent = None
+        if watched is not None or (strategy.needs_reference and not params.lora_rank):
+            parent = load_policy(work.policy_folder, device=params.device, dtype=params.dtype)
+        if parent is not None and strategy.needs_reference and not params.lora_rank:
+            strategy.reference = parent.model
+        watch = None
+        if parent is not None and watched is not None:
+            log, room = checkpoints / "sentinels.json", params.max_new_tokens
+            watch = SentinelWatch(params.sentinels, parent, watched, log, room, work.reward)
+        done = run_to_end(
+            lambda: strategy.build_trainer(policy, fitting, params, checkpoints),
+            checkpoints,
+            work.out / "model",
+            {LINEAGE: json.dumps(work.lineage, indent=1, sort_keys=True)},
+            watch=watch,
+            progress=progress,
+        )
+    curves = {} if watch is None else watch.curves()
+    return replace(done, n_examples=len(fitting), sentinel_curves=curves)
 
 
 def build_lineage(
@@ -197,22 +224,14 @@ def build_lineage(
     }
 
 
-def _open_watch(
-    policy: Policy,
-    pairs: pd.DataFrame,
-    params: TrainingParams,
-    checkpoints: Path,
-    reward: RewardFunction | None,
-) -> SentinelWatch | None:
-    """The sentinels of this training; None if they are off, or no prompt leaves room."""
+def _choose_watched_rows(
+    policy: Policy, pairs: pd.DataFrame, params: TrainingParams
+) -> pd.DataFrame | None:
+    """The rows of the sentinels; None if they are off, or no prompt leaves room."""
     if not params.sentinels.every:
         return None
     rows = choose_rows(pairs, policy, params.sentinels.n_prompts, params.max_new_tokens)
-    if rows.empty:
-        return None
-    parent = load_policy(Path(policy.name), device=params.device, dtype=params.dtype)
-    log = checkpoints / "sentinels.json"
-    return SentinelWatch(params.sentinels, parent, rows, log, params.max_new_tokens, reward)
+    return None if rows.empty else rows
 
 
 def check_tokenizer(policy: Policy) -> None:

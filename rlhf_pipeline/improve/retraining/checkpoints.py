@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rlhf_pipeline.core.files import translate_write_errors, write_atomically
-from rlhf_pipeline.core.records import folder_hash
 
 FINGERPRINT = "fingerprint.txt"
 NAME = re.compile(r"^checkpoint-(\d+)$")
@@ -42,12 +41,14 @@ def mark_complete(checkpoint: Path, seconds: float) -> None:
     """Mark `checkpoint` as complete after its last file is written; a kill leaves a checkpoint
     without the mark.
     """
-    mark = {"content_hash": folder_hash(checkpoint), "seconds": seconds}
+    mark = {"sizes": _list_sizes(checkpoint), "seconds": seconds}
     write_atomically(_marker_path(checkpoint), json.dumps(mark).encode())
 
 
 def find_last_complete(folder: Path) -> Checkpoint | None:
-    """The newest checkpoint whose files match its mark; None to start from the beginning."""
+    """The newest checkpoint whose files are as long as its mark says; None to start from the
+    beginning. Their contents are not read: a training that goes on from them does that.
+    """
     found = [
         (int(match[1]), path)
         for path in folder.iterdir()
@@ -55,7 +56,7 @@ def find_last_complete(folder: Path) -> Checkpoint | None:
     ]
     for step, path in sorted(found, reverse=True):
         mark = _read_mark(path)
-        if mark is not None and mark[0] == folder_hash(path):
+        if mark is not None and mark[0] == _list_sizes(path):
             return Checkpoint(path, step, mark[1])
     return None
 
@@ -73,13 +74,21 @@ def replace_folder(source: Path, target: Path) -> None:
 
 
 def _marker_path(checkpoint: Path) -> Path:
-    # Beside the folder, not in it: the mark holds the hash of everything inside.
+    # Beside the folder, not in it: the mark lists everything inside.
     return checkpoint.with_name(f"{checkpoint.name}.complete.json")
 
 
-def _read_mark(checkpoint: Path) -> tuple[str, float] | None:
+def _list_sizes(checkpoint: Path) -> dict[str, int]:
+    return {
+        str(path.relative_to(checkpoint)): path.stat().st_size
+        for path in checkpoint.rglob("*")
+        if path.is_file()
+    }
+
+
+def _read_mark(checkpoint: Path) -> tuple[dict[str, int], float] | None:
     try:
         mark = json.loads(_marker_path(checkpoint).read_text(encoding="utf-8"))
-        return str(mark["content_hash"]), float(mark["seconds"])
+        return dict(mark["sizes"]), float(mark["seconds"])
     except (OSError, ValueError, KeyError, TypeError):
         return None

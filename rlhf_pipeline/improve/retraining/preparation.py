@@ -13,17 +13,15 @@ P = TypeVar("P", bound=TrainingParams)
 
 
 def place_training(params: TrainingParams) -> Placement:
-    """Where a training computes. Raises ConfigurationError as `choose_placement`, and where more
-    than one GPU is visible.
+    """Where a training computes. Raises ConfigurationError as `choose_placement`, and for a GPU
+    that is not the first visible one, which alone a trainer takes without `launch`.
     """
-    import torch
-
     place = choose_placement(params.device, params.dtype)
-    if not place.is_cpu and torch.cuda.device_count() > 1:
+    if not place.is_cpu and place.device != "cuda:0":
         raise ConfigurationError(
-            f"torch sees {torch.cuda.device_count()} GPUs, among which the trainer would split "
-            f"each batch. Set CUDA_VISIBLE_DEVICES={place.device.partition(':')[2]} for this "
-            "process, and device to cuda."
+            f"device is {place.device}, but a trainer takes the first GPU that it sees. Set "
+            f"CUDA_VISIBLE_DEVICES={place.device.partition(':')[2]} for this process and device to "
+            "cuda, or `launch` to use all."
         )
     return place
 

@@ -216,8 +216,8 @@ class SentinelWatch:
 
     def check(self, policy: Policy, step: int) -> bool:
         """Measure the policy; whether every sentinel is within its limit."""
-        now = measure(policy, self, step=step)
-        self._record(now)
+        self._record(measure(policy, self, step=step))
+        now = self.measurements[-1]
         self.violation = find_violation(now, self.measurements[0], self.params)
         return self.violation is None
 
@@ -258,7 +258,13 @@ class SentinelWatch:
         return {label: curve for label, curve in points.items() if curve}
 
     def _record(self, measurement: Measurement) -> None:
-        self.measurements.append(measurement)
+        from accelerate import PartialState
+        from accelerate.utils import broadcast_object_list
+
+        # Several processes decide by the figures of the first one: theirs may differ by rounding.
+        self.measurements += broadcast_object_list([measurement])
+        if not PartialState().is_main_process:
+            return
         rows = [one.model_dump(mode="json") for one in self.measurements]
         write_atomically(self.log, json.dumps(rows).encode())
 

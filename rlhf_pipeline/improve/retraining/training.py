@@ -1,19 +1,20 @@
 """Runs one TRL trainer to its end, through kills and restarts; the strategy builds the trainer."""
 
+import dataclasses
 import math
 import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
 from pydantic import Field, model_validator
 
-from rlhf_pipeline.core.errors import OutOfMemory, PipelineError, TrainingFailed
+from rlhf_pipeline.core.errors import ConfigurationError, OutOfMemory, PipelineError, TrainingFailed
 from rlhf_pipeline.core.files import WRITE_REFUSALS, find_refusal
-from rlhf_pipeline.core.parameters import Device, Dtype
+from rlhf_pipeline.core.parameters import Device, Dtype, suggest
 from rlhf_pipeline.core.protocols import Progress, ignore_progress
 from rlhf_pipeline.core.records import folder_hash
 from rlhf_pipeline.generate.policy.causal_lm import Policy
@@ -30,11 +31,36 @@ from rlhf_pipeline.improve.retraining.sentinels import (
     SentinelWatch,
     make_sentinel_callback,
 )
+from rlhf_pipeline.learn.reward_model.launching import use_one_gpu
 
 # (parameters up to, learning rate): 2e-4 was measured on the embedded policy (1.2 M), 5e-7 is that
 # of Zephyr 7B (Tunstall et al. 2023); the others lie between.
 LEARNING_RATES = ((2e7, 2e-4), (2e8, 1e-5), (2e9, 2e-6), (math.inf, 5e-7))
 TOKEN_COUNTER = "_total_train_tokens"  # of TRL's trainers; the public API has no name for it
+# Fields of every trainer's config that `trainer` may not have: what sets them instead.
+OWNED_FIELDS = {
+    "bf16": "dtype",
+    "data_seed": "seed",
+    "fp16": "dtype",
+    "gradient_accumulation_steps": "gradient_accumulation",
+    "gradient_checkpointing": "gradient_checkpointing",
+    "learning_rate": "learning_rate",
+    "max_length": "max_length",
+    "max_steps": "epochs and min_steps",
+    "num_train_epochs": "epochs and min_steps",
+    "output_dir": "the loop, which keeps checkpoints beside the candidate",
+    "per_device_train_batch_size": "batch_size",
+    "remove_unused_columns": "the strategy, which reads all columns",
+    "resume_from_checkpoint": "the loop, which goes on from the last checkpoint",
+    "save_only_model": "the loop, which needs whole checkpoints to go on",
+    "save_steps": "checkpoint_every",
+    "save_strategy": "checkpoint_every",
+    "save_total_limit": "the loop, which keeps the last two",
+    "seed": "seed",
+    "train_sampling_strategy": "curriculum",
+    "use_cpu": "device",
+    "warmup_steps": "warmup_share",
+}
 MAX_LOGGED_STEPS = 400  # points of a loss curve: enough for a plot, few enough for a record
 
 
@@ -110,6 +136,16 @@ class TrainingParams(AdapterParams):
         "auto = bfloat16 on a GPU that has it",
     )
     min_pairs: int = Field(50, description="Fewer preference pairs than this are refused", ge=1)
+    trainer: dict[str, Any] = Field(
+        default={},
+        description="Any other fields of the strategy's config in TRL, such as max_grad_norm or "
+        "loss_type of grpo; of ppo those of transformers' TrainingArguments",
+    )
+    launch: str = Field(
+        "",
+        description="Options of `accelerate launch` to train in several processes, such as "
+        "--multi_gpu --num_processes 4; empty = in this process",
+    )
     sentinels: SentinelParams = Field(
         default_factory=SentinelParams,
         description="What is measured while training, and the limits that stop it",
@@ -154,6 +190,8 @@ class FinishedTraining:
     seconds: float
     resumed_from: int | None
     stop: SentinelStop | None = None
+    n_examples: int = 0
+    sentinel_curves: dict[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
 
     def curve(self, name: str) -> tuple[tuple[int, float], ...]:
         """(step, value) pairs of one logged number, e.g. `loss`."""
@@ -177,12 +215,20 @@ def build_trl_arguments(
     steps_per_epoch = math.ceil(n_rows / params.batch_size)
     epochs = max(params.epochs, math.ceil(params.min_steps / steps_per_epoch))
     n_steps = steps_per_epoch * epochs
+    from accelerate.utils import get_int_from_env
+
+    n_processes = get_int_from_env(["WORLD_SIZE"], 1)
+    if params.rows_per_pass % n_processes:
+        raise ConfigurationError(
+            f"A pass has {params.rows_per_pass} rows (batch_size over gradient_accumulation), "
+            f"which {n_processes} processes cannot share equally. Raise batch_size to a multiple."
+        )
     return {
         "output_dir": str(checkpoints),
         "learning_rate": params.learning_rate,
         "warmup_steps": params.warmup_share,
         "num_train_epochs": epochs,
-        "per_device_train_batch_size": params.rows_per_pass,
+        "per_device_train_batch_size": params.rows_per_pass // n_processes,
         "gradient_accumulation_steps": params.gradient_accumulation,
         "max_length": min(params.max_length, policy.context_length),
         "seed": params.seed,
@@ -201,6 +247,37 @@ def build_trl_arguments(
         "report_to": "none",
         "disable_tqdm": True,
     }
+
+
+def check_trainer_fields(kind: Any, given: Mapping[str, Any], owned: Mapping[str, str]) -> None:
+    """Raise ConfigurationError for a field of `trainer` that the config class `kind` lacks, with
+    the nearest one that it has, and for one that other parameters set: OWNED_FIELDS and `owned`.
+    """
+    known = [field.name for field in dataclasses.fields(kind) if field.init]
+    owners = {**OWNED_FIELDS, **owned}
+    for name in given:
+        if name in owners:
+            raise ConfigurationError(f"trainer: {name} is set by {owners[name]}. Leave it out.")
+        if name not in known:
+            raise ConfigurationError(
+                f"trainer: {kind.__name__} has no field {name!r}. {suggest(name, known)}"
+            )
+
+
+def build_config(strategy: Any, ours: Mapping[str, Any], params: TrainingParams) -> Any:
+    """The config of a TrainedStrategy's trainer: `ours`, and the fields of `trainer`, which win.
+    Raises ConfigurationError as `check_trainer_fields`, and for an impossible value.
+    """
+    kind = strategy.config_class()
+    check_trainer_fields(kind, params.trainer, strategy.owned_fields)
+    try:
+        config = kind(**{**ours, **params.trainer})
+    except (TypeError, ValueError) as cause:
+        raise ConfigurationError(
+            f"trainer: {cause}. Correct the field of {kind.__name__}."
+        ) from cause
+    use_one_gpu(config)
+    return config
 
 
 def format_example(policy: Policy, prompt: str, **completions: str) -> dict[str, Any]:
@@ -257,22 +334,25 @@ def run_to_end(
     resume = find_last_complete(checkpoints)
     trainer = build_trainer()
     trainer.remove_callback(PrinterCallback)
-    trainer.add_callback(
-        _make_callback(trainer, checkpoints, started, resume.seconds if resume else 0.0, progress)
-    )
+    seconds_before = resume.seconds if resume else 0.0
+    callback = _make_callback(trainer, checkpoints, started, seconds_before, progress)
+    trainer.add_callback(callback)
     if watch is not None:
         trainer.add_callback(make_sentinel_callback(watch, trainer.processing_class))
     try:
         trainer.train(resume_from_checkpoint=str(resume.folder) if resume else None)
         stop = None if watch is None else _undo_harm(trainer, checkpoints, watch)
         _refuse_broken_weights(trainer.model)
-        content_hash = _save_model(trainer, checkpoints / "model.tmp", model_folder, texts)
+        content_hash = ""
+        if trainer.is_world_process_zero():
+            content_hash = _save_model(trainer, checkpoints / "model.tmp", model_folder, texts)
     except Exception as cause:
-        fault = _find_fault(cause, trainer, checkpoints.parent)
+        unread = resume.folder if resume and not callback.has_begun else None
+        fault = _find_fault(cause, trainer, checkpoints.parent, unread)
         if fault is None:
             raise
         raise fault from cause
-    spent = time.monotonic() - started + (resume.seconds if resume else 0.0)
+    spent = time.monotonic() - started + seconds_before
     log = tuple(_to_floats(row) for row in trainer.state.log_history if "loss" in row)
     return FinishedTraining(
         content_hash,
@@ -284,8 +364,12 @@ def run_to_end(
     )
 
 
-def _find_fault(cause: Exception, trainer: Any, folder: Path) -> PipelineError | None:
-    """What an error of torch or of the disk means for the training; None for any other."""
+def _find_fault(
+    cause: Exception, trainer: Any, folder: Path, unread: Path | None
+) -> PipelineError | None:
+    """What an error of torch or of the disk means for the training, or any error before `unread`,
+    the checkpoint that it goes on from, was read; None for any other.
+    """
     import torch
 
     if isinstance(cause, torch.OutOfMemoryError):
@@ -301,6 +385,11 @@ def _find_fault(cause: Exception, trainer: Any, folder: Path) -> PipelineError |
             "are not finite. Lower the learning rate; at step 0, restore the parent policy."
         )
     refusal = find_refusal(cause)
+    if unread is not None and refusal is None:
+        return TrainingFailed(
+            f"The checkpoint {unread} cannot be read ({cause}). Delete this folder and run again: "
+            "the training goes on from the checkpoint before."
+        )
     if refusal is None or refusal.errno not in WRITE_REFUSALS:  # as of a file that it reads
         return None
     return TrainingFailed(
@@ -328,7 +417,10 @@ def _make_callback(
     class CheckpointCallback(TrainerCallback):  # type: ignore[misc]
         """Reports progress, stops at NaN, and marks every complete checkpoint."""
 
+        has_begun = False  # the checkpoint to go on from is read before
+
         def on_train_begin(self, args: Any, state: Any, control: Any, **more: Any) -> None:
+            self.has_begun = True
             # TRL counts the tokens of some strategies anew after a kill
             if hasattr(trainer, TOKEN_COUNTER):
                 before = [row["num_tokens"] for row in state.log_history if "num_tokens" in row]
@@ -359,7 +451,9 @@ def _make_callback(
 
         def on_save(self, args: Any, state: Any, control: Any, **more: Any) -> None:
             spent = spent_before + time.monotonic() - started
-            mark_complete(checkpoints / f"checkpoint-{state.global_step}", spent)
+            trainer.accelerator.wait_for_everyone()  # each process writes files of its own
+            if state.is_world_process_zero:
+                mark_complete(checkpoints / f"checkpoint-{state.global_step}", spent)
 
     return CheckpointCallback()
 

@@ -1,5 +1,6 @@
 """Defines the protocol of reward models and the checks and arithmetic that all kinds share."""
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Protocol, Self
@@ -14,10 +15,11 @@ from rlhf_pipeline.core.errors import (
     ModelError,
     NotEnoughData,
 )
+from rlhf_pipeline.core.files import write_atomically
 from rlhf_pipeline.core.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.core.protocols import Progress, ignore_progress
 from rlhf_pipeline.core.records import Record
-from rlhf_pipeline.learn.reward_model.encoder import Encoder
+from rlhf_pipeline.learn.reward_model.encoder import Encoder, EncoderChoice
 
 Floats = npt.NDArray[np.float64]
 
@@ -165,6 +167,35 @@ class RewardModel(Protocol):
         """Read a model that `save` wrote. Raises ModelNotFound, ModelError (a part is missing),
         ModelHashMismatch (another encoder).
         """
+
+    def __reduce__(self) -> Any:
+        """Pickled as its files, for the processes that `launch` starts."""
+        with tempfile.TemporaryDirectory() as made:
+            folder = Path(made) / "model"
+            self.save(folder)
+            files = {
+                str(path.relative_to(folder)): path.read_bytes()
+                for path in folder.rglob("*")
+                if path.is_file()
+            }
+        encoder = None if self.encoder is None else (self.encoder.choice, self.encoder.max_tokens)
+        return _load_files, (type(self), files, encoder)
+
+
+def _load_files(
+    kind: type[RewardModel],
+    files: Mapping[str, bytes],
+    encoder: tuple[EncoderChoice | None, int] | None,
+) -> RewardModel:
+    """The model that was pickled. With its weights it may hold no encoder to choose."""
+    choice, max_tokens = encoder or (None, 0)
+    with tempfile.TemporaryDirectory() as folder:
+        for name, content in files.items():
+            write_atomically(Path(folder) / name, content)
+        return kind.load(
+            Path(folder),
+            encoder=None if choice is None else Encoder(choice, max_tokens=max_tokens),
+        )
 
 
 def encoder_params(model: RewardModel) -> dict[str, str]:

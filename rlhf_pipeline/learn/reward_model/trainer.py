@@ -29,6 +29,7 @@ from rlhf_pipeline.learn.reward_model.comparison_groups import (
     group_by_length,
     group_comparisons,
 )
+from rlhf_pipeline.learn.reward_model.launching import use_one_gpu
 from rlhf_pipeline.learn.reward_model.losses import pair_losses
 from rlhf_pipeline.learn.reward_model.model_files import hash_tensors
 from rlhf_pipeline.learn.reward_model.network import pad, silence_libraries
@@ -305,11 +306,7 @@ def _build_arguments(params: TrainerParams, folder: Path) -> Any:
         raise ConfigurationError(
             f"trainer: {cause}. Give fields of transformers' TrainingArguments."
         ) from cause
-    if arguments.n_gpu > 1:
-        raise ConfigurationError(
-            f"torch sees {arguments.n_gpu} GPUs, among which the trainer would split each batch. "
-            "Set CUDA_VISIBLE_DEVICES to one for this process, or `launch` to use all."
-        )
+    use_one_gpu(arguments)
     return arguments
 
 

@@ -1,8 +1,8 @@
 """Fits the fine-tuned reward model: an encoder, or a causal language model with adapters."""
 
 import json
-import tempfile
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -29,8 +29,8 @@ from rlhf_pipeline.learn.reward_model.base import (
     require_warm_start,
     sort_weighted_pairs,
 )
-from rlhf_pipeline.learn.reward_model.encoder import Encoder
-from rlhf_pipeline.learn.reward_model.launched_fit import launch_fit
+from rlhf_pipeline.learn.reward_model.encoder import Encoder, EncoderChoice
+from rlhf_pipeline.learn.reward_model.launching import run_launched
 from rlhf_pipeline.learn.reward_model.losses import LabelParams, targets_of, vote_weights
 from rlhf_pipeline.learn.reward_model.model_files import (
     BACKBONE_FOLDER,
@@ -151,7 +151,7 @@ class TransformerRewardModel(RewardModel):
             params = self.params.model_copy(update={"seed": self.params.seed + member})
             self.records_.append(train(network, data, params, progress))
             self.networks_.append(network)
-        self._learn_score_scale(data)
+        self._learn_score_scale(used)
         return self
 
     def _fit_launched(
@@ -163,14 +163,9 @@ class TransformerRewardModel(RewardModel):
     ) -> Self:
         """Fit in processes of their own, and take over what they learnt."""
         params = self.params.model_copy(update={"launch": ""})
-        unfitted = TransformerRewardModel(params, self.encoder)
-        with tempfile.TemporaryDirectory() as folder:
-            fitted = self.load(
-                launch_fit(
-                    self.params.launch, Path(folder), unfitted, pairs, weights, start, progress
-                ),
-                encoder=self.encoder,
-            )
+        choice = self.encoder.choice
+        task = partial(_fit_in_process, type(self), params, choice, pairs, weights, start)
+        fitted = run_launched(self.params.launch, task, progress)
         self.__dict__ |= fitted.__dict__ | {"params": self.params, "encoder": self.encoder}
         return self
 
@@ -370,22 +365,17 @@ class TransformerRewardModel(RewardModel):
             for prompt, completion in zip(prompts, completions, strict=True)
         ]
 
-    def _learn_score_scale(self, data: TrainingData) -> None:
+    def _learn_score_scale(self, pairs: pd.DataFrame) -> None:
         """Learn the centre and the scale of the members' mean over the training completions, by a
         sample of them: to score them all takes as long as a training.
         """
-        sides = np.concatenate([data.first, data.second])
-        drawn = np.random.default_rng(self.params.seed).permutation(sides)[:SCALE_TEXTS]
-        texts, place = np.unique(drawn, return_inverse=True)
-        token_ids = [data.token_ids[text] for text in texts]
-        raw = [
-            pool_texts(network, token_ids, data.pad_id) @ head_of(network)
-            for network in self.networks_
-        ]
-        shown: Floats = np.asarray(np.mean(raw, axis=0))[place]
-        self.score_mean_ = float(shown.mean())
-        self.score_std_ = float(max(shown.std(), 1e-12))
-        self._known = {}
+        prompts, completions = both_sides(pairs)
+        drawn = np.random.default_rng(self.params.seed).permutation(len(prompts))[:SCALE_TEXTS]
+        self._known, self.score_mean_ = {}, 0.0
+        scores = self.member_scores([prompts[i] for i in drawn], [completions[i] for i in drawn])
+        raw = scores.mean(axis=0)
+        self.score_mean_, self.score_std_ = float(raw.mean()), float(max(raw.std(), 1e-12))
+        self._known = {text: each - self.score_mean_ for text, each in self._known.items()}
 
     def _open_reader(self, folder: Path) -> TokenReader:
         from transformers import AutoConfig
@@ -411,6 +401,19 @@ class TransformerRewardModel(RewardModel):
             raise ModelError(
                 "This reward model is not fitted. Call fit, or load a folder that was saved."
             )
+
+
+def _fit_in_process(
+    kind: type[TransformerRewardModel],
+    params: TransformerParams,
+    choice: EncoderChoice,
+    pairs: pd.DataFrame,
+    weights: Floats | None,
+    start: TransformerRewardModel | None,
+    progress: Progress,
+) -> TransformerRewardModel:
+    encoder = Encoder(choice, max_tokens=params.max_tokens)
+    return kind(params, encoder).fit(pairs, weights=weights, warm_start=start, progress=progress)
 
 
 def _set_encoder_window(encoder: Encoder | None, max_tokens: int) -> Encoder:

@@ -8,14 +8,18 @@ from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.core.plugins import Members
 from rlhf_pipeline.core.protocols import Progress, ignore_progress
 from rlhf_pipeline.improve.retraining.rewards import RewardFunction
-from rlhf_pipeline.improve.retraining.strategies.base import Strategy, TrainingReport
+from rlhf_pipeline.improve.retraining.strategies.base import (
+    Strategy,
+    TrainedStrategy,
+    TrainingReport,
+)
 from rlhf_pipeline.improve.retraining.strategies.dpo import DPO
 from rlhf_pipeline.improve.retraining.strategies.grpo import GRPO
 from rlhf_pipeline.improve.retraining.strategies.kto import KTO
 from rlhf_pipeline.improve.retraining.strategies.ppo import PPO
 from rlhf_pipeline.improve.retraining.strategies.rloo import RLOO
 from rlhf_pipeline.improve.retraining.strategies.sft import SFT
-from rlhf_pipeline.improve.retraining.training import TrainingParams
+from rlhf_pipeline.improve.retraining.training import TrainingParams, check_trainer_fields
 
 # To add a strategy: one file with one class that satisfies base.Strategy, and one line here.
 STRATEGIES = Members[type[Strategy]](
@@ -33,8 +37,15 @@ __all__ = [
 
 
 def check_batch(strategy: str, params: TrainingParams) -> None:
-    """Raise ConfigurationError where a batch is divided into parts too small for the strategy."""
-    needed = getattr(STRATEGIES[strategy], "min_rows_per_pass", 1)
+    """Raise ConfigurationError where a batch is divided into parts too small for the strategy, and
+    for fields of `trainer` that it does not take.
+    """
+    kind = STRATEGIES[strategy]
+    if params.trainer:
+        if not issubclass(kind, TrainedStrategy):
+            raise ConfigurationError(f"trainer: {strategy} takes no fields. Leave it empty.")
+        check_trainer_fields(kind().config_class(), params.trainer, kind.owned_fields)
+    needed = getattr(kind, "min_rows_per_pass", 1)
     if params.rows_per_pass < needed:
         raise ConfigurationError(
             f"batch_size {params.batch_size} in {params.gradient_accumulation} parts gives "

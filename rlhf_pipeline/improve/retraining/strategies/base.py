@@ -4,6 +4,7 @@ import json
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -80,7 +81,13 @@ class TrainedStrategy(ABC):
 
     name: ClassVar[str]
     Params: ClassVar[type[BaseModel]]
+    config: ClassVar[str]  # the class of the trainer's config, such as trl.DPOConfig
+    owned_fields: ClassVar[Mapping[str, str]] = {}  # its fields -> the parameters that set them
     needs_reward: ClassVar[bool] = False
+    needs_reference: ClassVar[bool] = False  # the trainer compares with the parent's model
+    reference: Any = (
+        None  # that model, at `build_trainer`; None of adapters, which TRL switches off
+    )
     imitates: ClassVar[bool] = False  # texts, not preferences: a higher learning rate
     # label of a plotted curve -> the number that the trainer logs
     curves: ClassVar[Mapping[str, str]] = {}
@@ -100,6 +107,10 @@ class TrainedStrategy(ABC):
         self, done: FinishedTraining, params: TrainingParams
     ) -> tuple[dict[str, float], tuple[str, ...]]:
         """Numbers that distinguish a healthy training from a broken one, and warnings in words."""
+
+    def config_class(self) -> Any:
+        module, _, name = self.config.rpartition(".")
+        return getattr(import_module(module), name)
 
     def count_updates(self, params: TrainingParams) -> int:
         """How often one step updates the weights, each time at the learning rate."""

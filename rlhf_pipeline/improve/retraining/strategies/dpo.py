@@ -1,5 +1,6 @@
 """Trains a policy on preference pairs with Direct Preference Optimization (DPO), by TRL."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -8,7 +9,6 @@ from pydantic import BaseModel, Field
 
 from rlhf_pipeline.core.plugins import select_params
 from rlhf_pipeline.generate.policy.causal_lm import Policy
-from rlhf_pipeline.improve.retraining.adapters import load_reference
 from rlhf_pipeline.improve.retraining.strategies.base import (
     PullParams,
     TrainedStrategy,
@@ -16,6 +16,7 @@ from rlhf_pipeline.improve.retraining.strategies.base import (
 from rlhf_pipeline.improve.retraining.training import (
     FinishedTraining,
     TrainingParams,
+    build_config,
     build_trl_arguments,
     format_example,
 )
@@ -41,32 +42,38 @@ class DPO(TrainedStrategy):
     """Raises the likelihood of the chosen completion over the rejected one, relative to the parent
     policy (Rafailov et al. 2023).
 
-    The parent is loaded a second time as the reference: TRL would otherwise reload it from the path
-    in the model's config. Weights are applied by repeating and leaving out rows
+    Weights are applied by repeating and leaving out rows
     (`sample_by_weight`).
     """
 
     name: ClassVar[str] = "dpo"
     Params: ClassVar[type[BaseModel]] = DPOParams
+    config: ClassVar[str] = "trl.DPOConfig"
+    owned_fields: ClassVar[Mapping[str, str]] = {"beta": "beta", "loss_type": "dpo_loss"}
+    needs_reference: ClassVar[bool] = True
     curves = {"reward margin": "rewards/margins", "reward accuracy": "rewards/accuracies"}
 
     def build_trainer(
         self, policy: Policy, rows: pd.DataFrame, params: TrainingParams, checkpoints: Path
     ) -> Any:
         from datasets import Dataset
-        from trl import DPOConfig, DPOTrainer
+        from trl import DPOTrainer
 
         own = select_params(DPOParams, params)
         texts = zip(rows["prompt"], rows["chosen"], rows["rejected"], strict=True)
         return DPOTrainer(
             model=policy.model,
-            ref_model=load_reference(policy, params.dtype),
-            args=DPOConfig(
-                beta=own.beta,
-                loss_type=own.dpo_loss,
-                label_smoothing=FLIPPED_SHARE if own.dpo_loss == "robust" else 0.0,
-                disable_dropout=False,  # that of the policy is off; adapters keep theirs
-                **build_trl_arguments(policy, len(rows), params, checkpoints),
+            ref_model=self.reference,
+            args=build_config(
+                self,
+                build_trl_arguments(policy, len(rows), params, checkpoints)
+                | {
+                    "beta": own.beta,
+                    "loss_type": own.dpo_loss,
+                    "label_smoothing": FLIPPED_SHARE if own.dpo_loss == "robust" else 0.0,
+                    "disable_dropout": False,  # that of the policy is off; adapters keep theirs
+                },
+                params,
             ),
             train_dataset=Dataset.from_list(
                 [format_example(policy, p, chosen=good, rejected=bad) for p, good, bad in texts]

@@ -9,7 +9,7 @@ from pydantic import BaseModel
 from rlhf_pipeline.generate.policy.causal_lm import Policy
 from rlhf_pipeline.improve.retraining.online import OnlineParams, prepare_trl_trainer
 from rlhf_pipeline.improve.retraining.strategies.online_strategy import OnlineStrategy
-from rlhf_pipeline.improve.retraining.training import TrainingParams
+from rlhf_pipeline.improve.retraining.training import TrainingParams, build_config
 
 
 class GRPOParams(OnlineParams):
@@ -24,11 +24,12 @@ class GRPO(OnlineStrategy):
 
     name: ClassVar[str] = "grpo"
     Params: ClassVar[type[BaseModel]] = GRPOParams
+    config: ClassVar[str] = "trl.GRPOConfig"
 
     def build_trainer(
         self, policy: Policy, rows: pd.DataFrame, params: TrainingParams, checkpoints: Path
     ) -> Any:
-        from trl import GRPOConfig, GRPOTrainer
+        from trl import GRPOTrainer
 
         given, arguments = prepare_trl_trainer(policy, rows, params, checkpoints, self.reward)
-        return GRPOTrainer(args=GRPOConfig(**arguments), **given)
+        return GRPOTrainer(args=build_config(self, arguments, params), **given)

@@ -1,5 +1,6 @@
 """Trains a policy with Kahneman-Tversky Optimization (KTO), by TRL."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -8,7 +9,6 @@ from pydantic import BaseModel
 
 from rlhf_pipeline.core.plugins import select_params
 from rlhf_pipeline.generate.policy.causal_lm import Policy
-from rlhf_pipeline.improve.retraining.adapters import load_reference
 from rlhf_pipeline.improve.retraining.strategies.base import (
     PullParams,
     TrainedStrategy,
@@ -17,6 +17,7 @@ from rlhf_pipeline.improve.retraining.strategies.base import (
 from rlhf_pipeline.improve.retraining.training import (
     FinishedTraining,
     TrainingParams,
+    build_config,
     build_trl_arguments,
     format_example,
 )
@@ -34,6 +35,9 @@ class KTO(TrainedStrategy):
 
     name: ClassVar[str] = "kto"
     Params: ClassVar[type[BaseModel]] = KTOParams
+    config: ClassVar[str] = "trl.KTOConfig"
+    owned_fields: ClassVar[Mapping[str, str]] = {"beta": "beta"}
+    needs_reference: ClassVar[bool] = True
     curves = {
         "reward of chosen": "rewards/chosen",
         "reward of rejected": "rewards/rejected",
@@ -48,18 +52,22 @@ class KTO(TrainedStrategy):
         self, policy: Policy, rows: pd.DataFrame, params: TrainingParams, checkpoints: Path
     ) -> Any:
         from datasets import Dataset
-        from trl import KTOConfig, KTOTrainer
+        from trl import KTOTrainer
 
         examples = zip(rows["prompt"], rows["chosen"], rows["label"], strict=True)
         return KTOTrainer(
             model=policy.model,
-            ref_model=load_reference(policy, params.dtype),
-            args=KTOConfig(
-                beta=select_params(KTOParams, params).beta,
-                disable_dropout=False,  # that of the policy is off; adapters keep theirs
-                **build_trl_arguments(policy, len(rows), params, checkpoints)
-                # the divergence is estimated from neighbours in a batch, so their order is `rows`'
-                | {"train_sampling_strategy": "sequential"},
+            ref_model=self.reference,
+            args=build_config(
+                self,
+                build_trl_arguments(policy, len(rows), params, checkpoints)
+                | {
+                    "beta": select_params(KTOParams, params).beta,
+                    "disable_dropout": False,  # that of the policy is off; adapters keep theirs
+                    # the divergence is estimated from neighbours in a batch, in the order of `rows`
+                    "train_sampling_strategy": "sequential",
+                },
+                params,
             ),
             train_dataset=Dataset.from_list(
                 [

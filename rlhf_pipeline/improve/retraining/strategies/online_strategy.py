@@ -18,6 +18,13 @@ class OnlineStrategy(TrainedStrategy):
     """
 
     needs_reward: ClassVar[bool] = True
+    owned_fields: ClassVar[Mapping[str, str]] = {
+        "beta": "kl_penalty",
+        "num_generations": "n_samples",
+        "max_completion_length": "max_new_tokens",
+        "temperature": "sampling_temperature",
+        "shuffle_dataset": "curriculum",
+    }
     curves: ClassVar[Mapping[str, str]] = CURVES
 
     def draw_rows(self, pairs: pd.DataFrame, params: TrainingParams) -> pd.DataFrame:

@@ -16,6 +16,7 @@ from rlhf_pipeline.improve.retraining.strategies.base import (
 from rlhf_pipeline.improve.retraining.training import (
     FinishedTraining,
     TrainingParams,
+    build_config,
     build_trl_arguments,
     format_example,
 )
@@ -39,6 +40,7 @@ class SFT(TrainedStrategy):
 
     name: ClassVar[str] = "sft"
     Params: ClassVar[type[BaseModel]] = SFTParams
+    config: ClassVar[str] = "trl.SFTConfig"
     imitates = True
     curves = {"token accuracy": "mean_token_accuracy"}
 
@@ -50,15 +52,16 @@ class SFT(TrainedStrategy):
         self, policy: Policy, rows: pd.DataFrame, params: TrainingParams, checkpoints: Path
     ) -> Any:
         from datasets import Dataset
-        from trl import SFTConfig, SFTTrainer
+        from trl import SFTTrainer
 
         texts = zip(rows["prompt"], rows["chosen"], strict=True)
         return SFTTrainer(
             model=policy.model,
-            args=SFTConfig(
-                completion_only_loss=True,
-                packing=False,
-                **build_trl_arguments(policy, len(rows), params, checkpoints),
+            args=build_config(
+                self,
+                build_trl_arguments(policy, len(rows), params, checkpoints)
+                | {"completion_only_loss": True, "packing": False},
+                params,
             ),
             train_dataset=Dataset.from_list(
                 [format_example(policy, prompt, completion=chosen) for prompt, chosen in texts]

@@ -5,9 +5,8 @@ import math
 import pytest
 import torch
 
-from rlhf_pipeline.improve.retraining.ppo_trainer import (
+from rlhf_pipeline.improve.retraining.strategies.ppo import (
     PPOParams,
-    Rollouts,
     clipped_policy_loss,
     loss_of_both,
 )
@@ -19,7 +18,12 @@ def rollouts(*, values=0.0, advantages=0.0, returns=0.0, mask=1.0):
     """Tokens that were drawn with a log probability of 0."""
     rows = [torch.tensor([each]).reshape(1, -1) for each in (values, advantages, returns, mask)]
     values, advantages, returns, mask = torch.broadcast_tensors(*rows)
-    return Rollouts(None, None, 1, mask, torch.zeros_like(values), values, advantages, returns)
+    return {
+        "mask": mask,
+        "log_p": torch.zeros_like(values),
+        "advantages": advantages,
+        "returns": returns,
+    }
 
 
 def policy_loss(log_ratio, advantage):
