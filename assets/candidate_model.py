@@ -164,6 +164,8 @@ def _find_labeller(
     assert judge is not None  # a version was given
     by_all = CompletionJudge(judge.reward_model, judge.label, judge.calibrator)
     try:
-        return VoteHalves.behind(retraining_set, by_all, version, pairs).labelling
+        return VoteHalves.behind(
+            retraining_set, by_all, version, pairs, kept=champions.vote_halves
+        ).labelling
     except NotEnoughData:
         return by_all

@@ -77,7 +77,9 @@ def evaluation(
     )
     halves, obstacle = None, ""
     try:
-        halves = VoteHalves.behind(retraining_set, by_all, reward_model, preference_pairs)
+        halves = VoteHalves.behind(
+            retraining_set, by_all, reward_model, preference_pairs, kept=champions.vote_halves
+        )
     except NotEnoughData as cause:
         obstacle = str(cause)
         by_all = measure_heads(by_all, reward_model, preference_pairs)

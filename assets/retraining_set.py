@@ -98,7 +98,7 @@ def retraining_set(
     frame, halves, obstacle = None, None, "separate_votes is off."
     if config.separate_votes:
         try:
-            halves = VoteHalves.fit(by_all, reward_model, pairs)
+            halves = VoteHalves.fit(by_all, reward_model, pairs, kept=champions.vote_halves)
             frame, obstacle = select(label_reserved(pairs, halves.labelling)), ""
         except NotEnoughData as cause:
             obstacle = str(cause)

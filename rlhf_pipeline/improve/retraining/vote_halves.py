@@ -5,9 +5,12 @@ that model's errors (Gao et al. 2023). So every prompt belongs to one half, by i
 that judge a candidate have seen none of the votes behind the labels it was trained with.
 """
 
+import json
+import shutil
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
+from pathlib import Path
 from typing import Literal, Self
 
 import numpy as np
@@ -15,13 +18,15 @@ import numpy.typing as npt
 import pandas as pd
 
 from rlhf_pipeline.core.errors import NotEnoughData
+from rlhf_pipeline.core.files import write_atomically
+from rlhf_pipeline.core.frames import frame_hash
 from rlhf_pipeline.core.protocols import Progress, ignore_progress
-from rlhf_pipeline.core.records import ModelVersion, content_hash
+from rlhf_pipeline.core.records import DimensionHead, ModelVersion, content_hash
 from rlhf_pipeline.feedback.votes import TasteChanges
 from rlhf_pipeline.improve.evaluation import CompletionJudge
-from rlhf_pipeline.learn.calibration import Calibrator, fit_calibrator
+from rlhf_pipeline.learn.calibration import Calibrator, calibrator_from_json, fit_calibrator
 from rlhf_pipeline.learn.calibration.identity import NoCalibration
-from rlhf_pipeline.learn.reward_model import RewardModel
+from rlhf_pipeline.learn.reward_model import RewardModel, load_reward_model
 from rlhf_pipeline.learn.reward_model.base import both_sides
 from rlhf_pipeline.learn.reward_model.dimensions import measure_dimension_heads
 from rlhf_pipeline.learn.reward_model.training import change_weights
@@ -88,13 +93,15 @@ class VoteHalves:
         judge: CompletionJudge,
         version: ModelVersion,
         pairs: pd.DataFrame,
+        *,
+        kept: Path | None = None,
     ) -> Self:
         """The halves by which a RETRAINING_SET was made of `pairs`. Raises NotEnoughData as `fit`,
         and for a set that all votes label.
         """
         if has_votes_for_judging(retraining_set):
             raise NotEnoughData("The retraining set has rows that votes for judging label.")
-        return cls.fit(judge, version, pairs)
+        return cls.fit(judge, version, pairs, kept=kept)
 
     @classmethod
     def fit(
@@ -103,19 +110,52 @@ class VoteHalves:
         version: ModelVersion,
         pairs: pd.DataFrame,
         *,
+        kept: Path | None = None,
         progress: Progress = ignore_progress,
     ) -> Self:
         """Fit both halves of the train split of `pairs` (PREFERENCE_PAIRS), as `version`, the model
         of `judge`, was fitted on all of it.
 
         Both are calibrated on the calib split, as far as it was voted on since the last change.
-        Equal arguments give equal members. Raises NotEnoughData for a kind that is slow to fit, and
-        for too few pairs in a half.
+        Equal arguments give equal members, so those last fitted are read from the folder `kept`:
+        one retraining needs them for its set, its reward and its judge. Raises NotEnoughData for a
+        kind that is slow to fit, and for too few pairs in a half.
         """
         changes = TasteChanges.from_json(version.params.get("taste_changes", {}))
         weight = float(version.params.get("weight_before_change", 1.0))
+        if kept is not None:
+            found = kept / content_hash(
+                judge.reward_model.weights_hash, version.label, version.params, frame_hash(pairs)
+            )
+            if found.is_dir():
+                read = partial(_read_half, found, judge)
+                return cls(labelling=read("labelling"), judging=read("judging"))
         fit = partial(_fit_half, judge, version.label, pairs, changes, weight, progress)
-        return cls(labelling=fit("labelling"), judging=fit("judging"))
+        halves = cls(labelling=fit("labelling"), judging=fit("judging"))
+        if kept is not None:
+            shutil.rmtree(kept, ignore_errors=True)
+            half_done = kept / "writing"
+            _write_half(half_done / "labelling", halves.labelling)
+            _write_half(half_done / "judging", halves.judging)
+            half_done.rename(found)
+        return halves
+
+
+def _write_half(folder: Path, half: CompletionJudge) -> None:
+    half.reward_model.save(folder / "model")
+    facts = {
+        "label": half.label,
+        "calibrator": (half.calibrator or NoCalibration()).to_json(),
+        "heads": [head.model_dump(mode="json") for head in half.heads],
+    }
+    write_atomically(folder / "half.json", json.dumps(facts).encode())
+
+
+def _read_half(folder: Path, judge: CompletionJudge, half: Half) -> CompletionJudge:
+    facts = json.loads((folder / half / "half.json").read_text(encoding="utf-8"))
+    model = load_reward_model(folder / half / "model", encoder=judge.reward_model.encoder)
+    heads = tuple(DimensionHead.model_validate(head) for head in facts["heads"])
+    return CompletionJudge(model, facts["label"], calibrator_from_json(facts["calibrator"]), heads)
 
 
 def _fit_half(

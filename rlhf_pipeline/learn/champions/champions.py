@@ -175,6 +175,11 @@ class Champions:
             )
         return found
 
+    @property
+    def vote_halves(self) -> Path:
+        """The folder of the members that label and judge the current retraining."""
+        return self.cache / "vote_halves"
+
     def reference_folder(self, version: ModelVersion) -> Path:
         return self.reference_folder_of(version.label)
 
