@@ -18,7 +18,6 @@ from rlhf_pipeline.improve.retraining.answers import Answer
 from rlhf_pipeline.improve.retraining.explanation import (
     Inputs,
     check_conditions,
-    find_differences,
     list_events,
     other_evidence,
     read_inputs,
@@ -73,7 +72,7 @@ def explain(
     ] = "latest",
 ) -> None:
     """Show why a decision fired or held: each condition with its threshold and the number at the
-    time, the events, and whether a replay from that evidence gives the same decision.
+    time, and the events.
     """
     store = Workspace.open().store
     found = _find_decision(store, decision)
@@ -201,14 +200,6 @@ def _show_inputs(decision: TriggerDecision) -> None:
         empty="",
     )
     show(list(_build_events(inputs)), title="events it saw", empty="It saw no event.")
-    differences = find_differences(decision)
-    echo(
-        "A replay from this evidence gives another decision:"
-        if differences
-        else "A replay from this evidence gives the same decision."
-    )
-    for line in differences:
-        echo(f"  {line}")
 
 
 def _build_events(inputs: Inputs) -> Iterator[dict[str, str]]:

@@ -7,7 +7,8 @@ import pytest
 
 from rlhf_pipeline.application.driver.runner import Runner
 from rlhf_pipeline.core.records import ChangeCauses
-from rlhf_pipeline.improve.retraining.triggers import replay
+from rlhf_pipeline.improve.retraining.explanation import read_inputs
+from rlhf_pipeline.improve.retraining.triggers import decide
 from rlhf_pipeline.simulation.laboratory import LAB_SCENARIOS
 from rlhf_pipeline.simulation.laboratory.base import VoteScenario
 from rlhf_pipeline.simulation.laboratory.trigger_runs import find_responses
@@ -68,7 +69,7 @@ def test_an_unclear_cause_is_examined_again_with_the_votes_of_the_next_day(
     waiting = store.decisions.all()[-2]
     assert waiting.remedy is None
     assert waiting.reasons[-1].startswith("cause not clear yet (")
-    assert [replay(one).reasons for one in (waiting, decision)] == [
+    assert [decide(*read_inputs(one)).reasons for one in (waiting, decision)] == [
         waiting.reasons,
         decision.reasons,
     ]

@@ -1,4 +1,4 @@
-"""Explains a retraining decision: each condition with its numbers, and whether a replay agrees."""
+"""Explains a retraining decision: each condition with its numbers, and the events it saw."""
 
 from collections.abc import Iterator
 from datetime import timedelta
@@ -16,7 +16,6 @@ from rlhf_pipeline.improve.retraining.triggers import (
     find_causes_of,
     is_left_to_people,
     list_own_events,
-    replay,
 )
 from rlhf_pipeline.watch.drift.confirmation import (
     describe_requirement,
@@ -35,9 +34,6 @@ EXPLAINED = {
     "causes",
     "quarantine",
 }
-# Not the reasons: their words may change, what they lead to may not.
-COMPARED = ("action", "event_ids", "change_seq", "remedy", "parent")
-INPUTS = {"looked_at", "params", "wait_until_seq"}  # not decided
 
 
 class Condition(Record):
@@ -70,7 +66,7 @@ def read_inputs(decision: TriggerDecision) -> Inputs:
     except (KeyError, ValidationError) as cause:
         raise ConfigurationError(
             f"Decision {decision.decision_id} does not hold the inputs of the trigger's rule: "
-            f"{_describe(cause)}. It cannot be explained or replayed."
+            f"{_describe(cause)}. It cannot be explained."
         ) from cause
 
 
@@ -133,17 +129,6 @@ def other_evidence(decision: TriggerDecision) -> dict[str, Any]:
     return {name: value for name, value in decision.evidence.items() if name not in EXPLAINED}
 
 
-def find_differences(decision: TriggerDecision) -> list[str]:
-    """Make the decision again from its own evidence; what differs, or why that is impossible. Empty
-    if the replay gives the same decision.
-    """
-    try:
-        again = replay(decision)
-    except (ConfigurationError, ValidationError) as cause:
-        return [f"cannot be replayed: {_describe(cause)}"]
-    return list(_compare(decision, again))
-
-
 def _check_confirmation(inputs: Inputs) -> Condition:
     evidence, params = inputs
     own = list_own_events(evidence, params)
@@ -202,27 +187,8 @@ def _check_cause(inputs: Inputs) -> Iterator[Condition]:
         )
 
 
-def _compare(decision: TriggerDecision, again: TriggerDecision) -> Iterator[str]:
-    stored, made = (_list_results(each) for each in (decision, again))
-    for name in stored:
-        if stored[name] != made.get(name):
-            yield f"{name}: {_shorten(stored[name])} was stored, {_shorten(made.get(name))} now"
-
-
-def _list_results(decision: TriggerDecision) -> dict[str, Any]:
-    """Everything that the rule decided, and what it recorded beside its inputs."""
-    values = decision.model_dump(mode="json", include={*COMPARED, "evidence"})
-    recorded = values.pop("evidence")
-    return values | {name: recorded[name] for name in recorded if name not in INPUTS}
-
-
-def _shorten(value: object) -> str:
-    text = str(value)
-    return text if len(text) <= 160 else f"{text[:157]}..."
-
-
-def _describe(cause: Exception) -> str:
-    if isinstance(cause, ValidationError):
-        first = cause.errors()[0]
-        return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
-    return f"{cause} is missing" if isinstance(cause, KeyError) else str(cause)
+def _describe(cause: KeyError | ValidationError) -> str:
+    if isinstance(cause, KeyError):
+        return f"{cause} is missing"
+    first = cause.errors()[0]
+    return f"{'.'.join(map(str, first['loc']))}: {first['msg']}"

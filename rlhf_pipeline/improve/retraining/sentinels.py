@@ -6,7 +6,7 @@ against that of the parent.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,10 +24,6 @@ from rlhf_pipeline.generate.policy.causal_lm import Policy
 from rlhf_pipeline.improve.evaluation.divergence import kl_and_entropy
 from rlhf_pipeline.improve.evaluation.diversity import distinct_share
 from rlhf_pipeline.improve.retraining.rewards import RewardFunction, score_with_deviation
-
-# of a batch, as TRL's online trainers log them
-SAMPLED_LENGTH = "completions/mean_length"
-FLAT_GROUPS = "frac_reward_zero_std"
 
 
 class SentinelParams(Parameters):
@@ -63,13 +59,6 @@ class SentinelParams(Parameters):
     max_cut_rise: float | None = Field(
         0.3, description="Share of completions cut at the token limit, above the parent's", gt=0
     )
-    max_flat_groups: float | None = Field(
-        0.8,
-        description="Share of the sampled groups whose completions have one reward, which teach "
-        "nothing",
-        gt=0,
-        lt=1,
-    )
     max_chosen_loss: float | None = Field(
         15.0, description="Log probability that chosen completions lose, in nats each", gt=0
     )
@@ -84,10 +73,6 @@ class Measurement(Record):
     diversity: float = Field(description="share of word pairs that are distinct, 0 to 1")
     length: float = Field(description="mean tokens per completion")
     cut: float = Field(description="share of completions cut at the token limit, 0 to 1")
-    flat_groups: float | None = Field(
-        description="share of the last sampled groups without variance in rewards; None where "
-        "none is sampled"
-    )
     chosen_log_p: float = Field(description="mean over chosen completions, in nats")
     reward: float | None = Field(description="mean reward; None without a reward model")
     disagreement: float | None = Field(description="mean deviation between uncalibrated members")
@@ -118,7 +103,6 @@ LABELS = {
     "diversity": "sentinel: diversity",
     "length": "sentinel: length",
     "cut": "sentinel: cut completions",
-    "flat_groups": "sentinel: groups with one reward",
     "chosen_log_p": "sentinel: log p of chosen",
     "reward": "sentinel: reward",
     "disagreement": "sentinel: disagreement",
@@ -134,9 +118,6 @@ ADVICE = {
     "model, and compare the lengths of chosen and rejected completions.",
     "cut": "Completions no longer end by themselves. Raise max_new_tokens if the parent's were "
     "short of it, or take length out of the reward model.",
-    "flat_groups": "Completions of one prompt have the same reward, so that they teach nothing: "
-    "the policy repeats itself, or the reward is saturated. Raise the temperature or kl_penalty, "
-    "or choose harder prompts.",
     "disagreement": "The policy finds completions on which the reward model's members disagree: "
     "their reward is a guess. Collect votes on such completions, or raise kl_penalty.",
     "chosen_log_p": "Chosen completions become less likely, and mass moves to completions nobody "
@@ -154,7 +135,6 @@ def find_violation(
         "kl": (now.kl, params.max_kl),
         "length": (now.length, _times(start.length, params.max_length)),
         "cut": (now.cut, _plus(start.cut, params.max_cut_rise)),
-        "flat_groups": (now.flat_groups, params.max_flat_groups),
         "disagreement": (now.disagreement, _times(start.disagreement, params.max_disagreement)),
     }
     lower = {
@@ -188,7 +168,6 @@ class SentinelWatch:
     reward: RewardFunction | None = None
     measurements: list[Measurement] = field(default_factory=list)
     violation: tuple[str, float, float] | None = None
-    flat_groups: float | None = None  # as last logged
 
     def start(self, policy: Policy, step: int) -> None:
         """Measure the untrained policy, or read the figures up to the checkpoint of `step`."""
@@ -200,19 +179,6 @@ class SentinelWatch:
 
     def is_due(self, step: int) -> bool:
         return step % self.params.every == 0
-
-    def is_suspect(self, logged: Mapping[str, Any]) -> bool:
-        """Whether completions that an online strategy has sampled for its last step have a length
-        beyond a limit, or too many groups one reward: a reason to measure before the next time that
-        is due.
-        """
-        if SAMPLED_LENGTH not in logged:
-            return False
-        self.flat_groups = logged.get(FLAT_GROUPS)
-        start = self.measurements[0]
-        figures = {"length": float(logged[SAMPLED_LENGTH]), "flat_groups": self.flat_groups}
-        seen = start.model_copy(update=figures)
-        return find_violation(seen, start, self.params) is not None
 
     def check(self, policy: Policy, step: int) -> bool:
         """Measure the policy; whether every sentinel is within its limit."""
@@ -312,7 +278,6 @@ def measure(policy: Policy, watch: SentinelWatch, *, step: int) -> Measurement:
         diversity=distinct_share(texts) or 0.0,
         length=float(np.mean([one.n_tokens for one in made])),
         cut=float(np.mean([one.finish_reason == "length" for one in made])),
-        flat_groups=watch.flat_groups,
         chosen_log_p=float(policy.log_likelihood(prompts, watch.rows["chosen"].tolist())[0].mean()),
         reward=None if rewards is None else float(rewards.mean()),
         disagreement=None if deviations is None else float(deviations.mean()),
@@ -341,9 +306,8 @@ def evaluation_mode(model: Any) -> Iterator[Any]:
 
 
 def make_sentinel_callback(watch: SentinelWatch, tokenizer: Any) -> Any:
-    """A callback of a transformers trainer that measures every `every` steps, before each
-    checkpoint, so that every checkpoint is from before the harm, and where sampled completions
-    look wrong.
+    """A callback of a transformers trainer that measures every `every` steps and before each
+    checkpoint, so that every checkpoint is from before the harm.
     """
     from transformers import TrainerCallback
 
@@ -355,23 +319,9 @@ def make_sentinel_callback(watch: SentinelWatch, tokenizer: Any) -> Any:
                 watch.start(Policy(model, tokenizer, name="policy"), state.global_step)
 
         def on_step_end(self, args: Any, state: Any, control: Any, **more: Any) -> None:
-            if watch.is_due(state.global_step) or control.should_save:
-                self._check(state, control, more["model"])
-
-        def on_log(
-            self,
-            args: Any,
-            state: Any,
-            control: Any,
-            logs: dict[str, Any] | None = None,
-            **more: Any,
-        ) -> None:
-            is_measured = watch.measurements[-1].step == state.global_step
-            if not is_measured and watch.is_suspect(logs or {}):
-                self._check(state, control, more["model"])
-
-        def _check(self, state: Any, control: Any, model: Any) -> None:
-            with evaluation_mode(model):
+            if not (watch.is_due(state.global_step) or control.should_save):
+                return
+            with evaluation_mode(more["model"]) as model:
                 is_healthy = watch.check(Policy(model, tokenizer, name="policy"), state.global_step)
             if not is_healthy:
                 control.should_save = False

@@ -6,7 +6,6 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.core.intervals import format_estimate
 from rlhf_pipeline.core.records import (
     CauseName,
@@ -105,7 +104,7 @@ def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> Tr
     cool-down fires when it is over, without a new event. Events of a former champion never fire. A
     change that is left to people is asked about once: neither its events count any more nor those
     of the `confirmation_window` after it, and other changes are answered meanwhile. The decision's
-    `evidence` holds all its inputs, from which `replay` makes it again.
+    `evidence` holds all its inputs, from which `decide` makes it again.
     """
     params = params or TriggerParams()
     own = list_own_events(evidence, params)
@@ -298,20 +297,6 @@ def _describe_named(named: Quarantine | None) -> str:
     n_more = len(named.annotator_ids) - SHOWN_NAMES
     more = f" and {n_more} more" if n_more > 0 else ""
     return f"{shown}{more}, from vote {named.from_seq} on"
-
-
-def replay(decision: TriggerDecision) -> TriggerDecision:
-    """Make the same decision again from its own evidence alone. Raises ConfigurationError if it has
-    none.
-    """
-    try:
-        looked_at, params = decision.evidence["looked_at"], decision.evidence["params"]
-    except KeyError as cause:
-        raise ConfigurationError(
-            f"Decision {decision.decision_id} has no {cause} in its evidence: it was not made by "
-            "this rule and cannot be replayed."
-        ) from cause
-    return decide(TriggerEvidence.model_validate(looked_at), TriggerParams.model_validate(params))
 
 
 def list_objections(

@@ -81,9 +81,6 @@ class DecisionDetail(DecisionOut):
     conditions: tuple[Condition, ...]
     events: tuple[SeenEvent, ...]
     not_explained: str | None = Field(description="Why there are no conditions; null if there are.")
-    differences: tuple[str, ...] = Field(
-        description="What a replay from the same evidence decides otherwise; empty if nothing."
-    )
     gate: GateOut | None
 
 

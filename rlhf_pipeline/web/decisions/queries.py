@@ -12,7 +12,6 @@ from rlhf_pipeline.improve.retraining.answers import has_ended, waits
 from rlhf_pipeline.improve.retraining.explanation import (
     Inputs,
     check_conditions,
-    find_differences,
     list_events,
     read_inputs,
 )
@@ -93,7 +92,6 @@ def detail(site: Site, decision_id: int) -> DecisionDetail:
         conditions=tuple(check_conditions(inputs)) if inputs else (),
         events=_list_events(site.store, decision, inputs) if inputs else (),
         not_explained=not_explained,
-        differences=tuple(find_differences(decision)) if inputs else (),
         gate=_find_gate(site, decision),
     )
 

@@ -22,7 +22,7 @@ from rlhf_pipeline.improve.retraining.online import (
     clean_text,
 )
 from rlhf_pipeline.improve.retraining.rewards import RewardFunction, score_members
-from rlhf_pipeline.improve.retraining.sentinels import SAMPLED_LENGTH, evaluation_mode
+from rlhf_pipeline.improve.retraining.sentinels import evaluation_mode
 from rlhf_pipeline.improve.retraining.strategies.online_strategy import OnlineStrategy
 from rlhf_pipeline.improve.retraining.training import TrainingParams, build_config
 
@@ -242,7 +242,6 @@ def _trainer_class() -> Any:
                 "reward": scores.mean(),
                 "kl": mean_of(ratios, mask),
                 "entropy": mean_of(entropy, mask),
-                SAMPLED_LENGTH: mask.sum(-1).mean(),
             }
             for name, figure in figures.items():
                 self.figures[name].append(float(figure))

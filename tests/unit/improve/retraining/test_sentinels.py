@@ -1,18 +1,12 @@
-from types import SimpleNamespace
-
 import pandas as pd
 import pytest
-import torch
 
 from rlhf_pipeline.core.errors import StoppedBySentinel
 from rlhf_pipeline.improve.retraining.sentinels import (
-    FLAT_GROUPS,
-    SAMPLED_LENGTH,
     Measurement,
     SentinelParams,
     SentinelWatch,
     find_violation,
-    make_sentinel_callback,
 )
 
 START = Measurement(
@@ -22,7 +16,6 @@ START = Measurement(
     diversity=0.5,
     length=20.0,
     cut=0.2,
-    flat_groups=None,
     chosen_log_p=-10.0,
     reward=0.0,
     disagreement=0.1,
@@ -42,7 +35,6 @@ def after(**changes):
         ({"length": 31.0}, "length", 30.0),
         ({"length": 9.0}, "length", 10.0),
         ({"cut": 0.55}, "cut", 0.5),
-        ({"flat_groups": 0.9}, "flat_groups", 0.8),
         ({"disagreement": 0.21}, "disagreement", 0.2),
         ({"chosen_log_p": -25.5}, "chosen_log_p", -25.0),
         ({"kl": float("nan")}, "kl", 0.5),
@@ -74,39 +66,3 @@ def test_a_stop_before_the_first_checkpoint_fails(tmp_path):
     found = r"Sentinel length .* before its first checkpoint: 40"
     with pytest.raises(StoppedBySentinel, match=found):
         watch_that_stopped(tmp_path).describe_stop(kept_step=None)
-
-
-class Measured(SentinelWatch):
-    """Notes when it is asked to measure, and finds nothing wrong."""
-
-    def check(self, policy, step):
-        self.measurements.append(START.model_copy(update={"step": step}))
-        return True
-
-
-def test_sampled_completions_beyond_a_limit_are_measured_at_once(tmp_path):
-    watch = Measured(SentinelParams(every=4), None, pd.DataFrame(), tmp_path / "log.json", 8)
-    watch.measurements = [START]
-    callback = make_sentinel_callback(watch, None)
-    control, model = SimpleNamespace(should_save=False), torch.nn.Linear(1, 1)
-    model.config = SimpleNamespace()
-    flat = FLAT_GROUPS
-    for step, logs in enumerate(
-        (
-            {SAMPLED_LENGTH: 29.0, flat: 0.5},
-            {SAMPLED_LENGTH: 31.0},
-            {SAMPLED_LENGTH: 20.0},
-            {SAMPLED_LENGTH: 31.0},
-            {"loss": 0.1},
-            {SAMPLED_LENGTH: 9.0},
-            {SAMPLED_LENGTH: 20.0, flat: 0.9},
-        ),
-        start=1,
-    ):
-        state = SimpleNamespace(global_step=step)
-        callback.on_step_end(None, state, control, model=model)
-        callback.on_log(None, state, control, logs=logs, model=model)
-    # step 4 is due anyway; completions of steps 2 and 6 are too long and too short, and most groups
-    # of step 7 have one reward
-    assert [one.step for one in watch.measurements] == [0, 2, 4, 6, 7]
-    assert watch.flat_groups == 0.9

@@ -12,17 +12,22 @@ from rlhf_pipeline.core.records import (
     TriggerDecision,
     TriggerEvidence,
 )
+from rlhf_pipeline.improve.retraining.explanation import read_inputs
 from rlhf_pipeline.improve.retraining.triggers import (
     TriggerParams,
     decide,
     find_unclear_change,
-    replay,
 )
 from tests.unclear_change import risen, unclear_rise
 
 NOW = datetime(2026, 1, 6, 12, tzinfo=UTC)
 CHAMPION = "demo.reward_model@1"
 TWO = TriggerParams(confirmations=2)
+
+
+def replay(decision: TriggerDecision) -> TriggerDecision:
+    """The decision made again from its own evidence alone."""
+    return decide(*read_inputs(decision))
 
 
 def event(
