@@ -21,9 +21,11 @@ from rlhf_pipeline.feedback.votes.judgements import JudgementArrays
 
 Floats = npt.NDArray[np.float64]
 
-MOST_REFITS = 6  # of few votes, whose refits differ much
+# One refit alone would correct the scale by its own chance, and hide that chance from the widths.
+LEAST_REFITS, MOST_REFITS = 4, 6
 LEAST_TYPICAL = 0.1  # of votes nearly at random, the scale has no meaning
 LEAST_WIDTH = 0.95  # factor of a standard error: the simulated population is an estimate itself
+SLOPES = np.linspace(-10.0, 10.0, 401)  # discriminations between which reliability is interpolated
 FACTORS = (0.5, 2.0)  # bounds of the scale factors: refits of a hundred votes may be degenerate
 
 
@@ -45,11 +47,13 @@ class FittedVotes(Protocol):
     @property
     def preference_sd(self) -> Floats: ...
 
+    def reliability(self, slopes: Floats, utility: float) -> Floats: ...
+
 
 @dataclass(frozen=True)
 class Corrections:
     """Factors of discriminations and utilities, and further ones of the standard errors of
-    utilities, of preferences in logits, and of discriminations.
+    utilities, of preferences in logits, and of discriminations, from which reliability follows.
     """
 
     discrimination: float = 1.0
@@ -76,7 +80,7 @@ def measure_corrections(
         return Corrections()
     rng = np.random.default_rng(0)
     votes, utilities = _select_part(fit, n_votes, rng)
-    n_refits = int(np.clip(np.ceil(n_votes / len(votes)), 1, MOST_REFITS))
+    n_refits = int(np.clip(np.ceil(n_votes / len(votes)), LEAST_REFITS, MOST_REFITS))
     refits = []
     for _ in range(n_refits):
         answers, d, theta = _simulate(fit, votes, utilities, rng)
@@ -107,12 +111,27 @@ def measure_corrections(
         ),
         discrimination_sd=widen(
             [
-                (known / scale - again.theta[:, DISCRIMINATION])
+                (
+                    _equivalent_slopes(again, d, known, utility) / scale
+                    - again.theta[:, DISCRIMINATION]
+                )
                 / np.sqrt(again.covariance[:, DISCRIMINATION, DISCRIMINATION])
-                for again, _, known in refits
+                for again, d, known in refits
             ]
         ),
     )
+
+
+def _equivalent_slopes(again: FittedVotes, d: Floats, known: Floats, utility: float) -> Floats:
+    """The discriminations (annotators,) at which the refit states the reliability that `known` ones
+    have on the true differences `d`. So the widths contain what a few completions leave open of how
+    far apart comparisons are.
+    """
+    from scipy.special import expit
+
+    truth = expit(np.abs(d)[:, None] * SLOPES).mean(axis=0)
+    stated = again.reliability(SLOPES, utility)
+    return np.asarray(np.interp(np.interp(known, SLOPES, truth), stated, SLOPES))
 
 
 def _bounded(factor: float) -> float:
