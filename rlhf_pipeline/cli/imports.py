@@ -111,6 +111,12 @@ def comparisons(
         flagged = ", ".join(f"{n:,} {flag}" for flag, n in sorted(comparisons.flags.items()))
         if flagged:
             intake.notes.append(f"flagged and left out of training: {flagged}")
+        if comparisons.counts.imported == comparisons.flags.get("repeated"):
+            intake.notes.append(
+                "every row repeats texts that the project holds under other ids. If this corrects "
+                "the columns of an earlier import: stored comparisons are not changed; import both "
+                "files again into a new home"
+            )
         if comparisons.divided_prompts:
             intake.notes.append(comparisons.divided_prompts)
         if offer:

@@ -752,6 +752,9 @@ class TriggerDecision(Record):
     evidence: dict[str, Any] = {}
     change_seq: int | None = None
     decided_at: datetime = Field(default_factory=utc_now)
+    recorded_at: datetime | None = Field(
+        default=None, description="when it was stored: later than `decided_at` in a replay"
+    )
     attempt: int = 1
     state: Literal["held", "pending", "submitted", "succeeded", "failed"] = "pending"
     run_id: str | None = None

@@ -12,6 +12,7 @@ from rlhf_pipeline.core.records import (
     Quarantine,
     TriggerDecision,
     TriggerEvidence,
+    utc_now,
 )
 from rlhf_pipeline.store.audit import Ledger, audited_transaction, row_digest
 from rlhf_pipeline.store.conversion import json_of
@@ -323,7 +324,7 @@ def store_decision(
     events. Returns it with its number.
     """
     number = database.next_number(connection, decisions.c.decision_id)
-    decision = decision.model_copy(update={"decision_id": number})
+    decision = decision.model_copy(update={"decision_id": number, "recorded_at": utc_now()})
     row = {
         **decision.model_dump(include=_COLUMNS),
         "max_seq": known_seq,

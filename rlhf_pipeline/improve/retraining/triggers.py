@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -103,18 +103,18 @@ def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> Tr
     Open events count the same as those held by earlier decisions, so a change detected during a
     cool-down fires when it is over, without a new event. Events of a former champion never fire. A
     change that is left to people is asked about once: neither its events count any more nor those
-    of the `confirmation_window` after it, and other changes are answered meanwhile. The decision's
-    `evidence` holds all its inputs, from which `decide` makes it again.
+    of the `confirmation_window` after it. Other changes are answered meanwhile, and a second
+    question about people waits for the answer to the first. The decision's `evidence` holds all its
+    inputs, from which `decide` makes it again.
     """
     params = params or TriggerParams()
     own = list_own_events(evidence, params)
-    confirmed = find_confirming_events(own, params)
-    causes = find_causes_of(confirmed) if params.respond_to_causes else None
-    remedy = choose_remedy(confirmed, causes, evidence.max_seq, params) if confirmed else None
+    confirmed, causes, remedy, waits_for = find_change(evidence, params)
     objections = list_objections(evidence, own, confirmed, params)
-    asked = find_open_question(evidence) if remedy in ASKING_REMEDIES else None
-    if asked is not None:
-        remedy = "dismiss"
+    if waits_for is not None and not confirmed:
+        objections = [
+            f"decision {waits_for} asks a person first: this change is examined after the answer"
+        ]
     if remedy == "dismiss":
         objections = []  # nothing runs, so neither a cool-down nor too few votes matter
     elif confirmed and remedy is None and not objections:
@@ -129,9 +129,7 @@ def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> Tr
         *(objections or [_describe_confirmation(confirmed)]),
         *([causes.summary] if causes and not objections else []),
     ]
-    if asked is not None:
-        reasons.append(f"decision {asked} asks a person about it already")
-    elif remedy in _MEANING:
+    if remedy in _MEANING:
         reasons.append(_MEANING[remedy].format(category=category, named=_describe_named(named)))
     involved = evidence.open_events if remedy is None else (*evidence.open_events, *confirmed)
     return TriggerDecision(
@@ -149,6 +147,31 @@ def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> Tr
         state="pending" if fires else "held",
         remedy=remedy,
     )
+
+
+class AnswerableChange(NamedTuple):
+    """A change to answer now, if any; `waits_for` is the question that another change waits for."""
+
+    confirmed: tuple[DriftEvent, ...]
+    causes: ChangeCauses | None
+    remedy: Remedy | None
+    waits_for: int | None
+
+
+def find_change(evidence: TriggerEvidence, params: TriggerParams) -> AnswerableChange:
+    """The first confirmed change of the champion that waits for no answer to an earlier question.
+
+    People are asked one question at a time, so that no answer is given twice.
+    """
+    rest, asked, waits_for = list_own_events(evidence, params), find_open_question(evidence), None
+    while True:
+        confirmed = find_confirming_events(rest, params)
+        causes = find_causes_of(confirmed) if params.respond_to_causes else None
+        remedy = choose_remedy(confirmed, causes, evidence.max_seq, params) if confirmed else None
+        if asked is None or remedy not in ASKING_REMEDIES:
+            return AnswerableChange(confirmed, causes, remedy, waits_for)
+        waits_for = asked
+        rest = [event for event in rest if event not in confirmed]
 
 
 def choose_remedy(
@@ -207,11 +230,10 @@ def find_unclear_change(
     cool-down or for new votes keeps no model back, as that can take as long as they like.
     """
     params = params or TriggerParams()
-    confirmed = find_confirming_events(list_own_events(evidence, params), params)
-    causes = find_causes_of(confirmed) if params.respond_to_causes else None
-    if not confirmed or causes is None or evidence.max_seq >= find_deadline(confirmed, params):
+    confirmed, causes, remedy, _ = find_change(evidence, params)
+    if not confirmed or causes is None or remedy is not None:
         return None
-    if choose_remedy(confirmed, causes, evidence.max_seq, params) is not None:
+    if evidence.max_seq >= find_deadline(confirmed, params):
         return None
     return describe_wait(confirmed, causes, evidence.max_seq, params)
 

@@ -137,11 +137,13 @@ class TriggerRun:
             confirming = find_confirming_events(own, PARAMS)
             if not confirming:
                 continue
-            # the loop examines all events; here only the one whose causes decide
+            # the loop examines all events; here only the one whose causes decide, or all where a
+            # question that people were asked may keep it waiting
             of_test = [e for e in confirming if e.detector == SequentialTest.name]
             decisive = (of_test[:1] or confirming)[-1]
             votes = self._own_votes[self._own_votes["seq"] <= tick]
-            known[decisive.event_id] = examine(decisive, votes, self._reference)
+            for each in own if self._left else [decisive]:
+                known[each.event_id] = examine(each, votes, self._reference)
             causes = find_causes_of([known[decisive.event_id]])
             decision = decide(
                 TriggerEvidence(
@@ -159,6 +161,9 @@ class TriggerRun:
             if decision.remedy == "dismiss":
                 claimed = {*decision.event_ids}
                 self._events = [e for e in self._events if e.event_id not in claimed]
+                waiting = None
+                continue
+            if self._left and not decision.evidence["confirmed"]:
                 waiting = None
                 continue
             first = waiting or Response(tick, tick, None, causes, not is_miscalibration(confirming))

@@ -1,6 +1,7 @@
 """The fact that rules read of drift: each confirmed change, and how far the loop answered it."""
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from rlhf_pipeline.core.records import ChangeCauses, GateDecision, Promotion, TriggerDecision
@@ -110,7 +111,7 @@ def _find_end(
     if decision.remedy == "dismiss":
         return "later votes show no rise: a false alarm"
     # The first policy of a project is promoted by hand, and answers nothing.
-    newer = [p for p in policies if p.promoted_at > decision.decided_at and p.previous_version]
+    newer = [p for p in policies if p.promoted_at > _find_time(decision) and p.previous_version]
     if newer:
         newest = newer[-1]
         served = {p.version for p in policies[: policies.index(newer[0])]}
@@ -121,12 +122,14 @@ def _find_end(
         return ""
     if decision.action == "fire" and decision.state == "succeeded":
         return "its run finished"
-    # the decisions of a replay are of days before any model was promoted
-    asked_about = decision.evidence.get("looked_at", {}).get("champion")
-    is_newer = champion is not None and champion.promoted_at > decision.decided_at
-    if champion is not None and is_newer and champion.label != asked_about:
+    if champion is not None and champion.promoted_at > _find_time(decision):
         return f"{champion.label} is the champion now"
     return ""
+
+
+def _find_time(decision: TriggerDecision) -> datetime:
+    """When it was made by the clock that promotions have too, not by that of a replayed day."""
+    return decision.recorded_at or decision.decided_at
 
 
 def _describe_progress(
@@ -149,7 +152,7 @@ def _describe_progress(
     )
     if has_retrained and decision.remedy in RETRAINING_REMEDIES:
         why = "No policy has been promoted since."
-        if gate is not None and gate.decided_at > decision.decided_at and not gate.promoted:
+        if gate is not None and gate.decided_at > _find_time(decision) and not gate.promoted:
             reasons = "; ".join(check.reason for check in gate.checks if not check.passed)
             why = f"The gate refused {gate.candidate}: {reasons}."
         step = (

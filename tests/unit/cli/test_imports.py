@@ -176,6 +176,14 @@ def test_every_row_is_counted_once(rlhf, home, tmp_path):
         store.audit.verify()
 
 
+def test_an_import_with_another_mapping_says_that_stored_pairs_stay(rlhf, home, tmp_path):
+    file = write(tmp_path / "pairs.jsonl", [pair(n) for n in range(3)])
+    assert "3 imported" in rlhf("import", "comparisons", file)
+    again = rlhf("import", "comparisons", file, "--map", "source_pair_id=prompt")
+    assert "3 repeated" in again
+    assert "stored comparisons are not changed" in again
+
+
 def test_votes_are_cast_in_order_of_time_the_undated_last(rlhf, home, tmp_path):
     rlhf(
         "import",

@@ -297,6 +297,17 @@ def test_events_that_people_answer_are_not_held(store, decide, make_event):
     assert store.audit.verify() > 0
 
 
+def test_events_that_wait_for_an_answer_are_examined_after_it(store, decide, make_event):
+    store.events.add([make_event(10)])
+    decide(lambda e: answer(e, "quarantine").model_copy(update={"evidence": NAMED}))
+    store.events.add([make_event(900)])
+    assert decide(hold).remedy is None
+    store.decisions.answer(1, answer_by("nothing"))
+    seen = []
+    decide(lambda evidence: seen.append(evidence) or hold(evidence))
+    assert [event.seq for event in seen[0].held_events] == [900]
+
+
 def test_the_rule_is_told_what_waits_for_people_while_the_champion_serves(
     store, decide, make_event
 ):

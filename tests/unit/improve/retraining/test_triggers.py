@@ -167,10 +167,20 @@ def test_other_changes_are_answered_while_a_person_is_asked():
     left = LeftToPeople(decision_id=7, seq=1000)
     taste = decide(evidence(risen(2000, taste=0.95), left_to_people=left))
     assert (taste.action, taste.remedy) == ("fire", "retrain")
-    again = decide(evidence(risen(2000, carelessness=0.95), left_to_people=left))
-    assert held(again, "decision 7 asks a person about it already")
-    assert (again.remedy, again.quarantine) == ("dismiss", None)
-    assert replay(again) == again
+
+
+def test_a_second_question_about_people_waits_for_the_answer_to_the_first():
+    left, others = LeftToPeople(decision_id=7, seq=1000), risen(2000, carelessness=0.95)
+    waiting = decide(evidence(others, left_to_people=left))
+    assert held(waiting, "decision 7 asks a person first")
+    assert (waiting.remedy, waiting.event_ids) == (None, (others.event_id,))
+    assert replay(waiting) == waiting
+    taste = risen(2600, taste=0.95)
+    fired = decide(evidence(taste, held_events=(others,), left_to_people=left))
+    assert (fired.action, fired.remedy) == ("fire", "retrain")
+    answered = left.model_copy(update={"is_answered": True})
+    asked = decide(evidence(held_events=(others,), left_to_people=answered))
+    assert (asked.action, asked.remedy) == ("hold", "quarantine")
 
 
 def test_an_unclear_cause_waits_for_more_votes_and_then_retrains():

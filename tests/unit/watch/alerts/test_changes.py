@@ -151,14 +151,17 @@ def test_a_change_that_waits_for_people_ends_with_their_answer_or_a_new_reward_m
     assert value([held], champion=later) == 0.0
 
 
-def test_a_question_of_a_replay_waits_though_its_model_was_promoted_later():
-    asked = decision(remedy="quarantine", action="hold", state="held")
-    asked.evidence["looked_at"] = {"champion": "demo.reward_model@1"}
+def test_a_replayed_decision_ends_by_what_was_promoted_after_the_replay():
     replayed_at = NOON + timedelta(days=50)
-    own = promotion(replayed_at, kind="reward_model", previous=None, version=1)
+    before, after = (replayed_at + timedelta(hours=hours) for hours in (-1, 1))
+    asked = decision(remedy="quarantine", action="hold", state="held", recorded_at=replayed_at)
+    own = promotion(before, kind="reward_model")
     assert read_one([asked], champion=own).progress == "waits for a person"
-    newer = promotion(replayed_at, kind="reward_model")
+    newer = promotion(after, kind="reward_model")
     assert read_one([asked], champion=newer).detail == "demo.reward_model@2 is the champion now"
+    retrained = decision(state="succeeded", recorded_at=replayed_at)
+    assert value([retrained], policies=[promotion(before)]) == 1.0
+    assert value([retrained], policies=[promotion(after)]) == 0.0
 
 
 def test_an_unconfirmed_hold_and_a_decision_by_hand_are_no_drift():
