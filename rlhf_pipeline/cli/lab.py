@@ -7,13 +7,12 @@ from typing import Annotated
 
 import typer
 
-from rlhf_pipeline.cli.tables import echo, progress_bar, show, show_json
+from rlhf_pipeline.cli.tables import echo, progress_bar, show
 from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.core.files import write_atomically
 from rlhf_pipeline.simulation.laboratory import LAB_SCENARIOS
 from rlhf_pipeline.simulation.laboratory.suite import run_suite
 from rlhf_pipeline.simulation.laboratory.tables import (
-    build_claims,
     build_rows,
     describe_suite,
     write_markdown,
@@ -24,22 +23,6 @@ app = typer.Typer(
     no_args_is_help=True,
 )
 FULL = 200  # streams a row
-
-
-@app.command("run")
-def run(
-    scenario: Annotated[str, typer.Argument(help="A row of `rlhf lab suite`.")],
-    seed: Annotated[int, typer.Option(min=0, help="Draws the world.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-) -> None:
-    """Draw one world of a scenario and show each claim beside the truth."""
-    (name,) = _find_scenarios([scenario])
-    seen = LAB_SCENARIOS[name].observe(seed)
-    if as_json:
-        show_json(seen.model_dump(mode="json"))
-        return
-    echo(f"{LAB_SCENARIOS[name].title}: {', '.join(f'{k} {v}' for k, v in seen.world.items())}")
-    show(build_claims(seen.claims), title=f"{name}, seed {seed}", empty="")
 
 
 @app.command("suite")

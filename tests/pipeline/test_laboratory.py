@@ -10,7 +10,8 @@ from rlhf_pipeline.core.records import ChangeCauses
 from rlhf_pipeline.improve.retraining.explanation import read_inputs
 from rlhf_pipeline.improve.retraining.triggers import decide
 from rlhf_pipeline.simulation.laboratory import LAB_SCENARIOS
-from rlhf_pipeline.simulation.laboratory.base import VoteScenario
+from rlhf_pipeline.simulation.laboratory.named_causes import CauseScenario
+from rlhf_pipeline.simulation.laboratory.steady import SteadyScenario
 from rlhf_pipeline.simulation.laboratory.trigger_runs import find_responses
 from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld
 from tests.pipeline.world_run import WorldRun
@@ -84,7 +85,7 @@ def test_assets_find_the_events_of_the_library_in_a_scenario(
     name: str, make_project: Callable[..., Any]
 ) -> None:
     scenario = LAB_SCENARIOS[name]
-    assert isinstance(scenario, VoteScenario)
+    assert isinstance(scenario, SteadyScenario | CauseScenario)
     world = scenario.draw_world(SEED)
     # A steady one is as peculiar in two weeks as in two months.
     if not world.changes:

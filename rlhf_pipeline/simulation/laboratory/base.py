@@ -1,29 +1,17 @@
 """Defines the protocol of laboratory scenarios, and the records of what they show."""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import Protocol
 
 from pydantic import Field
 
 from rlhf_pipeline.core.intervals import interval_of_share
 from rlhf_pipeline.core.records import Interval, Record
-from rlhf_pipeline.simulation.vote_worlds import VoteWorld
-
-
-class LabClaim(Record):
-    """What the library says of one world, beside the truth."""
-
-    subject: str
-    truth: str
-    claim: str
-    is_right: bool
 
 
 class Observation(Record):
     """What one seed of a scenario showed."""
 
-    world: dict[str, str] = Field(description="the parameters that the seed drew")
-    claims: tuple[LabClaim, ...]
     n_counted: int = Field(1, ge=0, description="votes, or decisions, that the figure counts over")
     n_counts: int = Field(description="of those that count: false retrainings, or right decisions")
     n_others: int | None = Field(None, description="other false responses, which retrain nothing")
@@ -66,16 +54,6 @@ class LabScenario(Protocol):
     def observe(self, seed: int) -> Observation: ...
 
     def measure(self, observations: Sequence[Observation]) -> Interval: ...
-
-
-@runtime_checkable
-class VoteScenario(Protocol):
-    """A scenario that is one world of votes, so that the assets can run it too."""
-
-    @property
-    def name(self) -> str: ...
-
-    def draw_world(self, seed: int) -> VoteWorld: ...
 
 
 def measure_share(observations: Sequence[Observation]) -> Interval:

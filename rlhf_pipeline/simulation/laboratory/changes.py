@@ -1,6 +1,6 @@
 """Worlds with one change at a known vote: a retraining soon after it is right."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,16 +8,10 @@ import numpy as np
 from rlhf_pipeline.core.records import Interval
 from rlhf_pipeline.simulation.laboratory.base import (
     LabBar,
-    LabClaim,
     Observation,
     measure_share,
 )
-from rlhf_pipeline.simulation.laboratory.steady import describe_world
-from rlhf_pipeline.simulation.laboratory.trigger_runs import (
-    Response,
-    describe_response,
-    find_responses,
-)
+from rlhf_pipeline.simulation.laboratory.trigger_runs import Response, find_responses
 from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld, draw_votes
 
 CHANGES = "Something changes"
@@ -29,13 +23,13 @@ EARLIEST, LATEST = 2000, 3000  # vote of the change
 class ChangeScenario:
     """Share of worlds in which the trigger retrains within `within` votes of the change.
 
-    `change` makes the change at the drawn vote. With `is_young`, it comes with the model's first
+    `change` comes at the drawn vote. With `is_young`, it comes with the model's first
     vote.
     """
 
     name: str
     title: str
-    change: Callable[[int], Change]
+    change: Change
     within: int
     least_share: float
     is_young: bool = False
@@ -52,7 +46,8 @@ class ChangeScenario:
     def draw_world(self, seed: int) -> VoteWorld:
         drawn = int(np.random.default_rng([seed, 1]).integers(EARLIEST, LATEST))
         at = 0 if self.is_young else drawn
-        return VoteWorld(n_votes=at + self.within, error_rate=BASE_RATE, changes=(self.change(at),))
+        change = self.change.model_copy(update={"at": at})
+        return VoteWorld(n_votes=at + self.within, error_rate=BASE_RATE, changes=(change,))
 
     def observe(self, seed: int) -> Observation:
         world = self.draw_world(seed)
@@ -60,8 +55,6 @@ class ChangeScenario:
         responses = find_responses(world, draw_votes(world, seed), seed, until=at)
         retraining = find_retraining(responses, at)
         return Observation(
-            world=describe_world(world),
-            claims=claim_changes(responses, at),
             n_counts=int(retraining is not None),
             is_confirmed=any(one.confirmed_seq > at and one.reports_rise for one in responses),
             n_waited=retraining and retraining.seq - retraining.confirmed_seq,
@@ -78,18 +71,34 @@ def find_retraining(responses: Sequence[Response], at: int) -> Response | None:
     return next((one for one in responses if one.confirmed_seq > at and one.retrains), None)
 
 
-def claim_changes(responses: Sequence[Response], at: int) -> tuple[LabClaim, ...]:
-    """Each response beside the change after vote `at`, or that none came."""
-    truth = f"after vote {at:,}"
-    claims = [
-        LabClaim(
-            subject="change",
-            truth=truth,
-            claim=describe_response(response),
-            is_right=response.confirmed_seq > at and response.retrains,
-        )
-        for response in responses
-    ]
-    if not claims:
-        claims.append(LabClaim(subject="change", truth=truth, claim="none", is_right=False))
-    return tuple(claims)
+CHANGED = (
+    ChangeScenario(
+        "rise_of_10",
+        "error rate rises by .10",
+        Change(cause="taste", at=0, size=0.10),
+        within=800,
+        least_share=0.85,
+    ),
+    ChangeScenario(
+        "rise_of_5",
+        "error rate rises by .05",
+        Change(cause="taste", at=0, size=0.05),
+        within=2500,
+        least_share=0.80,
+    ),
+    ChangeScenario(
+        "category_turn",
+        "taste in one category of 20 % turns round",
+        Change(cause="category", at=0, size=1),
+        within=500,
+        least_share=0.85,
+    ),
+    ChangeScenario(
+        "young_model",
+        "error rate is .15 above the reference from a model's first vote",
+        Change(cause="taste", at=0, size=0.15),
+        within=1000,
+        least_share=0.90,
+        is_young=True,
+    ),
+)

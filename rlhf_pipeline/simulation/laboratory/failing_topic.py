@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rlhf_pipeline.core.records import Interval
-from rlhf_pipeline.simulation.laboratory.base import LabBar, LabClaim, Observation, measure_share
+from rlhf_pipeline.simulation.laboratory.base import LabBar, Observation, measure_share
 from rlhf_pipeline.simulation.topic_worlds import TOPICS, draw_topic_day
 from rlhf_pipeline.watch.drift.clusters import semantic_clusters
 
@@ -31,19 +31,7 @@ class FailingTopic:
         top = clusters.clusters[0]
         topics = [day.topics[one] for one in top.comparison_ids]
         purity = topics.count(failing) / len(topics)
-        is_right = top.is_failing and purity > LEAST_PURITY
-        claim = LabClaim(
-            subject="top cluster",
-            truth=f"failing: {failing}",
-            claim=f"{'failing' if top.is_failing else 'not failing'}: {top.name} "
-            f"(purity {purity:.2f})",
-            is_right=is_right,
-        )
-        return Observation(
-            world={"topic": failing, "prompts": f"{len(day.prompts):,}"},
-            claims=(claim,),
-            n_counts=int(is_right),
-        )
+        return Observation(n_counts=int(top.is_failing and purity > LEAST_PURITY))
 
     def measure(self, observations: Sequence[Observation]) -> Interval:
         return measure_share(observations)

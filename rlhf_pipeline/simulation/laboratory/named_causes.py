@@ -5,14 +5,9 @@ from dataclasses import dataclass
 from itertools import combinations
 
 from rlhf_pipeline.core.records import CauseName, Interval
-from rlhf_pipeline.simulation.laboratory.base import LabBar, LabClaim, Observation, measure_share
+from rlhf_pipeline.simulation.laboratory.base import LabBar, Observation, measure_share
 from rlhf_pipeline.simulation.laboratory.cause_worlds import NAMES, draw_cause_world
-from rlhf_pipeline.simulation.laboratory.steady import describe_world
-from rlhf_pipeline.simulation.laboratory.trigger_runs import (
-    Response,
-    describe_response,
-    find_responses,
-)
+from rlhf_pipeline.simulation.laboratory.trigger_runs import find_responses
 from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_votes
 
 CAUSES = "Causes of noticed changes"
@@ -63,15 +58,6 @@ class CauseScenario:
         first = after[0] if after else None
         is_right = first is not None and first.cause == drawn.largest
         return Observation(
-            world=describe_world(drawn.world),
-            claims=(
-                LabClaim(
-                    subject="cause",
-                    truth=", ".join(f"{name} {rise:+.2f}" for name, rise in drawn.rises.items()),
-                    claim="not noticed" if first is None else _describe(first),
-                    is_right=is_right,
-                ),
-            ),
             n_counted=int(first is not None),
             n_counts=int(is_right),
             is_confirmed=any(one.confirmed_seq > drawn.at for one in responses),
@@ -84,14 +70,6 @@ class CauseScenario:
 
     def _causes(self, seed: int) -> tuple[CauseName, ...]:
         return self.choices[seed % len(self.choices)]
-
-
-def _describe(response: Response) -> str:
-    causes = response.causes.causes if response.causes else ()
-    likely = ", ".join(
-        f"{one.name} {one.probability:.0%}" for one in causes if one.probability >= 0.1
-    )
-    return f"{likely or response.cause}: {describe_response(response)}"
 
 
 SINGLE_CAUSES = tuple(

@@ -9,9 +9,13 @@ from rlhf_pipeline.core.protocols import Progress, ignore_progress
 from rlhf_pipeline.core.records import Interval, Record
 from rlhf_pipeline.simulation.laboratory import LAB_SCENARIOS, LabScenario
 from rlhf_pipeline.simulation.laboratory.base import LabBar, Observation, measure_share, share_of
-from rlhf_pipeline.simulation.laboratory.independent import INDEPENDENT
 from rlhf_pipeline.simulation.laboratory.named_causes import CAUSES, SINGLE_CAUSES
-from rlhf_pipeline.simulation.laboratory.steady import NOTHING_HAPPENS, measure_others, measure_rate
+from rlhf_pipeline.simulation.laboratory.steady import (
+    NOTHING_HAPPENS,
+    STEADY,
+    measure_others,
+    measure_rate,
+)
 
 RETRAINED_BAR = LabBar(limit=0.95, is_upper=False)  # of worlds of cause_taste
 
@@ -108,7 +112,7 @@ def _build_totals(observed: Mapping[str, Sequence[Observation]]) -> Iterator[Sui
             name="all_steady",
             group=NOTHING_HAPPENS,
             title="all rows in which nothing happens",
-            unit=INDEPENDENT.unit,
+            unit=STEADY[0].unit,
             figure=measure_rate(found),
             bar=LabBar(limit=0.03, is_upper=True),
             others=measure_others(found),

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from itertools import groupby
 
 from rlhf_pipeline.core.records import Interval
-from rlhf_pipeline.simulation.laboratory.base import LabClaim
 from rlhf_pipeline.simulation.laboratory.suite import SuiteReport, SuiteRow
 
 OTHERS, CONFIRMED, WAITED = (
@@ -32,18 +31,6 @@ def build_rows(rows: Sequence[SuiteRow]) -> list[dict[str, str]]:
     ]
     empty = [name for name in cells[0] if all(row[name] == "-" for row in cells)]
     return [{name: row[name] for name in row if name not in empty} for row in cells]
-
-
-def build_claims(claims: Sequence[LabClaim]) -> list[dict[str, str]]:
-    return [
-        {
-            "subject": claim.subject,
-            "truth": claim.truth,
-            "claim": claim.claim,
-            "right": "yes" if claim.is_right else "no",
-        }
-        for claim in claims
-    ]
 
 
 def describe_suite(report: SuiteReport) -> str:

@@ -84,17 +84,6 @@ def find_responses(
     return found
 
 
-def describe_response(response: Response) -> str:
-    """The remedy, or that none was decided, with its votes and the date of the change."""
-    confirmed = f"confirmed at vote {response.confirmed_seq:,}"
-    if response.decision is None:
-        return f"{confirmed}, no decision by vote {response.seq:,}"
-    dated = response.decision.change_seq
-    return f"{confirmed}, {response.remedy} at vote {response.seq:,}" + (
-        "" if dated is None else f", dated {dated:,}"
-    )
-
-
 def list_ticks(votes: pd.DataFrame) -> list[int]:
     """The votes after which a day is reported and the trigger decides: each VOTES_PER_TICK of a
     day, and its last one.
