@@ -28,7 +28,6 @@ from rlhf_pipeline.feedback.votes.consensus import (
     ConsensusParams,
     adjudication_queue,
     consensus,
-    select_judgements,
 )
 from rlhf_pipeline.feedback.votes.counting import drop_machine_votes
 from rlhf_pipeline.feedback.votes.gold import gold_ceiling, gold_pairs
@@ -104,7 +103,6 @@ __all__ = [
     "open_test_split",
     "prompts_in_several_splits",
     "resampled_sums",
-    "select_judgements",
     "separate_old_completions",
     "split_of",
     "training_labels",

@@ -20,7 +20,7 @@ effective number of votes, (sum of weights)² / sum of squared weights (Kish 196
 Machine votes, votes on repeats (which swap the sides) and superseded votes are left out.
 """
 
-from typing import Literal, get_args
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -32,13 +32,11 @@ from rlhf_pipeline.core.intervals import wilson_bounds
 from rlhf_pipeline.core.parameters import Parameters
 from rlhf_pipeline.core.records import Choice
 from rlhf_pipeline.feedback.votes.agreement import JUDGING
-from rlhf_pipeline.feedback.votes.counting import counting, drop_machine_votes
 
 Floats = npt.NDArray[np.float64]
 Weighing = Literal["majority", "strength_weighted"]
 Method = Literal[Weighing, "joint_model"]
 State = Literal["open", "disputed", "agreed"]
-WEIGHINGS: tuple[Weighing, ...] = get_args(Weighing)
 STATES: tuple[State, ...] = ("open", "disputed", "agreed")
 PLURALS = {Choice.TIE: "ties"}
 # shares are compared as multiples of 1 / SHARES_APART, so that rounding errors do not affect the
@@ -173,15 +171,6 @@ def consensus(
         }
     )
     return check_frame(frame, CONSENSUS)
-
-
-def select_judgements(votes: pd.DataFrame) -> pd.DataFrame:
-    """JUDGEMENTS of a VOTES frame: counting votes without machine votes, repeats and skips. Raises
-    FrameError. `Votes.judgements` reads the same from the store.
-    """
-    checked = drop_machine_votes(counting(votes))
-    is_judging = checked["repeat_of"].isna() & checked["choice"].isin(JUDGING)
-    return check_frame(checked.loc[is_judging, list(JUDGEMENTS.columns)], JUDGEMENTS)
 
 
 def adjudication_queue(agreed: pd.DataFrame) -> pd.DataFrame:

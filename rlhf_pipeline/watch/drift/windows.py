@@ -168,15 +168,6 @@ THRESHOLDS = {
 N_TESTS = len(THRESHOLDS) + 3  # and those of the deployed policy
 
 
-def compare_windows(
-    reference: Window | None, current: Window | None, params: WindowParams
-) -> list[SpaceVerdict]:
-    """One verdict per test, always the same ones. `insufficient` if a window is too small or
-    missing.
-    """
-    return judge_tests(run_tests(reference, current, params), params)
-
-
 def run_tests(
     reference: Window | None,
     current: Window | None,

@@ -11,11 +11,11 @@ from sqlalchemy import select
 from rlhf_pipeline.core.errors import IdempotencyConflict, InvalidVote, UnknownComparison
 from rlhf_pipeline.core.frames import EXPORTED_VOTES
 from rlhf_pipeline.core.records import Vote, VoteDetails
-from rlhf_pipeline.feedback.votes.consensus import select_judgements
 from rlhf_pipeline.feedback.votes.counting import counting, standing
 from rlhf_pipeline.feedback.votes.teaching import Quarantines, TeachingRule, teaching_votes
 from rlhf_pipeline.store.counting import is_teaching
 from rlhf_pipeline.store.schema import comparisons, votes
+from tests.unit.feedback.votes.simulated import select_judgements
 from tests.unit.store.conftest import NOON
 
 DAY, NEXT_DAY = "2026-01-01", "2026-01-02"

@@ -1,3 +1,5 @@
+from typing import get_args
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -5,11 +7,11 @@ import pytest
 from rlhf_pipeline.core.frames import VOTES, check_frame
 from rlhf_pipeline.feedback.votes.consensus import (
     CONSENSUS,
-    WEIGHINGS,
+    Weighing,
     adjudication_queue,
     consensus,
-    select_judgements,
 )
+from tests.unit.feedback.votes.simulated import select_judgements
 
 
 def votes(
@@ -113,7 +115,7 @@ def test_machines_skips_and_repeats_are_not_counted():
     )
 
 
-@pytest.mark.parametrize("method", WEIGHINGS)
+@pytest.mark.parametrize("method", get_args(Weighing))
 def test_only_the_last_pass_counts(method):
     once = votes(("c", "x", "b", 1), ("c", "y", "b", 1), ("c", "x", "a", 4), ("d", "y", "a", 1))
     taken_back = votes(("d", "y", "skip", None), first_seq=5)
@@ -129,12 +131,12 @@ def test_only_the_last_pass_counts(method):
     )
 
 
-@pytest.mark.parametrize("method", WEIGHINGS)
+@pytest.mark.parametrize("method", get_args(Weighing))
 def test_no_votes_are_the_empty_frame(method):
     pd.testing.assert_frame_equal(consensus_of(votes(), method), CONSENSUS.empty_frame())
 
 
-@pytest.mark.parametrize("method", WEIGHINGS)
+@pytest.mark.parametrize("method", get_args(Weighing))
 def test_the_order_of_votes_changes_nothing(method):
     rng = np.random.default_rng(1)
     cast = votes(

@@ -14,14 +14,13 @@ from rlhf_pipeline.feedback.votes import joint_model
 from rlhf_pipeline.feedback.votes.consensus import (
     ConsensusParams,
     consensus,
-    select_judgements,
 )
 from rlhf_pipeline.feedback.votes.model_consensus import (
     LABELS_FRAME,
     consensus_by_model,
     store_labels,
 )
-from tests.unit.feedback.votes.simulated import simulate, votes_of
+from tests.unit.feedback.votes.simulated import select_judgements, simulate, votes_of
 
 
 def labels(*rows: tuple[int, float, float, float], up_to_seq: int | None = 1000) -> pd.DataFrame:

@@ -12,7 +12,6 @@ from rlhf_pipeline.watch.drift.reference import Window
 from rlhf_pipeline.watch.drift.windows import (
     THRESHOLDS,
     WindowParams,
-    compare_windows,
     judge_tests,
     run_tests,
 )
@@ -77,10 +76,12 @@ def write_texts(rng: np.random.Generator, n: int, other: float) -> np.ndarray:
     return np.array([hash_words(" ".join(f"w{i}" for i in row)) for row in drawn], dtype=object)
 
 
+def _compare(reference, current, params):
+    return judge_tests(run_tests(reference, current, params), params)
+
+
 def verdicts(reference, current, params=PARAMS) -> dict[str, Verdict]:
-    return {
-        f"{v.space}/{v.detector}": v.verdict for v in compare_windows(reference, current, params)
-    }
+    return {f"{v.space}/{v.detector}": v.verdict for v in _compare(reference, current, params)}
 
 
 SHIFTS = {
@@ -115,7 +116,7 @@ def test_equal_windows_differ_at_the_stated_rate():
     alarms = [
         any(
             v.evidence["p_adjusted"] <= params.alpha
-            for v in compare_windows(made(s, 80), made(1000 + s, 100), params)
+            for v in _compare(made(s, 80), made(1000 + s, 100), params)
         )
         for s in range(50)
     ]
@@ -127,7 +128,7 @@ def test_each_space_says_what_changed():
         made(2, 140, prompts=0.6, choices={"a": 0.3, "b": 0.3, "tie": 0.4}),
         words={int(hash_words(f"w{i}")): f"w{i}" for i in range(1000, 1500)},
     )
-    found = {v.space: v.evidence for v in compare_windows(made(1, 150), current, PARAMS)}
+    found = {v.space: v.evidence for v in _compare(made(1, 150), current, PARAMS)}
     assert found["prompt_text"]["risen_words"]
     assert all(word["now"] - word["before"] > 0.04 for word in found["prompt_text"]["risen_words"])
     change = found["choices"]["changes"][0]
@@ -140,7 +141,7 @@ def test_below_the_least_number_of_rows_there_is_no_verdict():
     assert set(verdicts(made(1, 100), made(2, 10)).values()) == {Verdict.INSUFFICIENT}
     assert set(verdicts(None, made(2, 100)).values()) == {Verdict.INSUFFICIENT}
     assert set(verdicts(made(1, 100), None).values()) == {Verdict.INSUFFICIENT}
-    reasons = [v.evidence["reason"] for v in compare_windows(None, None, PARAMS)]
+    reasons = [v.evidence["reason"] for v in _compare(None, None, PARAMS)]
     assert len(reasons) == len(THRESHOLDS)
     assert all("needed" in r for r in reasons)
 
@@ -150,7 +151,7 @@ def test_a_missing_number_is_an_error_not_a_verdict(column):
     window = made(2, 100)
     window.rows.loc[6, column] = np.nan
     with pytest.raises(InvalidScores, match="current sample is not finite at row"):
-        compare_windows(made(1, 100), window, PARAMS)
+        _compare(made(1, 100), window, PARAMS)
 
 
 def test_texts_of_a_promoted_policy_are_compared_with_its_own_days():
