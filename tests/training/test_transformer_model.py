@@ -71,29 +71,9 @@ def test_it_learns_what_people_like_on_prompts_it_never_saw(fitted):
     assert scores[0] > scores[1]
 
 
-def test_a_causal_model_with_adapters_learns_it_too(llama):
-    model = model_on(llama, adapter="lora", lora_rank=8, learning_rate=5e-3, epochs=8).fit(
-        word_pairs(24)
-    )
+def test_a_causal_model_learns_it_too(llama):
+    model = model_on(llama, learning_rate=5e-3, epochs=8).fit(word_pairs(24))
     assert accuracy(model, word_pairs(seed=1)) > 0.9
-    trained = {name for name, part in model.networks_[0].named_parameters() if part.requires_grad}
-    assert trained
-    assert all("lora_" in name or name == "head.weight" for name in trained)
-
-
-def test_the_adapters_alone_are_saved_and_need_their_backbone(llama, tmp_path):
-    model = model_on(llama, adapter="lora", lora_rank=4, steps=2).fit(word_pairs())
-    model.save(tmp_path / "model")
-    parts = load_file(tmp_path / "model" / "member-0.safetensors")
-    assert all("lora_" in name or name == "head.weight" for name in parts)
-    again = load_reward_model(tmp_path / "model")
-    assert again.weights_hash == model.weights_hash
-    np.testing.assert_array_equal(
-        again.score(["ask 1"], ["kind warm"]), model.score(["ask 1"], ["kind warm"])
-    )
-    other = Encoder(save_tiny_llama(tmp_path / "other", seed=9), max_tokens=24)
-    with pytest.raises(ModelHashMismatch, match="Set `encoder` back"):
-        load_reward_model(tmp_path / "model", encoder=other)
 
 
 def test_the_last_token_is_read_whatever_the_padding(llama):
@@ -286,7 +266,7 @@ def test_a_few_votes_are_not_certainty_and_ties_are_halves(bert):
 
 def test_whatever_window_an_encoder_has_the_models_is_used(llama, tmp_path):
     """One encoder serves a project; models cut where their own parameters say."""
-    params = TransformerParams(**(SMALL | {"adapter": "lora", "lora_rank": 4, "steps": 1}))
+    params = TransformerParams(**(SMALL | {"steps": 1}))
     wide, narrow = (TransformerRewardModel(params, Encoder(llama, max_tokens=n)) for n in (64, 24))
     assert wide.encoder.hash == narrow.encoder.hash
     wide.fit(word_pairs()).save(tmp_path / "model")

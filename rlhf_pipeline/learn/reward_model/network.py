@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,15 +27,6 @@ class NetworkParams(BaseModel):
 
     model_config = ConfigDict(allow_inf_nan=False)
 
-    adapter: Literal["none", "lora"] = Field(
-        default="none",
-        description="none: all weights are trained; lora: low-rank adapters and the head alone, "
-        "for causal language models",
-    )
-    lora_rank: int = Field(default=16, ge=1, le=1024, description="Rank of the adapters")
-    lora_alpha: float = Field(
-        default=32.0, gt=0, le=4096, description="Their scale is this over the rank"
-    )
     frozen_layers: int = Field(
         default=0,
         ge=0,
@@ -49,8 +40,8 @@ def build_network(folder: Path, params: NetworkParams, *, seed: int) -> Any:
     """Build the backbone in `folder` with a new head, initialised with `seed`; on the CPU, in
     float32, without dropout.
 
-    Raises ModelError if the folder holds no transformers backbone, ConfigurationError if peft is
-    missing or `params` name layers that do not exist.
+    Raises ModelError if the folder holds no transformers backbone, ConfigurationError if `params`
+    name layers that do not exist.
     """
     import torch
     from safetensors import SafetensorError
@@ -96,8 +87,6 @@ def wrap_backbone(backbone: Any, params: NetworkParams, *, seed: int) -> Any:
     # of a causal model only the last token has read the whole text
     pooling = "last" if is_causal_backbone(backbone.config) else "mean"
     _freeze(backbone, params.frozen_layers)
-    if params.adapter == "lora":
-        backbone = _add_adapters(backbone, params, seed)
     network = network_class()(backbone, pooling)
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
@@ -203,27 +192,6 @@ def _freeze(backbone: Any, n_layers: int) -> None:
         part.requires_grad_(False)
 
 
-def _add_adapters(backbone: Any, params: NetworkParams, seed: int) -> Any:
-    try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError as cause:
-        raise ConfigurationError(
-            "adapter is lora, but the package peft is missing: `pip install peft`."
-        ) from cause
-    import torch
-
-    config = LoraConfig(
-        r=params.lora_rank,
-        lora_alpha=params.lora_alpha,
-        lora_dropout=0.0,
-        target_modules="all-linear",
-    )
-    # Adapters are initialised from torch's global random stream.
-    with torch.random.fork_rng(devices=[]), silence_libraries():
-        torch.manual_seed(seed)
-        return get_peft_model(backbone, config)
-
-
 @contextmanager
 def silence_libraries() -> Iterator[None]:
     """Hide progress bars over tensors, warnings about heads that are left out on purpose, and
@@ -261,28 +229,20 @@ def silence_trl() -> Iterator[None]:
             datasets.enable_progress_bars()
 
 
-def trained_tensors(network: Any, *, adapters_only: bool) -> dict[str, Any]:
-    """The tensors that define the model, by name: all, or only adapters and head; on the CPU and
-    contiguous.
-    """
+def read_weights(network: Any) -> dict[str, Any]:
+    """The tensors that define the model, by name, on the CPU and contiguous."""
     return {
-        name: part.detach().to("cpu").contiguous()
-        for name, part in network.state_dict().items()
-        if not adapters_only or "lora_" in name or name.startswith("head.")
+        name: part.detach().to("cpu").contiguous() for name, part in network.state_dict().items()
     }
 
 
-def load_tensors(network: Any, parts: Mapping[str, Any], *, adapters_only: bool) -> None:
+def load_tensors(network: Any, parts: Mapping[str, Any]) -> None:
     """Load `parts` into `network`. Raises ModelError naming the first part that is missing,
     unknown, of another shape, NaN or infinite.
     """
     import torch
 
-    own = {
-        name: part
-        for name, part in network.state_dict().items()
-        if not adapters_only or "lora_" in name or name.startswith("head.")
-    }
+    own = network.state_dict()
     wrong = sorted(set(own) ^ set(parts)) or [
         name for name in own if own[name].shape != parts[name].shape
     ]
@@ -297,7 +257,7 @@ def load_tensors(network: Any, parts: Mapping[str, Any], *, adapters_only: bool)
                 f"The weights hold NaN or infinite numbers, first in {name}. Fetch the model "
                 "version again, or fit it anew."
             )
-    network.load_state_dict(dict(parts), strict=False)
+    network.load_state_dict(dict(parts))
 
 
 def pad(

@@ -1,4 +1,4 @@
-"""Fits the fine-tuned reward model: an encoder, or a causal language model with adapters."""
+"""Fits the fine-tuned reward model: an encoder, or a causal language model."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -42,7 +42,6 @@ from rlhf_pipeline.learn.reward_model.model_files import (
     read_config,
     read_tensors,
     replace_folder_atomically,
-    require_encoder,
     require_weights,
 )
 from rlhf_pipeline.learn.reward_model.network import (
@@ -53,7 +52,7 @@ from rlhf_pipeline.learn.reward_model.network import (
     is_causal_backbone,
     load_tensors,
     pool_texts,
-    trained_tensors,
+    read_weights,
     usable_device,
 )
 from rlhf_pipeline.learn.reward_model.token_ids import TokenReader
@@ -177,12 +176,6 @@ class TransformerRewardModel(RewardModel):
             loss_curve=self.records_[0].loss_curve if self.records_ else (),
         )
 
-    @property
-    def architecture(self) -> Mapping[str, object]:
-        params = self.params
-        shape = {"adapter": params.adapter, "lora_rank": params.lora_rank}
-        return {**super().architecture, **shape}
-
     def member_scores(
         self,
         prompts: Sequence[str],
@@ -233,14 +226,11 @@ class TransformerRewardModel(RewardModel):
         parts = {
             f"{i}:{name}": part
             for i, network in enumerate(self.networks_)
-            for name, part in self._parts(network).items()
+            for name, part in read_weights(network).items()
         }
         return hash_tensors(parts, self.score_mean_, self.score_std_)
 
     def save(self, folder: Path) -> None:
-        """See `RewardModel`. With adapters the backbone's own weights are not written:
-        `encoder_hash` identifies them.
-        """
         from safetensors.torch import save
 
         self._require_fitted()
@@ -261,26 +251,18 @@ class TransformerRewardModel(RewardModel):
                 write_atomically(made / BACKBONE_FOLDER / name, content)
             for i, network in enumerate(self.networks_):
                 with open_atomically(made / MEMBER_FILE.format(i)) as file:
-                    file.write(save(self._parts(network)))
+                    file.write(save(read_weights(network)))
             write_atomically(made / CONFIG_FILE, json.dumps(config, indent=1).encode())
 
     @classmethod
     def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:
-        """See `RewardModel`; only adapters need `encoder`, which must be the one they were fitted
-        on.
-        """
+        """See `RewardModel`; the members' files hold the weights, so `encoder` is not read."""
         config = read_config(folder, cls.name)
         params = TransformerParams(**config["params"])
         params = params.model_copy(update={"device": usable_device(params.device)})
         backbone = Path(folder) / BACKBONE_FOLDER
-        if params.adapter == "none":
-            # The members' files hold its weights; only a description of the encoder remains.
-            encoder = SavedEncoder(backbone, config)  # type: ignore[assignment]
-        # The encoder's window is set to the model's.
-        model = cls(
-            params, encoder or Encoder(config["encoder_source"], max_tokens=params.max_tokens)
-        )
-        require_encoder(model.encoder, config, folder)
+        saved: Any = SavedEncoder(backbone, config)
+        model = cls(params, saved)
         model._files = read_backbone_files(backbone)
         if files_hash(model._files) != config["backbone_hash"]:
             raise ModelHashMismatch(
@@ -290,9 +272,7 @@ class TransformerRewardModel(RewardModel):
         model._reader = model._open_reader(backbone)
         model.score_mean_, model.score_std_ = config["score_mean"], config["score_std"]
         model.networks_ = [
-            model._load_network(
-                model.encoder.folder, read_tensors(Path(folder) / MEMBER_FILE.format(i), "pt")
-            )
+            model._load_network(read_tensors(Path(folder) / MEMBER_FILE.format(i), "pt"))
             for i in range(params.n_members)
         ]
         model.records_ = [TrainingRecord.model_validate(record) for record in config["records"]]
@@ -330,19 +310,13 @@ class TransformerRewardModel(RewardModel):
         """The network before its first step: the other model's, or the backbone with a new head."""
         if start is not None:
             start._require_fitted()
-            parts = start._parts(start.networks_[member % len(start.networks_)])
-            return self._load_network(
-                self.encoder.folder, {name: part.clone() for name, part in parts.items()}
-            )
+            parts = read_weights(start.networks_[member % len(start.networks_)])
+            return self._load_network({name: part.clone() for name, part in parts.items()})
         return build_network(self.encoder.folder, self.params, seed=self.params.seed + member)
 
-    def _load_network(self, folder: Path, parts: Mapping[str, Any]) -> Any:
-        network = (
-            build_network(folder, self.params, seed=0)
-            if self._adapters_only
-            else build_empty_network(folder, self.params)
-        )
-        load_tensors(network, parts, adapters_only=self._adapters_only)
+    def _load_network(self, parts: Mapping[str, Any]) -> Any:
+        network = build_empty_network(self.encoder.folder, self.params)
+        load_tensors(network, parts)
         return network.to(self.params.device)
 
     def _encode(
@@ -388,13 +362,6 @@ class TransformerRewardModel(RewardModel):
         return TokenReader.from_folder(
             folder, min(self.params.max_tokens, longest), is_causal=is_causal_backbone(config)
         )
-
-    @property
-    def _adapters_only(self) -> bool:
-        return self.params.adapter == "lora"
-
-    def _parts(self, network: Any) -> dict[str, Any]:
-        return trained_tensors(network, adapters_only=self._adapters_only)
 
     def _require_fitted(self) -> None:
         if not self.networks_:

@@ -144,7 +144,7 @@ def test_a_model_that_is_surely_better_than_length_is_not_doubted():
 
 
 def test_a_transformer_has_its_own_parameters_beside_those_of_every_kind():
-    own = {"max_tokens": 64, "steps": 7, "adapter": "lora", "trainer": {"max_grad_norm": 0.5}}
+    own = {"max_tokens": 64, "steps": 7, "trainer": {"max_grad_norm": 0.5}}
     params = reward_model_params(kind="transformer", seed=7, fine_tuning=own)
     made = params.kind_params()
     assert {name: getattr(made, name) for name in own} == own
