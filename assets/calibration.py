@@ -103,7 +103,7 @@ def calibration(
     with open_tracked_run(context, registry) as run:
         if champions.reference_folder(reward_model).exists():
             run.log_folder(champions.reference_folder(reward_model), "reference_window")
-        run.log_text(json.dumps(judge.calibrator.to_json()), "calibrator.json")
+        run.log_file(json.dumps(judge.calibrator.to_json()).encode(), "calibrator.json")
         test = open_test_split(
             data.pairs,
             model=reward_model.label,

@@ -436,9 +436,9 @@ def _log_to_run(
 ) -> None:
     run.log_metrics(dict(numbers))
     for name, png in figures.items():
-        run.log_figure(png, f"{name}.png")
+        run.log_file(png, f"{name}.png")
     for path, text in texts.items():
-        run.log_text(text, path)
+        run.log_file(text.encode(), path)
 
 
 def _build_metadata(

@@ -46,7 +46,7 @@ class OpeningLog:
         folder.mkdir(parents=True, exist_ok=True)
         database = (folder / "mlflow.db").absolute()
         self.registry = Registry(f"sqlite:///{database}", database.with_name("artifacts"), PROJECT)
-        self.registry.initialise()
+        self.registry.tracking.open()
         self._keep = opening_recorder(self.registry)
         self.own: list[Opening] = []
 
@@ -60,7 +60,8 @@ class OpeningLog:
             print("\nNo test split was opened.")
             return
         print_table(
-            f"Openings of the test split: {len(self.own)}, kept in {self.registry.tracking_uri}",
+            f"Openings of the test split: {len(self.own)}, kept in "
+            f"{self.registry.tracking.tracking_uri}",
             ("opened", "for", "why", "pairs", "of hash", "code"),
             [
                 (

@@ -23,12 +23,11 @@ from rlhf_pipeline.core.records import ModelVersion, TriggerDecision
 from rlhf_pipeline.improve.loop_settings import LoopSettings
 from rlhf_pipeline.registry import (
     KINDS,
+    ListedModel,
     Registry,
-    StoredVersion,
     needed_versions,
     removable_versions,
     remove_files,
-    stored_versions,
 )
 from rlhf_pipeline.store import Store, anchors
 
@@ -130,8 +129,8 @@ class Retention:
         """Kept versions that no policy with files was trained on."""
         files, before = Artefacts(self.settings.frames), self._cutoff(self._keep.checkpoint_days)
         trained_on = {
-            stored.version.data_hash
-            for stored in stored_versions(self.registry, "policy")
+            stored.data_hash
+            for stored in self.registry.list_models("policy")
             if stored.removed_at is None
         }
         folder = files.base / "retraining_set"
@@ -148,25 +147,25 @@ class Retention:
         """Those of versions that never served and are not the newest."""
         n = 0
         for kind in KINDS:
-            versions = stored_versions(self.registry, kind)
+            versions = self.registry.list_models(kind)
             needed = self._find_needed(self.registry.model_name(kind), versions)
             for stored in removable_versions(
                 versions, needed=needed, n_latest=self._keep.model_versions
             ):
                 n += remove_files(
                     self.registry,
-                    stored.version,
+                    stored,
                     self.settings.cache,
                     self.now,
-                    is_needed=partial(self._is_needed, stored.version, versions),
+                    is_needed=partial(self._is_needed, stored, versions),
                 )
         return n
 
-    def _find_needed(self, name: str, versions: list[StoredVersion]) -> set[str]:
+    def _find_needed(self, name: str, versions: list[ListedModel]) -> set[str]:
         history = self.store.promotions.history(name)
         return needed_versions(versions, history, self._unfinished_decisions())
 
-    def _is_needed(self, version: ModelVersion, versions: list[StoredVersion]) -> bool:
+    def _is_needed(self, version: ModelVersion, versions: list[ListedModel]) -> bool:
         return version.label in self._find_needed(version.name, versions)
 
 

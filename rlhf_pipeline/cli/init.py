@@ -63,7 +63,7 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
         _record_progress(workspace)
     if join:
         _relocate_artifacts(workspace)
-    workspace.registry.initialise()
+    workspace.registry.tracking.open()
     champion = workspace.champions.champion("policy")
     if champion is None and settings.policy is not None:
         from rlhf_pipeline.learn.champions.champions import register_first_policy
@@ -176,7 +176,7 @@ def write_facts(settings: Settings, facts: HomeFacts) -> None:
 
 def _relocate_artifacts(workspace: Workspace) -> None:
     """Point MLflow's paths to this home, which replaces the one they led to."""
-    old, new = workspace.registry.find_moved_artifacts()
+    old, new = workspace.registry.tracking.find_moved_artifacts()
     if old != new:
         database_copy.relocate(workspace.settings.tracking_uri, old, new)
 

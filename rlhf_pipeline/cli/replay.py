@@ -98,6 +98,6 @@ def replay_pending(workspace: Workspace, *, after_import: bool = False) -> None:
         echo("No imported day waits for its replay.")
         return
     prepare(workspace)
-    workspace.registry.initialise()
+    workspace.registry.tracking.open()
     workspace.store.close()
     load_driver(workspace.settings).replay(after_import=after_import)

@@ -133,10 +133,10 @@ def train(
         )
         for step, loss in enumerate(report.loss_curve, start=1):
             run.log_metrics({"training_loss": loss}, step)
-        run.log_text(report.model_dump_json(indent=1), "report.json")
+        run.log_file(report.model_dump_json(indent=1).encode(), "report.json")
         if report.loss_curve:
             curve = list(enumerate(report.loss_curve))
-            run.log_figure(
+            run.log_file(
                 draw_png(chart_loss(curve, title=f"Loss of {version.label}")), "loss_curve.png"
             )
     echo(f"{version.label} from {start.label or 'nothing'} on {report.summary}, in {folder}")
@@ -202,9 +202,9 @@ def calibrate(
             calibration_figures(report)
             | {"is_champion": float(outcome.was_champion or outcome.takes_over)}
         )
-        run.log_text(json.dumps(judge.calibrator.to_json()), "calibrator.json")
+        run.log_file(json.dumps(judge.calibrator.to_json()).encode(), "calibrator.json")
         for name, png in draw_calibration(report).items():
-            run.log_figure(png, f"{name}.png")
+            run.log_file(png, f"{name}.png")
     log = calibration_log(workspace.store.calibrations.whole_log())
     write_atomically(
         files.calibration_log, (json.dumps(log, indent=1, ensure_ascii=False) + "\n").encode()

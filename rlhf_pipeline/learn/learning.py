@@ -117,7 +117,7 @@ def register_fit(
         data_seq=report.max_seq,
     )
     if memory.metrics():
-        run.log_text(memory.model_dump_json(indent=1), "error_memory.json")
+        run.log_file(memory.model_dump_json(indent=1).encode(), "error_memory.json")
     champions.registry.set_alias("reward_model", CANDIDATE, version.version)
     return version
 

@@ -2,13 +2,7 @@
 
 from rlhf_pipeline.core.config import code_commit
 from rlhf_pipeline.registry.openings import opening_recorder
-from rlhf_pipeline.registry.removal import (
-    StoredVersion,
-    needed_versions,
-    removable_versions,
-    remove_files,
-    stored_versions,
-)
+from rlhf_pipeline.registry.removal import needed_versions, removable_versions, remove_files
 from rlhf_pipeline.registry.runs import (
     Run,
     TrackedRun,
@@ -36,7 +30,6 @@ __all__ = [
     "ListedModel",
     "Registry",
     "Run",
-    "StoredVersion",
     "TrackedRun",
     "Tracking",
     "ceiling_metric",
@@ -48,6 +41,5 @@ __all__ = [
     "opening_recorder",
     "removable_versions",
     "remove_files",
-    "stored_versions",
     "web_server_command",
 ]

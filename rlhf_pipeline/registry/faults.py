@@ -1,9 +1,8 @@
 """Turns faults of MLflow's database into StoreErrors with place, cause and cure."""
 
-import errno
 import re
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,11 @@ RESTORE = "Restore a backup with `rlhf restore`, or put the file back."
 # Part of the driver's or MLflow's message -> fault and cure; the first match is used.
 CURES: tuple[tuple[str, str], ...] = (
     (
+        "locked",
+        "is locked by another process. End it (`fuser` on the file shows it) and run again; "
+        "nothing was registered partially.",
+    ),
+    (
         "readonly",
         "cannot be written. Give this user write permission on the file and its folder, and run "
         "again.",
@@ -42,23 +46,16 @@ CURES: tuple[tuple[str, str], ...] = (
         "was written by another version of MLflow. Install that version, or restore a backup made "
         "with this one.",
     ),
+    ("", "cannot be used. Repair it or restore a backup, and run again."),
 )
-
-CHECK_STORAGE = "Check that the storage of MLflow's files answers and can be written"
-STORAGE_CURES = {number: "Free disk space" for number in (errno.ENOSPC, errno.EDQUOT)}
-
-
-class DatabaseBusy(StoreError):
-    """The database is busy; the same call may succeed later."""
 
 
 class DatabaseFaults:
     """Translates faults of one tracking database: a file `database`, or the server at `address`."""
 
-    def __init__(self, database: Path | None, address: str, patience_s: float):
+    def __init__(self, database: Path | None, address: str):
         self._database = database
         self._address = address
-        self._patience_s = patience_s
 
     @contextmanager
     def translate(self) -> Iterator[None]:
@@ -67,37 +64,21 @@ class DatabaseFaults:
 
         try:
             yield
-        except MlflowException as cause:
-            if cause.error_code in REQUEST_ERROR_CODES:
+        except (MlflowException, SQLAlchemyError, sqlite3.Error) as cause:
+            if getattr(cause, "error_code", None) in REQUEST_ERROR_CODES:
                 raise
-            raise self._error(str(cause)) from cause
-        except (SQLAlchemyError, sqlite3.Error) as cause:
-            raise self._error(str(cause)) from cause
+            raise StoreError(self._explain(str(cause))) from cause
 
-    def _error(self, message: str) -> StoreError:
-        is_busy = self._database is None or "locked" in message
-        return (DatabaseBusy if is_busy else StoreError)(self.explain(message))
-
-    def explain(self, message: str) -> str:
+    def _explain(self, message: str) -> str:
         """Place, cause and cure for a message of SQLite, SQLAlchemy or MLflow."""
-        reason = _reason(message)
         if self._database is None:
             return (
-                f"MLflow's server {self._address} does not answer: {reason}. Start it, or correct "
-                "RLHF_MLFLOW_URL or RLHF_SERVER_URL, and run again; nothing was registered "
-                "partially."
+                f"MLflow's server {self._address} does not answer: {_reason(message)}. Start it, "
+                "or correct RLHF_MLFLOW_URL or RLHF_SERVER_URL, and run again; nothing was "
+                "registered partially."
             )
-        if "locked" in message:
-            return (
-                f"MLflow's database {self._database} has been locked by another process for "
-                f"{self._patience_s:g} s. End the process that holds it (`fuser {self._database}` "
-                "shows it) and run again; nothing was registered partially."
-            )
-        cure = next(
-            (cure for part, cure in CURES if part in message),
-            "cannot be used. Repair it or restore a backup, and run again.",
-        )
-        return f"MLflow's database {self._database} {cure} ({reason})"
+        cure = next(cure for part, cure in CURES if part in message)
+        return f"MLflow's database {self._database} {cure} ({_reason(message)})"
 
 
 class FaultTranslatingClient:
@@ -111,40 +92,26 @@ class FaultTranslatingClient:
 
     def __getattr__(self, name: str) -> Any:
         method = getattr(self._client, name)
-        if not callable(method):
-            return method
-        if name in ("log_artifact", "log_artifacts"):
-            method = _translating_storage_faults(method)
-        elif "artifact" in name:
+        stores_files = name.startswith("log_artifact")
+        if "artifact" in name and not stores_files:
             return method
 
         def call(*args: Any, **kwargs: Any) -> Any:
-            with self._faults.translate():
-                return method(*args, **kwargs)
+            try:
+                with self._faults.translate():
+                    return method(*args, **kwargs)
+            except Exception as cause:
+                if not stores_files or isinstance(cause, StoreError):
+                    raise
+                refusal = find_refusal(cause)
+                raise ArtefactError(
+                    f"MLflow could not copy {args[1]} into the files of its run {args[0]}: "
+                    f"{refusal.strerror if refusal else repr(cause)}. Check that the storage of "
+                    "MLflow's files answers and has space, and run again: nothing was registered, "
+                    "and a finished training is not repeated."
+                ) from cause
 
         return call
-
-
-def _translating_storage_faults(store: Callable[..., Any]) -> Callable[..., Any]:
-    """`store`, which copies files into a run, with its storage's errors as ArtefactErrors."""
-    from mlflow.exceptions import MlflowException
-
-    def call(run_id: str, path: str, folder: str | None = None) -> Any:
-        try:
-            return store(run_id, path, folder)
-        except (MlflowException, SQLAlchemyError, sqlite3.Error):
-            raise  # of the database, or of the server that has both
-        except Exception as cause:
-            refusal = find_refusal(cause)
-            reason = f"{type(cause).__name__}: {cause}" if refusal is None else refusal.strerror
-            cure = STORAGE_CURES.get(0 if refusal is None else refusal.errno or 0, CHECK_STORAGE)
-            raise ArtefactError(
-                f"MLflow could not copy {path} into the files of its run {run_id}: {reason}. "
-                f"{cure} and run again: nothing was registered, and a finished training is not "
-                "repeated."
-            ) from cause
-
-    return call
 
 
 def _reason(message: str) -> str:

@@ -115,13 +115,15 @@ class Run:
         """Buffer the `tags` that are not None."""
         self._tags |= lineage_tags(tags)
 
-    def log_text(self, text: str, path: str) -> None:
-        """Write `text` as the run's file `path`, such as `reports/drift.json`."""
-        self._log_bytes(text.encode(), path)
-
-    def log_figure(self, png: bytes, path: str) -> None:
-        """Write a PNG image as the run's file `path`, such as `plots/reliability.png`."""
-        self._log_bytes(png, path)
+    def log_file(self, content: bytes, path: str) -> None:
+        """Write `content` as the run's file `path`, such as `reports/drift.json`."""
+        with tempfile.TemporaryDirectory() as folder:
+            file = Path(folder) / Path(path).name
+            file.write_bytes(content)
+            parent = Path(path).parent.as_posix()
+            self._tracking.client.log_artifact(
+                self.run_id, str(file), None if parent == "." else parent
+            )
 
     def log_folder(self, folder: Path, name: str) -> None:
         """Copy all files below `folder` into the run's folder `name`."""
@@ -153,15 +155,6 @@ class Run:
             self.set_tags(dict.fromkeys(missing_ceilings(self._logged), UNKNOWN_CEILING))
         self.flush()
         self._tracking.write(lambda: self._tracking.client.set_terminated(self.run_id, status))
-
-    def _log_bytes(self, content: bytes, path: str) -> None:
-        with tempfile.TemporaryDirectory() as folder:
-            file = Path(folder) / Path(path).name
-            file.write_bytes(content)
-            parent = Path(path).parent.as_posix()
-            self._tracking.client.log_artifact(
-                self.run_id, str(file), None if parent == "." else parent
-            )
 
 
 def open_run(

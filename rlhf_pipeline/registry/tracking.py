@@ -8,18 +8,17 @@ import logging
 import sqlite3
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 from urllib.parse import unquote, urlsplit
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from rlhf_pipeline.core.config import silence_telemetry
 from rlhf_pipeline.core.errors import StoreError
-from rlhf_pipeline.registry.faults import DatabaseBusy, DatabaseFaults, FaultTranslatingClient
+from rlhf_pipeline.registry.faults import DatabaseFaults, FaultTranslatingClient
 
 T = TypeVar("T")
 
@@ -32,8 +31,6 @@ LOCATIONS = (
     ("model_versions", "storage_location"),
 )  # columns with absolute paths
 LOCK_TIMEOUT_S = 120.0
-PATIENCE_S = 60.0
-WRITE_ATTEMPTS = 6
 
 
 class Tracking:
@@ -42,8 +39,7 @@ class Tracking:
     `tracking_uri` is a database URL or the address of an MLflow server, `artifacts` a folder or URL
     for files, `ui` the address people open in a browser. Safe for several threads and processes: on
     SQLite every write holds a lock file beside the database, because a transaction that reads
-    before it writes fails immediately, whatever its timeout, if another one writes in between. For
-    writers that do not use the lock file (MLflow's server, a shell) it waits `patience_s` seconds.
+    before it writes fails immediately, whatever its timeout, if another one writes in between.
     """
 
     def __init__(
@@ -52,18 +48,17 @@ class Tracking:
         artifacts: str | Path,
         project: str,
         ui: str = "",
-        patience_s: float = PATIENCE_S,
     ) -> None:
         self.tracking_uri = tracking_uri
         self.artifacts = artifacts
         self.project = project
         self.ui = ui
-        self.patience_s = patience_s
         self._opening = threading.Lock()
         self._opened: tuple[Any, str] | None = None
         parts = urlsplit(tracking_uri)
         address = f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-        self._faults = DatabaseFaults(self._sqlite_file(), address, patience_s)
+        self._database = _sqlite_file(tracking_uri)
+        self._faults = DatabaseFaults(self._database, address)
 
     @property
     def client(self) -> Any:
@@ -104,22 +99,10 @@ class Tracking:
         return self._get_or_create_experiment(self.client, name)
 
     def write(self, act: Callable[[], T]) -> T:
-        """Run `act` under the write lock, with retries while the database is busy. Must not be
-        nested.
-
-        Raises StoreError if it stays busy; nothing of `act` is then written.
-        """
+        """Run `act` under the write lock. Must not be nested."""
         self.open()
-        attempt = 1
-        while True:
-            try:
-                with self._lock():
-                    return act()
-            except DatabaseBusy:
-                if attempt == WRITE_ATTEMPTS:
-                    raise
-            time.sleep(0.1 * 2**attempt)
-            attempt += 1
+        with self._lock():
+            return act()
 
     def get_or_none(self, ask: Callable[[], T]) -> T | None:
         """The result of `ask`, or None if MLflow reports RESOURCE_DOES_NOT_EXIST."""
@@ -147,9 +130,10 @@ class Tracking:
         with self._faults.translate():
             client = self._make_client()
             experiment_id = self._get_or_create_experiment(client, self.project)
-            database = self._sqlite_file()
-            if database is not None:
-                _use_wal(database)
+            if self._database is not None:
+                # Stored in the file, so once is enough.
+                with closing(sqlite3.connect(self._database, timeout=30)) as connection:
+                    connection.execute("PRAGMA journal_mode=WAL")
             old, new = self._compare_locations(client.get_experiment(experiment_id))
             if old != new:
                 self._relocate(old, new)
@@ -179,14 +163,14 @@ class Tracking:
         """Update the paths in a database that was moved with its artifacts; otherwise runs would
         write into the old home.
         """
-        database = self._sqlite_file()
+        database = self._database
         if database is None or database.parent.resolve() != _path(new).parent:
             raise StoreError(
                 f"MLflow's database records the files of {self.project!r} in {_path(old)}, but "
                 f"this home has them in {_path(new)}. Move the home back, or, if its databases "
                 "are on a server, update the paths with `rlhf init --join`."
             )
-        with closing(sqlite3.connect(database, timeout=self.patience_s)) as connection, connection:
+        with closing(sqlite3.connect(database, timeout=30)) as connection, connection:
             for table, column in LOCATIONS:
                 connection.execute(
                     f"UPDATE {table} SET {column} = ? || substr({column}, ?) WHERE "
@@ -206,51 +190,28 @@ class Tracking:
             )
         )
 
-    def _sqlite_file(self) -> Path | None:
-        if not self.tracking_uri.startswith("sqlite:///"):
-            return None
-        return Path(unquote(self.tracking_uri.removeprefix("sqlite:///").split("?")[0])).absolute()
-
     @contextmanager
     def _lock(self) -> Iterator[None]:
         """Hold the write lock of an SQLite database; a server needs none. The system releases it if
         the holder dies.
         """
-        database = self._sqlite_file()
-        if database is None:
+        if self._database is None:
             yield
             return
-        lock = FileLock(f"{database}.lock", timeout=LOCK_TIMEOUT_S, poll_interval=0.01)
+        lock = FileLock(f"{self._database}.lock", timeout=LOCK_TIMEOUT_S, poll_interval=0.01)
         try:
-            database.parent.mkdir(parents=True, exist_ok=True)
+            self._database.parent.mkdir(parents=True, exist_ok=True)
             lock.acquire()
-        except Timeout as cause:
+        except OSError as cause:  # a time-out is one too
             raise StoreError(
-                f"Another process held {lock.lock_file} for {LOCK_TIMEOUT_S:.0f} s. End the "
-                "process that hangs."
-            ) from cause
-        except OSError as cause:
-            raise StoreError(
-                f"MLflow's database {database} cannot be locked: its folder cannot be written "
-                f"({cause.strerror or cause}). Give this user write permission on it, and run "
+                f"MLflow's database {self._database} cannot be locked: {cause}. End the process "
+                "that holds the lock, or give this user write permission on its folder, and run "
                 "again."
             ) from cause
         try:
-            self._wait_until_writable(database)
             yield
         finally:
             lock.release()
-
-    def _wait_until_writable(self, database: Path) -> None:
-        """Wait for other writers. MLflow would wait too, but logs a page of SQL and no cure."""
-        if not database.exists():
-            return
-        try:
-            with closing(sqlite3.connect(database, timeout=self.patience_s)) as connection:
-                connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as cause:
-            # not DatabaseBusy: the call has already waited
-            raise StoreError(self._faults.explain(str(cause))) from cause
 
 
 def make_tables(database_url: str) -> None:
@@ -279,10 +240,10 @@ def _path(uri: str) -> Path:
     return Path(unquote(urlsplit(uri).path)).resolve()
 
 
-def _use_wal(database: Path) -> None:
-    # Stored in the file, so once is enough. MLflow waits 20 s for a busy database in every session.
-    with closing(sqlite3.connect(database, timeout=30)) as connection:
-        connection.execute("PRAGMA journal_mode=WAL")
+def _sqlite_file(tracking_uri: str) -> Path | None:
+    if not tracking_uri.startswith("sqlite:///"):
+        return None
+    return Path(unquote(tracking_uri.removeprefix("sqlite:///").split("?")[0])).absolute()
 
 
 def web_server_command(

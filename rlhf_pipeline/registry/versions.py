@@ -31,7 +31,6 @@ from rlhf_pipeline.core.files import translate_write_errors
 from rlhf_pipeline.core.records import (
     ModelVersion,
     Promotion,
-    Record,
     content_hash,
     folder_hash,
     lineage_tags,
@@ -46,7 +45,7 @@ from rlhf_pipeline.registry.runs import (
     open_run,
     require_finite,
 )
-from rlhf_pipeline.registry.tracking import COMMIT, PATIENCE_S, Tracking
+from rlhf_pipeline.registry.tracking import COMMIT, Tracking
 
 Kind = Literal["policy", "reward_model"]
 KINDS: tuple[Kind, ...] = ("policy", "reward_model")
@@ -58,15 +57,12 @@ DISK_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)  # EFBIG is a limit of fil
 LINEAGE = ("content_hash", "parent", "data_hash")  # versions that agree in these are the same
 
 
-class ListedModel(Record):
-    """One row of `Registry.list_models`."""
+class ListedModel(ModelVersion):
+    """A version with its aliases and the state of its files."""
 
-    name: str
-    version: int
-    aliases: tuple[str, ...] = Field(description="champion, previous, candidate, or none")
-    parent: str | None
-    metrics: dict[str, float]
-    created_at: datetime
+    aliases: tuple[str, ...] = Field(
+        default=(), description="champion, previous, candidate, or none"
+    )
     removed_at: datetime | None = Field(
         default=None, description="when retention deleted the files"
     )
@@ -77,9 +73,7 @@ class Registry:
     `<project>.reward_model`.
 
     `tracking_uri` is a database URL or the address of an MLflow server, `artifacts` a folder or URL
-    for files, `ui` the address people open in a browser. Safe for several threads and processes. If
-    another process locks the database for more than `patience_s` seconds, calls raise StoreError;
-    nothing is registered partially.
+    for files, `ui` the address people open in a browser. Safe for several threads and processes.
     """
 
     def __init__(
@@ -90,32 +84,10 @@ class Registry:
         ui: str = "",
         *,
         dagster_ui: str = "",
-        patience_s: float = PATIENCE_S,
     ) -> None:
         self.project = project
         self.dagster_ui = dagster_ui.rstrip("/")
-        self._tracking = Tracking(tracking_uri, artifacts, project, ui, patience_s)
-
-    @property
-    def tracking_uri(self) -> str:
-        return self._tracking.tracking_uri
-
-    @property
-    def tracking(self) -> Tracking:
-        """The connection, for other modules of this package."""
-        return self._tracking
-
-    def initialise(self) -> None:
-        """Migrate the database and create the project's experiment, which takes seconds once. Every
-        other call does this too if needed.
-        """
-        self._tracking.open()
-
-    def find_moved_artifacts(self) -> tuple[str, str]:
-        """Recorded and actual prefix of MLflow's artifact paths; they differ if the home was
-        moved.
-        """
-        return self._tracking.find_moved_artifacts()
+        self.tracking = Tracking(tracking_uri, artifacts, project, ui)
 
     def model_name(self, kind: Kind) -> str:
         return f"{self.project}.{kind}"
@@ -127,7 +99,7 @@ class Registry:
         """An MLflow run, closed as FINISHED, FAILED or KILLED. The same `run_key` re-opens the same
         run, so that a retry adds to it.
         """
-        run = open_run(self._tracking, name, tags or {}, run_key)
+        run = open_run(self.tracking, name, tags or {}, run_key)
         try:
             yield run
         except BaseException as cause:
@@ -140,14 +112,14 @@ class Registry:
 
     def parent_run(self, name: str, key: str) -> str:
         """The id of the MLflow run above those of one day or one retraining."""
-        return open_parent_run(self._tracking, name, key)
+        return open_parent_run(self.tracking, name, key)
 
     def set_version_tags(self, kind: Kind, version: int, tags: Mapping[str, object]) -> None:
         """Add tags to a version, such as what the gate decided."""
         name = self.model_name(kind)
         for key, value in lineage_tags(tags).items():
-            self._tracking.write(
-                partial(self._tracking.client.set_model_version_tag, name, str(version), key, value)
+            self.tracking.write(
+                partial(self.tracking.client.set_model_version_tag, name, str(version), key, value)
             )
 
     def latest_runs(
@@ -156,7 +128,7 @@ class Registry:
         """The `limit` most recently started runs, newest first: all, or those of one stage, of one
         run of the pipeline, or of both.
         """
-        return latest_runs(self._tracking, limit, stage=stage, pipeline_run=pipeline_run)
+        return latest_runs(self.tracking, limit, stage=stage, pipeline_run=pipeline_run)
 
     def register(
         self,
@@ -202,16 +174,16 @@ class Registry:
         path = f"model/{tags['content_hash'][:12]}"
         same = self._find_same_version(kind, tags)
         if same is None or not self._has_files(same):
-            self._tracking.client.log_artifacts(
+            self.tracking.client.log_artifacts(
                 same.mlflow_run_id if same else run.run_id, str(folder), path
             )
-            if same is not None and same.version in self.removal_times(kind):
-                self._tracking.write(
-                    lambda: self._tracking.client.delete_model_version_tag(
+            if same is not None and self._find_removal(same) is not None:
+                self.tracking.write(
+                    lambda: self.tracking.client.delete_model_version_tag(
                         same.name, str(same.version), REMOVED_TAG
                     )
                 )
-        version = same or self._tracking.write(
+        version = same or self.tracking.write(
             lambda: self._create_version(kind, run.run_id, path, tags)
         )
         run.set_tags({f"registered.{kind}": version.label})
@@ -225,8 +197,8 @@ class Registry:
         number = wanted if wanted.isdecimal() else self._aliases(kind).get(wanted)
         if number is None:
             return None
-        entry = self._tracking.get_or_none(
-            lambda: self._tracking.client.get_model_version(self.model_name(kind), str(number))
+        entry = self.tracking.get_or_none(
+            lambda: self.tracking.client.get_model_version(self.model_name(kind), str(number))
         )
         return None if entry is None else _to_model_version(entry)
 
@@ -237,19 +209,19 @@ class Registry:
             key=lambda m: m.version,
         )
 
-    def list_models(self) -> list[ListedModel]:
-        """Every version of every kind with its aliases, oldest first within a kind."""
-        fields = set(ListedModel.model_fields) - {"aliases", "removed_at"}
-        rows = []
-        for kind in KINDS:
-            aliases, removed = self.aliases(kind), self.removal_times(kind)
-            for model in self.list_versions(kind):
-                of_files = {
-                    "aliases": aliases.get(model.version, ()),
-                    "removed_at": removed.get(model.version),
-                }
-                rows.append(ListedModel(**of_files, **model.model_dump(include=fields)))
-        return rows
+    def list_models(self, *kinds: Kind) -> list[ListedModel]:
+        """The versions of these kinds, by default of all, oldest first within a kind."""
+        return [
+            ListedModel(
+                **_to_model_version(entry).model_dump(),
+                aliases=aliases.get(int(entry.version), ()),
+                removed_at=entry.tags.get(REMOVED_TAG),
+            )
+            for kind in kinds or KINDS
+            for aliases in [self.aliases(kind)]
+            for entry in sorted(self._search(kind), key=lambda e: int(e.version))
+            if "content_hash" in entry.tags
+        ]
 
     def aliases(self, kind: Kind) -> dict[int, tuple[str, ...]]:
         """Version number -> its aliases, for versions that have any."""
@@ -257,14 +229,6 @@ class Registry:
         for alias, number in sorted(self._aliases(kind).items()):
             named[int(number)] = (*named.get(int(number), ()), alias)
         return named
-
-    def removal_times(self, kind: Kind) -> dict[int, datetime]:
-        """Version number -> time at which retention deleted its files."""
-        return {
-            int(e.version): datetime.fromisoformat(e.tags[REMOVED_TAG])
-            for e in self._search(kind)
-            if REMOVED_TAG in e.tags
-        }
 
     def set_alias(self, kind: Kind, alias: str, version: int) -> None:
         """Point `alias` at `version`. Raises ModelNotFound or ModelHashMismatch if the version or
@@ -275,9 +239,9 @@ class Registry:
         def point() -> None:
             # under the lock, because retention may have removed the files since they were verified
             self.refuse_without_files(model)
-            self._tracking.client.set_registered_model_alias(model.name, alias, str(version))
+            self.tracking.client.set_registered_model_alias(model.name, alias, str(version))
 
-        self._tracking.write(point)
+        self.tracking.write(point)
 
     def follow(self, kind: Kind, promotion: Promotion) -> None:
         """Let the aliases name the champion and the previous one of the store's last promotion.
@@ -290,9 +254,9 @@ class Registry:
         for alias, version in wanted.items():
             if version is not None and aliases.get(alias) != str(version):
                 point = partial(
-                    self._tracking.client.set_registered_model_alias, name, alias, str(version)
+                    self.tracking.client.set_registered_model_alias, name, alias, str(version)
                 )
-                self._tracking.write(partial(self._tracking.get_or_none, point))
+                self.tracking.write(partial(self.tracking.get_or_none, point))
 
     def fetch_folder(self, model: ModelVersion, cache: Path) -> Path:
         """A local folder with the version's files, verified against its content hash. Do not write
@@ -302,20 +266,17 @@ class Registry:
         ModelNotFound if they are missing, ModelHashMismatch if they differ from the registered
         ones, ArtefactError if the disk is full.
         """
-        local = self.local_folder(model)
-        if local is not None:
-            return self._verify_folder(local, model)
-        target = cache / model.content_hash
-        if target.is_dir() and folder_hash(target) != model.content_hash:
-            shutil.rmtree(target)
-        if not target.is_dir():
-            self._download(model, target)
-        return self._verify_folder(target, model)
+        folder = self.local_folder(model)
+        if folder is None:
+            folder = cache / model.content_hash
+            if not folder.is_dir() or folder_hash(folder) != model.content_hash:
+                self._download(model, folder)
+        return self._verify(folder, model)
 
     def _search(self, kind: Kind, also: str = "") -> Iterator[Any]:
         token = None
         while True:
-            page = self._tracking.client.search_model_versions(
+            page = self.tracking.client.search_model_versions(
                 f"name = '{self.model_name(kind)}'{also}", max_results=1000, page_token=token
             )
             yield from page
@@ -339,27 +300,35 @@ class Registry:
         same = self._find_same_version(kind, tags)
         if same is not None:
             return same
-        client, name = self._tracking.client, self.model_name(kind)
-        if self._tracking.get_or_none(lambda: client.get_registered_model(name)) is None:
+        client, name = self.tracking.client, self.model_name(kind)
+        if self.tracking.get_or_none(lambda: client.get_registered_model(name)) is None:
             client.create_registered_model(name)
         source = f"runs:/{run_id}/{path}"
         return _to_model_version(client.create_model_version(name, source, run_id, tags=tags))
 
     def _aliases(self, kind: Kind) -> dict[str, str]:
-        entry = self._tracking.get_or_none(
-            lambda: self._tracking.client.get_registered_model(self.model_name(kind))
+        entry = self.tracking.get_or_none(
+            lambda: self.tracking.client.get_registered_model(self.model_name(kind))
         )
         return {} if entry is None else dict(entry.aliases)
 
     def refuse_without_files(self, model: ModelVersion) -> None:
-        """Raise ModelNotFound where the version's files were removed; a quick look, for callers
-        that hold the lock.
+        """Raise ModelNotFound where retention removed the version's files; a quick look, for
+        callers that hold the lock.
         """
-        local = self.local_folder(model)
-        if local is None:
-            self._refuse_removed(model)
-        elif not local.is_dir():
-            self._verify_folder(local, model)
+        removed_at = self._find_removal(model)
+        if removed_at is not None:
+            raise ModelNotFound(
+                f"Retention removed the files of {model.label} on {removed_at[:10]}; its record "
+                "and metrics are kept. Choose another version (`rlhf models list`), or train it "
+                "again."
+            )
+
+    def _find_removal(self, model: ModelVersion) -> str | None:
+        """When retention removed the version's files, in ISO 8601."""
+        entry = self.tracking.client.get_model_version(model.name, str(model.version))
+        found: str | None = entry.tags.get(REMOVED_TAG)
+        return found
 
     def require(self, kind: Kind, version: int) -> ModelVersion:
         """A version whose files are there and whole. Raises ModelNotFound or ModelHashMismatch."""
@@ -370,69 +339,74 @@ class Registry:
                 f"{self.model_name(kind)} has no version {version}. Registered: {known or 'none'}."
             )
         local = self.local_folder(model)
-        if local is not None:
-            self._verify_folder(local, model)
+        if local is None:
+            self.refuse_without_files(model)
         else:
-            self._refuse_removed(model)
+            self._verify(local, model)
         return model
 
-    def _verify_folder(self, folder: Path, model: ModelVersion) -> Path:
+    def _verify(self, folder: Path, model: ModelVersion) -> Path:
         if not folder.is_dir():
-            self._refuse_removed(model)
-        return _verify_folder(folder, model)
-
-    def _refuse_removed(self, model: ModelVersion) -> None:
-        removed_at = self.removal_times(model.kind).get(model.version)
-        if removed_at is not None:
+            self.refuse_without_files(model)
             raise ModelNotFound(
-                f"Retention removed the files of {model.label} on {removed_at:%Y-%m-%d}; its "
-                "record and metrics are kept. Choose another version (`rlhf models list`), or "
-                "train it again."
+                f"The files of {model.label} are missing from {folder}. Restore them, roll back, "
+                "or train and register again."
             )
+        found = folder_hash(folder)
+        if found != model.content_hash:
+            raise ModelHashMismatch(
+                f"{folder} has hash {found[:12]}, but {model.label} was registered with "
+                f"{model.content_hash[:12]}. Restore the files or roll back to another version."
+            )
+        return folder
 
     def _has_files(self, model: ModelVersion) -> bool:
         local = self.local_folder(model)
         if local is None:
             return bool(
-                self._tracking.client.list_artifacts(model.mlflow_run_id, path_in_run(model))
+                self.tracking.client.list_artifacts(model.mlflow_run_id, path_in_run(model))
             )
         return local.is_dir() and folder_hash(local) == model.content_hash
 
-    def local_folder(self, model: ModelVersion) -> Path | None:
-        """Folder of the version's files, or None if they are remote. Raises ModelNotFound without
-        the MLflow run.
+    def storage(self, model: ModelVersion) -> Any:
+        """MLflow's storage of the files of the version's run. Raises ModelNotFound without the
+        run.
         """
-        run = self._tracking.get_or_none(lambda: self._tracking.client.get_run(model.mlflow_run_id))
+        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+
+        run = self.tracking.get_or_none(lambda: self.tracking.client.get_run(model.mlflow_run_id))
         if run is None:
             raise ModelNotFound(
                 f"The MLflow run {model.mlflow_run_id} of {model.label} does not exist. Restore "
                 "it, or roll back to another version."
             )
-        from mlflow.utils.file_utils import local_file_uri_to_path
-        from mlflow.utils.uri import is_local_uri
-
-        root = run.info.artifact_uri
-        return (
-            Path(local_file_uri_to_path(root)) / path_in_run(model) if is_local_uri(root) else None
+        return get_artifact_repository(
+            run.info.artifact_uri, tracking_uri=self.tracking.tracking_uri
         )
 
-    def _download(self, model: ModelVersion, target: Path) -> None:
-        from mlflow.store.artifact.artifact_repository_registry import get_artifact_repository
+    def local_folder(self, model: ModelVersion) -> Path | None:
+        """Folder of the version's files, or None if they are remote. Raises ModelNotFound without
+        the MLflow run.
+        """
+        from mlflow.store.artifact.local_artifact_repo import LocalArtifactRepository
 
-        run = self._tracking.client.get_run(model.mlflow_run_id)
+        storage = self.storage(model)
+        if not isinstance(storage, LocalArtifactRepository):
+            return None
+        return Path(storage.artifact_dir) / path_in_run(model)
+
+    def _download(self, model: ModelVersion, target: Path) -> None:
+        shutil.rmtree(target, ignore_errors=True)
         with translate_write_errors(target.parent):
             target.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(dir=target.parent) as folder:
             try:
                 # MLflow's client hides the cause of a failure, the storage behind it does not
-                storage = get_artifact_repository(
-                    run.info.artifact_uri, tracking_uri=self.tracking_uri
-                )
-                got = Path(storage.download_artifacts(path_in_run(model), folder))
+                got = Path(self.storage(model).download_artifacts(path_in_run(model), folder))
                 if not got.is_dir():
                     raise FileNotFoundError(f"no folder {path_in_run(model)}")
             except Exception as cause:  # each kind of storage has its own
-                self._refuse_removed(model)
+                self.refuse_without_files(model)
                 if refusal := _find_full_disk(cause):
                     raise ArtefactError(
                         f"Cannot download the files of {model.label} to {target.parent}: "
@@ -476,18 +450,3 @@ def _to_model_version(entry: Any) -> ModelVersion:
 
 def path_in_run(model: ModelVersion) -> str:
     return model.uri.removeprefix(f"runs:/{model.mlflow_run_id}/")
-
-
-def _verify_folder(folder: Path, model: ModelVersion) -> Path:
-    if not folder.is_dir():
-        raise ModelNotFound(
-            f"The files of {model.label} are missing from {folder}. Restore them, roll back, or "
-            "train and register again."
-        )
-    found = folder_hash(folder)
-    if found != model.content_hash:
-        raise ModelHashMismatch(
-            f"{folder} has hash {found[:12]}, but {model.label} was registered with "
-            f"{model.content_hash[:12]}. Restore the files or roll back to another version."
-        )
-    return folder

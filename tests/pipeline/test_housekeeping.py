@@ -20,7 +20,7 @@ from rlhf_pipeline.core.config import RetentionParams, Settings
 from rlhf_pipeline.core.errors import ModelNotFound
 from rlhf_pipeline.core.records import DriftEvent, TriggerDecision, TriggerEvidence
 from rlhf_pipeline.learn.champions import Champions
-from rlhf_pipeline.registry import Registry, StoredVersion, removable_versions
+from rlhf_pipeline.registry import ListedModel, Registry, removable_versions
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.watch.alerts.messages import build_test_message
 
@@ -103,7 +103,9 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with dg.DagsterInstance.local_temp(str(folder / "dagster")) as instance:
         instance.get_runs_count()
     (folder / "mlflow").mkdir()
-    Registry(f"sqlite:///{folder / 'mlflow' / 'mlflow.db'}", folder / "none", "nobody").initialise()
+    Registry(
+        f"sqlite:///{folder / 'mlflow' / 'mlflow.db'}", folder / "none", "nobody"
+    ).tracking.open()
     return folder
 
 
@@ -153,6 +155,11 @@ EXPECTED = {
 }
 
 
+def removed(registry: Registry) -> set[int]:
+    """The policies without files."""
+    return {m.version for m in registry.list_models("policy") if m.removed_at is not None}
+
+
 def files(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if path.is_file() and ".db" not in path.name}
 
@@ -163,7 +170,7 @@ def test_job_deletes_what_is_due_once_and_anchors_the_audit_chain(full: Home) ->
     assert full.instance.get_runs_count() == 2
     gone = {path.name for path in before - files(full.settings.home)}
     assert gone == {"x.out", "weights", "old.parquet", "old.emb"}
-    assert full.registry.removal_times("policy").keys() == {1, 2}
+    assert removed(full.registry) == {1, 2}
     assert full.retention.delete() == {}
 
 
@@ -263,7 +270,7 @@ def test_version_that_was_champion_since_the_listing_keeps_its_files(
     for number in (1, 2, 3):
         home.version(number)
 
-    def promote_meanwhile(*listed: Any, **more: Any) -> list[StoredVersion]:
+    def promote_meanwhile(*listed: Any, **more: Any) -> list[ListedModel]:
         found = removable_versions(*listed, **more)
         if found:
             for champion in (1, 3):
@@ -274,7 +281,7 @@ def test_version_that_was_champion_since_the_listing_keeps_its_files(
         "rlhf_pipeline.application.jobs.housekeeping.removable_versions", promote_meanwhile
     )
     assert home.retention.delete() == {"model files": 1}
-    assert home.registry.removal_times("policy").keys() == {2}
+    assert removed(home.registry) == {2}
 
 
 def test_no_file_is_deleted_while_another_run_is_under_way(full: Home) -> None:

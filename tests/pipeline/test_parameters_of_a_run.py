@@ -60,7 +60,7 @@ def test_candidate_uses_the_files_parameters_and_logs_them(
     )
     candidate = project.registry.get("policy", "candidate")
     assert (candidate.params["epochs"], candidate.params["learning_rate"]) == (1, 0.0003)
-    shown = project.registry._tracking.client.get_run(candidate.mlflow_run_id).data.params
+    shown = project.registry.tracking.client.get_run(candidate.mlflow_run_id).data.params
     found_out = {"device", "dtype"}  # of `auto`
     same = {name: str(n) for name, n in candidate.params.items() if name not in found_out}
     same["sentinels"] = shown["sentinels"]

@@ -58,7 +58,7 @@ def test_bad_rows_of_a_file_are_counted_and_named_and_cost_no_other(
     )
     assert len(project.files.read_frame("prompts", day)) == 17
     run_id = told["mlflow_run"].value.partition("?")[0].rpartition("/")[2]
-    artefact = project.registry._tracking.client.download_artifacts(
+    artefact = project.registry.tracking.client.download_artifacts(
         run_id, "rejected_prompts.txt", str(tmp_path)
     )
     lines = Path(artefact).read_text(encoding="utf-8").splitlines()

@@ -141,7 +141,7 @@ def test_a_reward_model_shows_what_it_predicted_right_since(paged: Web):
 @on_sqlite
 def test_an_approver_serves_another_version_with_a_reason(paged: Web, tmp_path: Path):
     workspace = Workspace(paged.settings)
-    workspace.registry.initialise()
+    workspace.registry.tracking.open()
     for version in (1, 2):
         (tmp_path / f"{version}").mkdir()
         (tmp_path / f"{version}" / "weights").write_text(f"of version {version}")

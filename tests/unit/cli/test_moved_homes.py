@@ -25,7 +25,7 @@ def write_a_run(home: Path) -> Path:
     workspace = Workspace(Settings(home=home))
     with workspace.registry.run("moved") as run:
         run.log_metrics({"n": 1.0})
-        run.log_text("moved", "moved.txt")
+        run.log_file(b"moved", "moved.txt")
     return workspace.champions.policy_folder()
 
 

@@ -124,7 +124,7 @@ def test_an_interrupted_promotion_is_finished_by_the_next_reader(champions, tmp_
 
 
 def test_versions_deleted_in_mlflow_get_no_alias(champions, tmp_path):
-    registry = Registry(champions.registry.tracking_uri, tmp_path / "artifacts", "gone")
+    registry = Registry(champions.registry.tracking.tracking_uri, tmp_path / "artifacts", "gone")
     champions = replace(champions, registry=registry)
     for number in (1, 2):
         (tmp_path / str(number)).mkdir()

@@ -3,10 +3,8 @@
 import multiprocessing
 import os
 import sqlite3
-import subprocess
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from collections.abc import Callable
+from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -32,7 +30,6 @@ from rlhf_pipeline.registry import (
     code_commit,
     opening_recorder,
     remove_files,
-    stored_versions,
 )
 from rlhf_pipeline.store.registered_models import list_models, read_champions
 from tests.full_disk import full_disk
@@ -204,7 +201,7 @@ def test_the_same_run_key_reopens_the_run(registry: Registry) -> None:
     with registry.run("train", run_key="another") as other:
         pass
     assert first.run_id == second.run_id != other.run_id
-    seen = registry._tracking.client.get_run(first.run_id)
+    seen = registry.tracking.client.get_run(first.run_id)
     assert seen.info.status == "FINISHED"
     assert seen.data.params == {"lr": "1", "n": "5"}
     assert seen.data.tags["changed.n"] == "6"
@@ -222,11 +219,14 @@ def test_runs_are_listed_newest_first_with_their_pages(registry: Registry, home:
         ("run 2", {"n": 2.0}, "FINISHED", "votes"),
         ("run 1", {"n": 1.0}, "FINISHED", "votes"),
     ]
-    runs = f"#/experiments/{registry._tracking.experiment_id}/runs"
+    runs = f"#/experiments/{registry.tracking.experiment_id}/runs"
     page = f"{runs}/{run.run_id}?workflowType=machine_learning"
     assert run.url == listed[0].url == page
     behind = Registry(
-        registry.tracking_uri, home / "artifacts", registry.project, ui="http://127.0.0.1:5000/"
+        registry.tracking.tracking_uri,
+        home / "artifacts",
+        registry.project,
+        ui="http://127.0.0.1:5000/",
     )
     assert behind.latest_runs(1)[0].url == f"http://127.0.0.1:5000/{page}"
 
@@ -283,7 +283,7 @@ def test_remote_files_are_downloaded_once_and_verified(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = register(registry, model_folder(tmp_path))
-    monkeypatch.setattr("mlflow.utils.uri.is_local_uri", lambda uri: False)
+    monkeypatch.setattr(Registry, "local_folder", lambda *_: None)
     folder = registry.fetch_folder(model, tmp_path / "cache")
     assert folder == tmp_path / "cache" / model.content_hash
     (folder / "model.safetensors").write_text("damaged")
@@ -296,7 +296,7 @@ def test_a_full_disk_while_files_are_downloaded_is_named_and_the_retry_completes
     folder, cache = model_folder(tmp_path), tmp_path / "cache"
     os.truncate(folder / "model.safetensors", 9_000_000)
     model = register(registry, folder)
-    monkeypatch.setattr("mlflow.utils.uri.is_local_uri", lambda uri: False)
+    monkeypatch.setattr(Registry, "local_folder", lambda *_: None)
     said = rf"Cannot download the files of {model.label} to {cache}: File too large\. Free some"
     with full_disk(8_000_000), pytest.raises(ArtefactError, match=said):
         registry.fetch_folder(model, cache)
@@ -313,7 +313,7 @@ def test_files_in_an_object_store_are_kept_there_until_they_are_removed(
         monkeypatch.setenv("MLFLOW_S3_ENDPOINT_URL", s3.endpoint)
         (tmp_path / "mlflow").mkdir()
         registry = open_registry(tmp_path, "demo")
-        MlflowClient(registry.tracking_uri).create_experiment(
+        MlflowClient(registry.tracking.tracking_uri).create_experiment(
             "demo", artifact_location=s3.url("mlflow")
         )
         model = register(registry, model_folder(tmp_path))
@@ -368,7 +368,7 @@ def test_concurrent_trainings_register_on_a_fresh_database(tmp_path: Path) -> No
         (f"candidate {i}", "FINISHED") for i in range(3)
     ]
     for run in runs:
-        assert len(registry._tracking.client.get_metric_history(run.run_id, "loss")) == 20
+        assert len(registry.tracking.client.get_metric_history(run.run_id, "loss")) == 20
     named = {alias: model.version for model in registry.list_models() for alias in model.aliases}
     assert sorted(named) == [f"from_{i}" for i in range(3)]
     for alias, version in named.items():
@@ -387,70 +387,20 @@ sys.stdin.readline()
 """
 
 
-@contextmanager
-def locked(home: Path) -> Iterator[Callable[[], None]]:
-    """Another process holds MLflow's database until it is told to let go."""
-    command = [sys.executable, "-c", HOLDER, str(home / "mlflow" / "mlflow.db")]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as holder:
-        assert holder.stdin is not None
-        assert holder.stdout is not None
-        assert holder.stdout.readline() == "held\n"
-        yield holder.stdin.close
-        holder.stdin.close()
-
-
-def test_a_database_that_stays_locked_is_named_and_the_retry_completes(
-    home: Path, registry: Registry, tmp_path: Path
-) -> None:
-    registry.initialise()
-    folder = model_folder(tmp_path)
-    hasty = Registry(registry.tracking_uri, home / "artifacts", registry.project, patience_s=0.5)
-    said = (
-        rf"{home / 'mlflow' / 'mlflow.db'} has been locked by another process for 0.5 s\. End "
-        f"the process that holds it .*run again"
-    )
-
-    def train() -> None:
-        with hasty.run("train", run_key="k") as run, locked(home):
-            run.log_metrics({"loss": 0.5})
-            hasty.register("policy", folder, run=run)
-
-    with pytest.raises(StoreError, match=said):
-        train()
-    assert registry.list_versions("policy") == []
-    assert registry.list_models() == []
-    with locked(home), pytest.raises(StoreError, match=said):
-        hasty.run("train", run_key="k").__enter__()
-    made = register(hasty, folder, run_key="k")
-    assert hasty.list_versions("policy") == [made]
-    hasty.set_alias("policy", CHAMPION, made.version)
-    with locked(home), pytest.raises(StoreError, match=said):
-        hasty.set_alias("policy", "candidate", made.version)
-    assert [model.aliases for model in hasty.list_models()] == [("champion",)]
-    assert [(run.status, run.metrics) for run in registry.latest_runs(5)] == [
-        ("FINISHED", {"loss": 0.5})
-    ]
-
-
 def test_the_test_split_stays_closed_while_mlflow_cannot_be_written(
     registry: Registry, home: Path
 ) -> None:
-    registry.initialise()
-    impatient = Registry(
-        registry.tracking_uri, home / "artifacts", registry.project, patience_s=0.1
-    )
-    impatient.initialise()
-    with closing(sqlite3.connect(home / "mlflow" / "mlflow.db")) as other:
-        other.execute("BEGIN IMMEDIATE")
-        with pytest.raises(StoreError, match="locked by another process"):
+    registry.tracking.open()
+    with closing(sqlite3.connect(home / "mlflow" / "mlflow.db")) as connection:
+        connection.execute("ALTER TABLE runs RENAME TO gone")
+        with pytest.raises(StoreError, match="lacks tables"):
             open_test_split(
                 pd.DataFrame({"split": ["test"]}),
                 model="rm@1",
                 purpose="accuracy",
-                record=opening_recorder(impatient),
+                record=opening_recorder(registry),
             )
+        connection.execute("ALTER TABLE gone RENAME TO runs")
 
 
 @pytest.fixture
@@ -476,7 +426,7 @@ def test_models_read_without_mlflow_are_those_of_the_registry(
     registry.set_alias("policy", CHAMPION, removable.version)
     found = {
         model.label: model
-        for model in list_models(registry.tracking_uri)
+        for model in list_models(registry.tracking.tracking_uri)
         if model.name.startswith(f"{registry.project}.")
     }
     expected = [version for kind in KINDS for version in registry.list_versions(kind)]
@@ -484,25 +434,7 @@ def test_models_read_without_mlflow_are_those_of_the_registry(
     for version in expected:
         model = found[version.label]
         assert model.content_hash == version.content_hash
-    assert read_champions(registry.tracking_uri)[removable.name] == removable.version
-
-
-def test_removal_killed_before_it_was_recorded_is_finished_by_the_next(
-    registry: Registry, removable: ModelVersion, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(registry.tracking.client, "set_model_version_tag", killed)
-        with pytest.raises(KeyboardInterrupt):
-            remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
-    [stored] = stored_versions(registry, "policy")
-    assert stored.removed_at is None
-    with pytest.raises(ModelNotFound, match="are missing"):
-        registry.fetch_folder(removable, tmp_path / "cache")
-    remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
-    assert registry.removal_times("policy") == {removable.version: REMOVED_AT}
+    assert read_champions(registry.tracking.tracking_uri)[removable.name] == removable.version
 
 
 def test_a_version_promoted_during_removal_keeps_its_files(
@@ -511,7 +443,7 @@ def test_a_version_promoted_during_removal_keeps_its_files(
     registry.set_alias("policy", CHAMPION, removable.version)
     assert not remove_files(registry, removable, tmp_path / "cache", REMOVED_AT)
     assert registry.fetch_folder(removable, tmp_path / "cache").is_dir()
-    assert registry.removal_times("policy") == {}
+    assert [model.removed_at for model in registry.list_models("policy")] == [None]
 
 
 class RemovedAfterTheLook(Registry):
@@ -526,7 +458,9 @@ class RemovedAfterTheLook(Registry):
 def test_a_version_that_loses_its_files_is_not_promoted(
     registry: Registry, home: Path, removable: ModelVersion
 ) -> None:
-    racing = RemovedAfterTheLook(registry.tracking_uri, home / "artifacts", registry.project)
+    racing = RemovedAfterTheLook(
+        registry.tracking.tracking_uri, home / "artifacts", registry.project
+    )
     with pytest.raises(ModelNotFound, match="Retention removed"):
         racing.set_alias("policy", CHAMPION, removable.version)
     assert registry.get("policy", "champion") is None

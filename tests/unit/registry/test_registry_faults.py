@@ -19,7 +19,7 @@ from rlhf_pipeline.registry.faults import DatabaseFaults, FaultTranslatingClient
 def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An MLflow database in one file."""
     home = tmp_path_factory.mktemp("mlflow")
-    Registry(f"sqlite:///{home / 'mlflow.db'}", home / "artifacts", "demo").initialise()
+    Registry(f"sqlite:///{home / 'mlflow.db'}", home / "artifacts", "demo").tracking.open()
     with closing(sqlite3.connect(home / "mlflow.db")) as connection:
         connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     return home / "mlflow.db"
@@ -69,9 +69,7 @@ def test_damaged_database_is_named_with_its_cure(
     database: Path, damage: Callable[[Path], None]
 ) -> None:
     damage(database)
-    registry = Registry(
-        f"sqlite:///{database}", database.parent / "artifacts", "demo", patience_s=0.1
-    )
+    registry = Registry(f"sqlite:///{database}", database.parent / "artifacts", "demo")
     for act in (registry.list_models, lambda: registry.set_alias("policy", "champion", 1)):
         with pytest.raises(StoreError, match=f"MLflow's database {database} .*") as named:
             act()
@@ -125,15 +123,22 @@ class BrokenStorage:
         (
             shutil.Error([("a", "b", "[Errno 28] No space left on device")]),
             ArtefactError,
-            "could not copy model into the files of its run r1: No space left on device. Free disk",
+            "could not copy model into the files of its run r1: No space left on device. Check",
         ),
-        (KeyError("no bucket"), ArtefactError, "KeyError: 'no bucket'. Check that the storage"),
+        (KeyError("no bucket"), ArtefactError, "KeyError('no bucket'). Check that the storage"),
         (MlflowException("API request failed"), StoreError, "does not answer: API request failed"),
     ],
 )
 def test_files_that_cannot_be_stored_are_named_with_the_cure(
     cause: Exception, kind: type[Exception], said: str
 ) -> None:
-    client = FaultTranslatingClient(BrokenStorage(cause), DatabaseFaults(None, "http://h", 1))
+    client = FaultTranslatingClient(BrokenStorage(cause), DatabaseFaults(None, "http://h"))
     with pytest.raises(kind, match=re.escape(said)):
         client.log_artifacts("r1", "model", "path")
+
+
+def test_a_lock_of_another_process_is_named_with_its_cure(tmp_path: Path) -> None:
+    faults = DatabaseFaults(tmp_path / "mlflow.db", "")
+    said = r"mlflow\.db is locked by another process\. End it"
+    with pytest.raises(StoreError, match=said), faults.translate():
+        raise sqlite3.OperationalError("database is locked")

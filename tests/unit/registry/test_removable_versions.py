@@ -2,26 +2,26 @@
 
 from datetime import UTC, datetime
 
-from rlhf_pipeline.core.records import ModelVersion, Promotion, TriggerDecision
-from rlhf_pipeline.registry import StoredVersion, needed_versions, removable_versions
+from rlhf_pipeline.core.records import Promotion, TriggerDecision
+from rlhf_pipeline.registry import ListedModel, needed_versions, removable_versions
 
 
 def version(
     number: int, *, parent: str | None = None, uri: str | None = None, **of_files: object
-) -> StoredVersion:
-    made = ModelVersion(
+) -> ListedModel:
+    return ListedModel(
         name="demo.policy",
         version=number,
         kind="policy",
         uri=uri or f"runs:/run{number}/model",
         content_hash=f"{number:064d}",
         parent=parent,
+        **of_files,  # type: ignore[arg-type]
     )
-    return StoredVersion(version=made, **of_files)  # type: ignore[arg-type]
 
 
-def numbers(versions: list[StoredVersion]) -> list[int]:
-    return [v.version.version for v in versions]
+def numbers(versions: list[ListedModel]) -> list[int]:
+    return [v.version for v in versions]
 
 
 def test_only_versions_beyond_the_latest_go() -> None:
@@ -39,11 +39,6 @@ def test_needed_version_stays_and_does_not_count_as_one_of_the_latest() -> None:
 
 def test_version_with_an_alias_stays() -> None:
     versions = [version(1, aliases=("candidate",)), version(2), version(3)]
-    assert numbers(removable_versions(versions, needed=set(), n_latest=1)) == [2]
-
-
-def test_version_whose_run_has_not_ended_stays() -> None:
-    versions = [version(1, is_in_use=True), version(2), version(3)]
     assert numbers(removable_versions(versions, needed=set(), n_latest=1)) == [2]
 
 
