@@ -47,7 +47,7 @@ from rlhf_pipeline.application.sensors.retraining import retraining_sensor  # no
 from rlhf_pipeline.application.sensors.votes import votes_sensor  # noqa: E402
 from rlhf_pipeline.core.errors import ConfigurationError  # noqa: E402
 from rlhf_pipeline.improve.loop_settings import LoopSettings  # noqa: E402
-from rlhf_pipeline.store import Store, homes  # noqa: E402
+from rlhf_pipeline.store import homes  # noqa: E402
 from rlhf_pipeline.watch.telemetry.logs import configure_logs  # noqa: E402
 
 
@@ -101,15 +101,14 @@ def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
 
 
 def _loop_settings(settings: Settings) -> LoopSettings:
-    """Those of the file; while it is invalid, the latest stored version, so that the UI loads and
-    ticks and runs show the error.
+    """Those of the file; while it is invalid, the defaults, so that the UI loads and ticks and runs
+    show the error.
     """
     try:
         return LoopSettings.read(settings)
     except ConfigurationError as cause:
         print(f"The settings cannot be used. {cause}", file=sys.stderr)
-        with Store.of_home(settings) as store:
-            return LoopSettings(store.loop_settings.latest().given)
+        return LoopSettings()
 
 
 silence_telemetry()

@@ -50,7 +50,6 @@ FLOOR = (
     "rlhf_pipeline/store/database_copy.py",
     "rlhf_pipeline/store/heartbeats.py",
     "rlhf_pipeline/store/homes.py",
-    "rlhf_pipeline/store/loop_settings.py",
     "rlhf_pipeline/store/metric_points.py",
     "rlhf_pipeline/watch/telemetry/",
 )

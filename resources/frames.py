@@ -1,18 +1,18 @@
 """The IO manager of all assets: frames and records as files."""
 
+import json
+
 import dagster as dg
 import pandas as pd
 
 from rlhf_pipeline.application.resources.orphans import end_with_run
-from rlhf_pipeline.application.resources.store import open_store
 from rlhf_pipeline.core.artefacts import RECORDS, Artefacts
 from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.errors import ArtefactError, translate_memory_errors
 from rlhf_pipeline.core.records import Record
-from rlhf_pipeline.improve.loop_settings import LoopSettings, record_version
-from rlhf_pipeline.store import Store
+from rlhf_pipeline.improve.loop_settings import LoopSettings
 
-# on each run: version of the loop settings that it began with
+# on each run: the loop settings that the file set when it began, as JSON
 SETTINGS_TAG = "rlhf/loop_settings"
 
 
@@ -78,20 +78,17 @@ def frame_io_manager(settings: Settings) -> dg.IOManagerDefinition:
 
     @dg.io_manager(description="Frames by day as Parquet, records as JSON.")
     def io_manager(context: dg.InitResourceContext) -> FrameIOManager:
-        store = open_store(settings)
         if context.dagster_run is not None:
             end_with_run(context.dagster_run.run_id)
-            _tag_run(context.instance, context.dagster_run, settings, store)
+            _tag_run(context.instance, context.dagster_run, settings)
         return FrameIOManager(Artefacts(settings.frames))
 
     return io_manager
 
 
-def _tag_run(
-    instance: dg.DagsterInstance | None, run: dg.DagsterRun, settings: Settings, store: Store
-) -> None:
-    """Record on the run which version of the loop settings it began with."""
+def _tag_run(instance: dg.DagsterInstance | None, run: dg.DagsterRun, settings: Settings) -> None:
+    """Record on the run what the file sets when it begins."""
     if instance is None or SETTINGS_TAG in run.tags:
         return
-    version = record_version(LoopSettings.read(settings), store).version
-    instance.add_run_tags(run.run_id, {SETTINGS_TAG: str(version)})
+    given = LoopSettings.read(settings).given
+    instance.add_run_tags(run.run_id, {SETTINGS_TAG: json.dumps(given, sort_keys=True)})

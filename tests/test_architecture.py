@@ -44,7 +44,6 @@ CORE = [
     "alert_targets",
     "config",
     "api_types",  # the records of the REST API, shared by store, web and client
-    "web_servers",  # where a home's pages are, for commands and messages
     "secret_files",  # keys and passwords: backends and alerts use them, log lines hide them
     "metric_catalogue",  # unit and meaning of every metric, for alerts, telemetry and web
     # a file is put, got and listed in one place, whether below a folder or an fsspec URL

@@ -12,7 +12,6 @@ from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.core.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.core.records import utc_now
-from rlhf_pipeline.core.web_servers import announce
 from rlhf_pipeline.store import anchors, homes
 
 ANCHORS_EVERY_S = 600.0  # how often to check for a new day: there is one anchor a day
@@ -56,8 +55,7 @@ def serve(
     # SIGTERM of a service manager counts as Ctrl-C, so that the server and the thread end in order.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        with announce(settings.home, settings.web_url):
-            serve_pages(settings, workspace.store, host=host, port=found)
+        serve_pages(settings, workspace.store, host=host, port=found)
     finally:
         ended.set()
         anchoring.join(10)

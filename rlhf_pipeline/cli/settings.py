@@ -8,7 +8,7 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.core.config import CONFIG, HomeFacts, Settings
 from rlhf_pipeline.core.errors import ConfigurationError
-from rlhf_pipeline.improve.loop_settings import LoopSettings, describe_changes
+from rlhf_pipeline.improve.loop_settings import LoopSettings
 
 app = typer.Typer(help="Loop settings: whether rlhf.yaml is valid.", no_args_is_help=True)
 
@@ -22,7 +22,7 @@ def check_settings() -> None:
     from rlhf_pipeline.watch.alerts.rounds import read_plan
 
     settings = Workspace.from_environment(initialising=True).settings
-    n = len(describe_changes({}, LoopSettings.read(settings).given))
+    n = sum(map(len, LoopSettings.read(settings).given.values()))
     for target in settings.alert_targets:
         check_target(target)
     plan = read_plan(settings)
@@ -31,7 +31,7 @@ def check_settings() -> None:
     facts = HomeFacts.load(settings.home)
     is_recorded = facts is not None and facts.config == settings.config
     echo(
-        f"{_describe_file(settings)} is valid; {n} loop parameters differ from their defaults."
+        f"{_describe_file(settings)} is valid; {n} loop parameters are set."
         + ("" if is_recorded else " `rlhf init` records it for the home.")
     )
 

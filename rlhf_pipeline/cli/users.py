@@ -9,7 +9,6 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.core.errors import ConfigurationError, NotFound
 from rlhf_pipeline.core.records import Role, User
-from rlhf_pipeline.core.web_servers import find_web_address
 from rlhf_pipeline.web.permissions import Permission, permissions_of
 
 ACTOR = "rlhf users"  # in the audit chain: access to the home makes an admin
@@ -161,7 +160,7 @@ def _print_login_link(workspace: Workspace, user: User) -> None:
     )
     echo(
         "login link, once, within 24 hours: "
-        f"{find_web_address(workspace.settings).rstrip('/')}/login?token={secret}"
+        f"{workspace.settings.web_url.rstrip('/')}/login?token={secret}"
     )
 
 

@@ -4,7 +4,7 @@ They are the defaults of every run, whether a schedule, a sensor, a command or a
 Each part is checked by the parameter class of its stage, installed members of a mapping included.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -29,8 +29,6 @@ from rlhf_pipeline.improve.retraining.triggers import TriggerParams
 from rlhf_pipeline.learn.calibration import CalibrationThresholds, OverTimeParams
 from rlhf_pipeline.learn.learning import CalibrateParams
 from rlhf_pipeline.learn.reward_model import RewardModelParams, launchpad_class
-from rlhf_pipeline.store import Store
-from rlhf_pipeline.store.loop_settings import LoopSettingsVersion
 from rlhf_pipeline.watch.alerts.rules import AlertParams
 from rlhf_pipeline.watch.drift.report import DriftParams
 
@@ -241,11 +239,6 @@ class LoopSettings:
     def schedules(self) -> ScheduleParams:
         return cast(ScheduleParams, self.params("schedules"))
 
-    def flatten(self) -> Iterator[tuple[str, Any]]:
-        """Each parameter as `part.field` (`part.section.field`) with its value as JSON."""
-        for part, kind in PARTS.items():
-            yield from _flatten(part, self.params(part).model_dump(mode="json"), kind)
-
 
 def warn_of_toy_policy(settings: Settings) -> str:
     """That own prompts are completed by the embedded policy; empty where they are not. Without it
@@ -262,58 +255,6 @@ def warn_of_toy_policy(settings: Settings) -> str:
         "prompt templates, and writes nonsense on your own prompts. Name a causal LM by "
         "RLHF_POLICY, or a provider by RLHF_COMPLETION_BACKEND"
     )
-
-
-def describe_changes(
-    before: Mapping[str, Mapping[str, Any]], after: Mapping[str, Mapping[str, Any]]
-) -> list[str]:
-    """`part.field: old → new` for each value that two files set differently. A parameter that the
-    code no longer has is shown as well.
-
-    >>> describe_changes({}, {"gate": {"min_win_rate": 0.55}})
-    ['gate.min_win_rate: 0.5 (default) → 0.55']
-    """
-    defaults = dict(LoopSettings().flatten())
-    old, new = dict(_flatten_given(before)), dict(_flatten_given(after))
-    shown = {
-        name: [
-            f"{side[name]}" if name in side else f"{defaults.get(name, 'none')} (default)"
-            for side in (old, new)
-        ]
-        for name in sorted({*old, *new})
-    }
-    return [
-        f"{name}: {was} → {now}"
-        for name, (was, now) in shown.items()
-        if was.removesuffix(" (default)") != now.removesuffix(" (default)")
-    ]
-
-
-def record_version(loop: LoopSettings, store: Store) -> LoopSettingsVersion:
-    """The stored version of these settings; a new one where they differ from the latest."""
-    return store.loop_settings.record(loop.given, describe_changes)
-
-
-def _flatten_given(given: Mapping[str, Mapping[str, Any]]) -> Iterator[tuple[str, Any]]:
-    for part, values in given.items():
-        for name, value in values.items():
-            kind = PARTS.get(part)
-            is_section = kind is not None and section_class(kind, name)
-            if is_section and isinstance(value, Mapping):
-                yield from ((f"{part}.{name}.{field}", item) for field, item in value.items())
-            else:
-                yield f"{part}.{name}", value
-
-
-def _flatten(
-    path: str, values: Mapping[str, Any], kind: type[BaseModel]
-) -> Iterator[tuple[str, Any]]:
-    for name, value in values.items():
-        section = section_class(kind, name)
-        if section is None:
-            yield f"{path}.{name}", value
-        else:
-            yield from _flatten(f"{path}.{name}", value, section)
 
 
 def _describe_problem(part: str, error: ErrorDetails) -> str:

@@ -23,7 +23,6 @@ from rlhf_pipeline.store.feedback import FeedbackEntries
 from rlhf_pipeline.store.generation import GenerationLedger
 from rlhf_pipeline.store.heartbeats import Heartbeat, Heartbeats
 from rlhf_pipeline.store.imports import Import, Imports, UnfinishedImport
-from rlhf_pipeline.store.loop_settings import LoopSettingsLog
 from rlhf_pipeline.store.metric_points import MetricPoints
 from rlhf_pipeline.store.predictions import PredictionLog, PredictionReplay
 from rlhf_pipeline.store.preferences import Preferences
@@ -83,7 +82,6 @@ class Store:
         self.guidelines = Guidelines(database)
         self.rules = Rules(database)
         self.evaluation_sets = EvaluationSets(database)
-        self.loop_settings = LoopSettingsLog(database)
         self.feedback = FeedbackEntries(database)
         self.metric_points = MetricPoints(database)
         self.annotator_groups = AnnotatorGroups(database)

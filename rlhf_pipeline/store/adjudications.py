@@ -9,17 +9,14 @@ from sqlalchemy import ColumnElement, Connection, Select, func, select
 from rlhf_pipeline.core.errors import NotFound, UnknownComparison
 from rlhf_pipeline.core.records import Adjudication, content_hash
 from rlhf_pipeline.store.audit import Ledger, audited_transaction
-from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.engine import Repository
 from rlhf_pipeline.store.schema import adjudications, comparisons
 
 Decided = Literal["a", "b", "tie", "both_bad"]
 
 
-class Adjudications:
+class Adjudications(Repository):
     """The newest decision on a comparison stands, unless it was undone."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def decide(
         self, comparison_id: str, choice: Decided, *, reason: str, actor: str

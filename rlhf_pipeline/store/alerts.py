@@ -1,4 +1,4 @@
-"""Alerts and messages: one alert per rule and subject whose condition has not ended."""
+"""Alerts and their messages: one alert per rule and subject whose condition has not ended."""
 
 import json
 from collections.abc import Callable, Iterator, Sequence
@@ -12,9 +12,9 @@ from rlhf_pipeline.core.api_types.filters import AlertFilter, AlertMessageFilter
 from rlhf_pipeline.core.errors import NotFound
 from rlhf_pipeline.core.monitoring import Alert, AlertMessage, MessageState
 from rlhf_pipeline.core.records import content_hash
-from rlhf_pipeline.store.audit import Ledger, audited_transaction
+from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import json_of
-from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.engine import Database, Repository
 from rlhf_pipeline.store.schema import alert_messages, alerts
 
 ALL_ALERTS = AlertFilter(state=["open", "acknowledged", "resolved"])
@@ -22,17 +22,13 @@ ALL_MESSAGES = AlertMessageFilter()
 Put = Callable[[Sequence[Alert], Sequence[AlertMessage]], None]
 
 
-class Alerts:
+class Alerts(Repository):
     """Alerts change by rule or by hand; changes and their messages are stored together."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     @contextmanager
     def advancing(self) -> Iterator[tuple[Sequence[Alert], int, Put]]:
-        """The alerts that have not ended and the next number, in a transaction in
-        which the function stores changed alerts and their messages. So two processes open no alert
-        twice.
+        """The alerts that have not ended and the next number, in a transaction in which the
+        function stores changed alerts and their messages. So two processes open no alert twice.
         """
         with self._database.write_transaction() as connection:
 
@@ -61,7 +57,12 @@ class Alerts:
             changed = change(self._get(connection, alert_id))
             self._put(connection, changed)
             insert_messages(connection, self._database, tell(changed))
-            _append(ledger, actor, f"alert.{action}", f"alert {alert_id}", changed)
+            ledger.append(
+                actor=actor,
+                action=f"alert.{action}",
+                object_id=f"alert {alert_id}",
+                digest=content_hash(changed.model_dump(mode="json")),
+            )
         return changed
 
     def get(self, alert_id: int) -> Alert:
@@ -118,13 +119,10 @@ class Alerts:
         self._database.insert(connection, alerts, [values])
 
 
-class AlertMessages:
+class AlertMessages(Repository):
     """The outbox: messages wait here until their target has taken them. Each is leased to one
     sender at a time, by moving its next attempt.
     """
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def add(self, messages: Sequence[AlertMessage]) -> None:
         """Put messages into the outbox in a transaction of their own."""
@@ -261,8 +259,3 @@ def insert_messages(
 def _build_message(row: RowMapping) -> AlertMessage:
     values = {name: row[name] for name in AlertMessage.model_fields}
     return AlertMessage.model_validate(values | {"payload": json.loads(row["payload"])})
-
-
-def _append(ledger: Ledger, actor: str, action: str, name: str, record: Alert) -> None:
-    digest = content_hash(record.model_dump(mode="json"))
-    ledger.append(actor=actor, action=action, object_id=name, digest=digest)

@@ -7,15 +7,12 @@ from sqlalchemy import select
 from rlhf_pipeline.core.records import content_hash
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import batches
-from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.engine import MAX_ROWS, Repository
 from rlhf_pipeline.store.schema import annotator_groups
 
 
-class AnnotatorGroups:
+class AnnotatorGroups(Repository):
     """One group per annotator who was given one."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def all(self) -> dict[str, str]:
         """Group by annotator id."""

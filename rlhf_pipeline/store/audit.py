@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy import Connection, Table, select
 
-from rlhf_pipeline.core.records import canonical_cells, row_hashes
+from rlhf_pipeline.core.records import canonical_json, content_hash
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import ONLY_ROW, UTCDateTime, audit, heads
 
@@ -20,16 +20,11 @@ FEEDBACK_ADD = "feedback.add"
 GUIDELINES_ADD = "guidelines.add"
 RULES_PUT = "rules.put"
 EVALUATION_SET_ADD = "evaluation_set.add"
-LOOP_SETTINGS_PUT = "loop_settings.put"
 PREDICTIONS_WRITE = "predictions.write"
 PREDICTIONS_REPLAY = "predictions.replay"
 SALT_RECORDED = "annotators.salt"
 
-# in the order in which the canonical JSON writes them
-LINK_COLUMNS = tuple(sorted(column.name for column in audit.c if column.name != "hash"))
-_AT = LINK_COLUMNS.index("at")
-_LINK_JSON = "{" + ",".join(f'"{name}":%s' for name in LINK_COLUMNS) + "}"
-
+LINK_COLUMNS = tuple(column.name for column in audit.c if column.name != "hash")
 
 _HEAD = select(heads)
 
@@ -123,25 +118,17 @@ def joint_transaction(database: Database) -> Iterator[Connection]:
 
 def link_hash(link: Mapping[str, Any]) -> str:
     """SHA-256 over the canonical JSON of the LINK_COLUMNS of a link, the previous hash included."""
-    values = [link[name] for name in LINK_COLUMNS]
-    values[_AT] = values[_AT].isoformat()
-    return hashlib.sha256((_LINK_JSON % tuple(canonical_cells(values))).encode()).hexdigest()
+    values = {name: link[name] for name in LINK_COLUMNS} | {"at": link["at"].isoformat()}
+    return hashlib.sha256(canonical_json(values).encode()).hexdigest()
 
 
 def row_digest(table: Table, row: Mapping[Any, Any]) -> str:
     """The canonical hash of a stored row, equal before its insert and after every read: the
     `content_hash` of its columns, times in UTC. A lease is no act and is left out.
     """
-    return row_digests(table, [row])[0]
-
-
-def row_digests(table: Table, rows: Sequence[Mapping[Any, Any]]) -> list[str]:
-    """The `row_digest` of each row."""
     names, times = _linked_columns(table)
-    columns = {name: [row[name] for row in rows] for name in names}
-    for name in times:
-        columns[name] = [at and at.astimezone(UTC) for at in columns[name]]
-    return row_hashes(columns)
+    values = {name: row[name] for name in names}
+    return content_hash(values | {name: at.astimezone(UTC) for name in times if (at := row[name])})
 
 
 @cache
@@ -154,7 +141,7 @@ def _linked_columns(table: Table) -> tuple[list[str], list[str]]:
 
 def sum_digests(table: Table, rows: Sequence[Mapping[Any, Any]]) -> str:
     """One digest of several rows of `table`, whatever their order."""
-    return hex_of_sum(sum(int(digest, 16) for digest in row_digests(table, rows)))
+    return hex_of_sum(sum(int(row_digest(table, row), 16) for row in rows))
 
 
 def hex_of_sum(total: int) -> str:

@@ -21,7 +21,7 @@ from rlhf_pipeline.store.audit import (
     link_hash,
     row_digest,
 )
-from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.engine import Repository
 from rlhf_pipeline.store.schema import (
     annotation_rules,
     audit,
@@ -32,7 +32,6 @@ from rlhf_pipeline.store.schema import (
     gates,
     guidelines,
     heads,
-    loop_settings,
     predictions,
     taste_changes,
     votes,
@@ -75,9 +74,6 @@ AUDITED_TABLES = {
     "evaluation_set": AuditedTable(
         evaluation_sets, cast(evaluation_sets.c.version, String), "version of the evaluation set"
     ),
-    "loop_settings": AuditedTable(
-        loop_settings, cast(loop_settings.c.version, String), "version of the loop settings"
-    ),
     "decision": AuditedTable(decisions, cast(decisions.c.decision_id, String), "decision"),
     "gate": AuditedTable(gates, cast(gates.c.gate_id, String), "decision of the gate"),
     "taste_change": AuditedTable(
@@ -93,11 +89,8 @@ AUDITED_TABLES = {
 CHANGING = ("decision", "taste_change")
 
 
-class Audit:
+class Audit(Repository):
     """Reads and verifies the chain; the acts themselves append to it."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def count(self) -> int:
         return self._database.count(audit)

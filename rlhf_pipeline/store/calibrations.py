@@ -11,7 +11,7 @@ from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 from rlhf_pipeline.core.records import CalibrationReport, Record
 from rlhf_pipeline.store.audit import Ledger, audited_transaction, row_digest
 from rlhf_pipeline.store.conversion import batches, json_of
-from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.engine import MAX_ROWS, Repository
 from rlhf_pipeline.store.schema import calibrations
 
 NO_CALIBRATOR = "null"  # calibrator of an imported report, in JSON: none that could serve
@@ -36,11 +36,8 @@ class ImportedReports(Record):
     n_known: int = 0
 
 
-class Calibrations:
+class Calibrations(Repository):
     """Append-only; versions count from 1 per reward model, imported reports included."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def add(self, report: CalibrationReport, calibrator: dict[str, Any]) -> int:
         """Store report and calibrator under the reward model's next version; returns it. Raises

@@ -46,7 +46,7 @@ from rlhf_pipeline.store.card_draw import (
     is_own,
 )
 from rlhf_pipeline.store.conversion import batches
-from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.engine import MAX_ROWS, Repository
 from rlhf_pipeline.store.schema import cards, comparisons, offers, votes
 
 MOST_COUNTED = 200  # comparisons that are counted for one annotator
@@ -85,11 +85,8 @@ class RemainingCards(Record):
     reason_empty: Reason | None
 
 
-class Cards:
+class Cards(Repository):
     """Leases end by the clock alone: nothing needs to be cleaned up after an annotator who left."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def offer(
         self,

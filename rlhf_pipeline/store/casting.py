@@ -32,7 +32,7 @@ from rlhf_pipeline.core.errors import (
     UnknownComparison,
 )
 from rlhf_pipeline.core.records import AnnotatorKind, Choice, VoteDetails
-from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, row_digests
+from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, row_digest
 from rlhf_pipeline.store.card_draw import ANYBODY, has_free_place
 from rlhf_pipeline.store.cards import fill_offers
 from rlhf_pipeline.store.engine import Database
@@ -75,12 +75,12 @@ def cast_votes(
     placed = [transaction.place(vote, ledger) for vote in prepared]
     new = transaction.new_rows
     database.insert(connection, votes, new)
-    for row, digest in zip(new, row_digests(votes, new), strict=True):
+    for row in new:
         ledger.append(
             actor=row["annotator_id"],
             action=VOTE_CAST,
             object_id=row["vote_id"],
-            digest=digest,
+            digest=row_digest(votes, row),
             at=row["received_at"],
         )
     transaction.cards.settle(connection)

@@ -13,7 +13,7 @@ from rlhf_pipeline.core.frames import COMPARISONS
 from rlhf_pipeline.core.records import OWN_SOURCE, PEOPLE_FLAGS, content_hash
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import batches, frame_of
-from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.engine import MAX_ROWS, Repository
 from rlhf_pipeline.store.schema import comparisons, offers, votes
 
 if TYPE_CHECKING:
@@ -27,11 +27,8 @@ MAX_VALUES = 100
 FEW_VOTES = 5_000  # of an annotator: looking these up is faster than searching the list
 
 
-class ComparisonLists:
+class ComparisonLists(Repository):
     """The part of `Comparisons` that pages read, and the flags that people set there."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def page(
         self,

@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from sqlalchemy import Connection, and_, select
 
 from rlhf_pipeline.store.conversion import batches
-from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
+from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Repository
 from rlhf_pipeline.store.schema import completion_cache, generation_items, generation_runs
 
 # A use is recorded at most once in this time, so that repeating a run writes nothing.
@@ -15,11 +15,8 @@ TOUCH_INTERVAL = timedelta(hours=1)
 c = completion_cache.c
 
 
-class CompletionsCache:
+class CompletionsCache(Repository):
     """Insert or ignore: the first value of a key stays."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def get_many(self, keys: Sequence[str]) -> dict[str, str]:
         """The values of the known keys."""

@@ -17,7 +17,7 @@ from rlhf_pipeline.core.records import (
 from rlhf_pipeline.store.audit import Ledger, audited_transaction, row_digest
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.counting import count_trainable
-from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.engine import Database, Repository
 from rlhf_pipeline.store.events import IS_OPEN, read_events
 from rlhf_pipeline.store.schema import decisions, drift_events, votes
 from rlhf_pipeline.store.taste_changes import record_change
@@ -41,11 +41,8 @@ _COLUMNS = {
 }
 
 
-class Decisions:
+class Decisions(Repository):
     """A hold stays held; a fire is pending until its training job takes it on (`TrainingJobs`)."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def decide(
         self,

@@ -12,7 +12,7 @@ from rlhf_pipeline.core.errors import StoreError
 from rlhf_pipeline.core.records import AnnotatorKind, Choice, DriftEvent
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.counting import is_standing
-from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.engine import Repository
 from rlhf_pipeline.store.events import insert_events
 from rlhf_pipeline.store.schema import comparisons, detector_states, predictions, votes
 
@@ -37,11 +37,8 @@ ERROR_STREAM = {
 States = Mapping[str, Mapping[str, Any]]
 
 
-class Detectors:
+class Detectors(Repository):
     """What was read is kept per (model version, stream, detector)."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def states(self, model_version: str, *, stream: str = "errors") -> dict[str, dict[str, Any]]:
         """Saved states by detector name; empty before the first scan."""

@@ -4,7 +4,7 @@ import sqlite3
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import cache
@@ -15,7 +15,6 @@ from sqlalchemy import (
     Column,
     ColumnElement,
     Connection,
-    Dialect,
     Engine,
     RowMapping,
     Select,
@@ -31,7 +30,6 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.pool import NullPool
-from sqlalchemy.types import TypeEngine
 
 from rlhf_pipeline.core.config import BARE_SCHEMES, DRIVER
 from rlhf_pipeline.core.errors import StoreError
@@ -47,12 +45,10 @@ BUSY_TIMEOUT_S = 30.0
 MAX_ROWS = 500  # of one write transaction, so that nobody waits long for the lock
 # between two attempts to begin: SQLite's own waiting sleeps up to 100 ms
 POLL_S = 0.002
-# the same of a series of transactions, and its pause between two of them: other writers go first
-SERIES_POLL_S = 0.01
-# Pages at hand of SQLite. The inner ones of a million votes' indexes take 3 MB. A series touches
-# their leaves in no order: reading these again and again took a fifth of an import's time.
-CACHE_KB = 8_000
-SERIES_CACHE_KB = 200_000
+SERIES_PAUSE_S = 0.01  # between two transactions of a series: other writers go first
+# Pages at hand of SQLite. An import touches the leaves of a million votes' indexes in no order:
+# reading these again and again took a fifth of its time.
+CACHE_KB = 64_000
 LOCK_KEY = 727_463  # of writers, on Postgres: any fixed number
 MAX_PARAMETERS = 10_000  # values of one IN list: below SQLite's 32,766 and Postgres's 65,535
 
@@ -68,13 +64,6 @@ class SystemClock:
 
     def now(self) -> datetime:
         return utc_now()
-
-
-class _WritePace(threading.local):
-    """How a thread writes now: alone, or in a series of transactions."""
-
-    poll_s = POLL_S
-    cache_kb = CACHE_KB
 
 
 class Database:
@@ -113,7 +102,6 @@ class Database:
             else self.engine.execution_options(isolation_level="REPEATABLE READ")
         )
         self._write_lock = threading.Lock()  # of the threads of this process
-        self._pace = _WritePace()
         if self.is_sqlite:
             self._begin_immediately()
 
@@ -201,23 +189,8 @@ class Database:
         self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
     ) -> None:
         """Insert rows that have the same columns."""
-        if not rows:
-            return
-        if not self.is_sqlite:
+        if rows:
             connection.execute(table.insert(), list(rows))
-            return
-        # SQLAlchemy takes as long to bind a vote as SQLite to store it, if it binds row by row.
-        names = list(rows[0])
-        statement = (
-            f"INSERT INTO {table.name} ({', '.join(names)}) VALUES ({', '.join('?' * len(names))})"
-        )
-        columns = [
-            map(
-                _bind_processor(table.c[name].type, connection.dialect), [row[name] for row in rows]
-            )
-            for name in names
-        ]
-        connection.exec_driver_sql(statement, list(zip(*columns, strict=True)))
 
     def upsert(
         self,
@@ -242,18 +215,13 @@ class Database:
         self.engine.dispose()
 
     def with_backoff(self, batches: Iterable[T]) -> Iterator[T]:
-        """The same batches, one transaction each; between two of them waiting writers go first,
-        while the next batch is made. Without it a page's vote would wait for a whole import.
+        """The same batches, one transaction each; between two of them waiting writers go first.
+        Without it a page's vote would wait for a whole import.
         """
-        self._pace.poll_s, self._pace.cache_kb = SERIES_POLL_S, SERIES_CACHE_KB
-        try:
-            next_at = 0.0
-            for batch in batches:
-                time.sleep(max(0.0, next_at - time.monotonic()))
-                yield batch
-                next_at = time.monotonic() + SERIES_POLL_S
-        finally:
-            self._pace.poll_s, self._pace.cache_kb = POLL_S, CACHE_KB
+        for n, batch in enumerate(batches):
+            if n:
+                time.sleep(SERIES_PAUSE_S)
+            yield batch
 
     def _begin_immediately(self) -> None:
         """Begin SQLite's write transactions with the lock, as soon as it is free."""
@@ -264,7 +232,6 @@ class Database:
                 connection.exec_driver_sql("BEGIN")
                 return
             driver: Any = connection.connection.driver_connection
-            driver.execute(f"PRAGMA cache_size=-{self._pace.cache_kb}")
             deadline = time.monotonic() + self.busy_timeout_s
             driver.execute("PRAGMA busy_timeout=0")
             try:
@@ -275,9 +242,16 @@ class Database:
                         is_busy = refused.sqlite_errorcode & 0xFF == sqlite3.SQLITE_BUSY
                         if not is_busy or time.monotonic() > deadline:
                             raise OperationalError("BEGIN IMMEDIATE", None, refused) from refused
-                        time.sleep(self._pace.poll_s)
+                        time.sleep(POLL_S)
             finally:
                 driver.execute(f"PRAGMA busy_timeout={int(self.busy_timeout_s * 1000)}")
+
+
+class Repository:
+    """Base of the store's nouns."""
+
+    def __init__(self, database: Database):
+        self._database = database
 
 
 @cache
@@ -287,11 +261,6 @@ def _build_upsert(
     insert = sqlite.insert(table) if is_sqlite else postgresql.insert(table)
     changed = {name: c for name, c in insert.excluded.items() if name not in key + kept}
     return insert.on_conflict_do_update(index_elements=key, set_=changed)
-
-
-@cache
-def _bind_processor(kind: TypeEngine[Any], dialect: Dialect) -> Callable[[Any], Any]:
-    return kind.dialect_impl(dialect).bind_processor(dialect) or (lambda value: value)
 
 
 def _parse(url: str) -> URL:
@@ -360,6 +329,7 @@ def _sqlite_engine(url: URL, busy_timeout_s: float) -> Engine:
             "foreign_keys=ON",
             "recursive_triggers=ON",
             "wal_autocheckpoint=16000",
+            f"cache_size=-{CACHE_KB}",
         )
         for pragma in pragmas:
             connection.execute(f"PRAGMA {pragma}")

@@ -12,7 +12,7 @@ from rlhf_pipeline.core.errors import NotFound
 from rlhf_pipeline.core.frames import PROMPTS, check_frame
 from rlhf_pipeline.core.records import Record
 from rlhf_pipeline.store.audit import EVALUATION_SET_ADD, audited_transaction, row_digest
-from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.engine import Repository
 from rlhf_pipeline.store.schema import evaluation_sets
 
 if TYPE_CHECKING:
@@ -33,11 +33,8 @@ class EvaluationSet(Record):
         return f"evaluation set {self.version}"
 
 
-class EvaluationSets:
+class EvaluationSets(Repository):
     """A version is never changed; results on different versions do not compare."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def latest(self) -> EvaluationSet | None:
         return next(iter(self.all()), None)

@@ -8,7 +8,7 @@ from sqlalchemy import ColumnElement, Connection, and_, or_, select
 from rlhf_pipeline.core.api_types.filters import DriftEventFilter
 from rlhf_pipeline.core.records import DriftEvent
 from rlhf_pipeline.store.conversion import batches, json_of
-from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.engine import MAX_ROWS, Database, Repository
 from rlhf_pipeline.store.schema import drift_events
 
 # A replayed event is never claimed, so that it starts no retraining.
@@ -23,11 +23,8 @@ class ListedEvent(NamedTuple):
     decision_id: int | None
 
 
-class Events:
+class Events(Repository):
     """Unique by (model_version, detector, params_hash, stream, seq)."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def add(self, events: Sequence[DriftEvent]) -> int:
         """Store the new events; returns their number."""

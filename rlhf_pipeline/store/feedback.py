@@ -28,7 +28,7 @@ from rlhf_pipeline.core.records import (
 from rlhf_pipeline.store.audit import FEEDBACK_ADD, audited_transaction, row_digest
 from rlhf_pipeline.store.casting import cast_votes
 from rlhf_pipeline.store.comparisons import pair_key
-from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.engine import Repository
 from rlhf_pipeline.store.schema import comparisons, feedback
 from rlhf_pipeline.store.votes import prepare_row
 
@@ -36,11 +36,8 @@ CORRECTION = "correction"  # `source` of such comparisons, and model version of 
 STRENGTH = 4  # somebody took the trouble to write it
 
 
-class FeedbackEntries:
+class FeedbackEntries(Repository):
     """Entries newest first, by session, kind or author."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def add(
         self,

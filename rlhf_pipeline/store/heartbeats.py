@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from rlhf_pipeline.core.errors import StoreError
 from rlhf_pipeline.core.records import Record
-from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.engine import Repository
 from rlhf_pipeline.store.schema import heartbeats
 
 
@@ -30,11 +30,8 @@ class Heartbeat(Record):
 _beating_here: set[str] = set()
 
 
-class Heartbeats:
+class Heartbeats(Repository):
     """One row per living run."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     @contextlib.contextmanager
     def keep_beating(self, run_id: str, *, job: str, seconds: float) -> Iterator[None]:

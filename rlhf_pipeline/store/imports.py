@@ -11,7 +11,7 @@ from rlhf_pipeline.core.errors import StoreError
 from rlhf_pipeline.core.records import Record, content_hash
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import json_of
-from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.engine import Repository
 from rlhf_pipeline.store.schema import comparisons, imports, votes
 
 ImportState = Literal["started", "finished", "failed"]
@@ -50,11 +50,8 @@ class UnfinishedImport(Record):
     error: str | None
 
 
-class Imports:
+class Imports(Repository):
     """Every import from its start, failed and killed ones included."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def start(self, kind: str, file: str, record: dict[str, Any]) -> int:
         """Record that an import began; returns its number. The caller makes sure that no other

@@ -14,7 +14,7 @@ from sqlalchemy import (
 
 from rlhf_pipeline.core.records import Choice
 from rlhf_pipeline.store.counting import is_standing
-from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.engine import Repository
 from rlhf_pipeline.store.schema import comparisons, votes
 
 
@@ -40,11 +40,8 @@ class StandingSnapshot:
     today: list[float | None]
 
 
-class StandingJudgements:
+class StandingJudgements(Repository):
     """Counts are made by the database: few rows are read, however many judgements there are."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def snapshot_before(self, annotator_id: str, day: date, *, n_paces: int) -> StandingSnapshot:
         """Current judgements; repeats and known answers only up to the start of the day, because a

@@ -12,7 +12,7 @@ from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.core.records import content_hash
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.conversion import batches, json_of
-from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.engine import MAX_ROWS, Repository
 from rlhf_pipeline.store.schema import metric_points
 
 KEY = ("day", "name", "labels")
@@ -21,11 +21,8 @@ COLUMNS = tuple(metric_points.c[name] for name in FIELDS)
 Place = tuple[str, str, str]  # of a point in lists: its key
 
 
-class MetricPoints:
+class MetricPoints(Repository):
     """One row per day, name and labels."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def put(self, points: Sequence[MetricPoint], *, actor: str | None = None) -> None:
         """Store the points; an earlier one of the same day, name and labels is replaced. With an

@@ -18,7 +18,7 @@ from rlhf_pipeline.store.audit import (
     sum_digests,
 )
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
-from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.engine import MAX_ROWS, Database, Repository
 from rlhf_pipeline.store.schema import comparisons, predictions, votes
 
 if TYPE_CHECKING:
@@ -45,11 +45,8 @@ class PredictionReplay(Record):
         )
 
 
-class PredictionLog:
+class PredictionLog(Repository):
     """Append-only; one row per comparison and reward model."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def replay(self, frame: pd.DataFrame, *, data_seq: int) -> PredictionReplay:
         """Store PREDICTIONS made after their votes, by a reward model that has seen votes up to

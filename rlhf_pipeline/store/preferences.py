@@ -21,7 +21,7 @@ from rlhf_pipeline.core.records import (
 )
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.counting import LATEST, is_counting
-from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.engine import Repository
 from rlhf_pipeline.store.schema import annotator_groups, comparisons, votes
 
 SEVERAL = "several"  # models, of a comparison between two
@@ -56,11 +56,8 @@ class PreferenceCell(NamedTuple):
     model_version: str
 
 
-class Preferences:
+class Preferences(Repository):
     """Reads sums and voters of whole days; people's votes that count now."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def sums(
         self, measures: Sequence[str], days: Sequence[str], *, by_group: bool

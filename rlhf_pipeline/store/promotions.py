@@ -5,15 +5,12 @@ from sqlalchemy import select
 from rlhf_pipeline.core.records import GateDecision, Promotion, content_hash
 from rlhf_pipeline.store.audit import audited_transaction, row_digest
 from rlhf_pipeline.store.conversion import json_of
-from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.engine import Repository
 from rlhf_pipeline.store.schema import gates, promotions
 
 
-class Promotions:
+class Promotions(Repository):
     """Append-only history per model name."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def record(self, promotion: Promotion) -> bool:
         """Store a promotion; returns False and stores nothing if that version is champion
@@ -58,11 +55,8 @@ class Promotions:
         return [Promotion.from_json(text) for text in self._database.fetch_scalars(wanted)]
 
 
-class Gates:
+class Gates(Repository):
     """Append-only."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def record(self, decision: GateDecision) -> int:
         """Store a decision with its checks and evaluation; returns its number. Raises InvalidScores

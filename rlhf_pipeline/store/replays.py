@@ -5,17 +5,14 @@ from collections.abc import Sequence
 from sqlalchemy import and_, func, literal, or_, select
 
 from rlhf_pipeline.store.conversion import batches
-from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.engine import MAX_ROWS, Repository
 from rlhf_pipeline.store.schema import replays, votes
 
 
-class Replays:
+class Replays(Repository):
     """A day is pending from the request of an import until its replay is done. Every act may be
     repeated.
     """
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def request(self, days: Sequence[str]) -> None:
         """Mark these days as pending, those already replayed too."""

@@ -9,15 +9,12 @@ from sqlalchemy import Connection, Table, select
 from rlhf_pipeline.core.errors import NotFound, OutdatedEdit
 from rlhf_pipeline.core.records import AnnotationRules, Guideline
 from rlhf_pipeline.store.audit import GUIDELINES_ADD, RULES_PUT, audited_transaction, row_digest
-from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.engine import Database, Repository
 from rlhf_pipeline.store.schema import annotation_rules, guidelines
 
 
-class Guidelines:
+class Guidelines(Repository):
     """Version 0 means that no guidelines exist yet."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def latest(self) -> Guideline | None:
         return next(iter(self.all()), None)
@@ -60,11 +57,8 @@ class Guidelines:
         return Guideline.model_validate(row)
 
 
-class Rules:
+class Rules(Repository):
     """Version 0 is the defaults."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def latest(self) -> tuple[int, AnnotationRules]:
         wanted = (

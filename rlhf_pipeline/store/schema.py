@@ -710,16 +710,6 @@ evaluation_sets = _table(
     key=("version",),
 )
 
-loop_settings = _table(
-    "loop_settings",
-    Column("version", Integer, nullable=False, autoincrement=False),
-    _text("record"),
-    _text("changes"),
-    _time("created_at"),
-    _id("created_by"),
-    key=("version",),
-)
-
 feedback = _table(
     "feedback",
     _count("feedback_id"),

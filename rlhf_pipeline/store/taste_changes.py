@@ -9,17 +9,14 @@ from sqlalchemy import Connection, select
 from rlhf_pipeline.core.errors import NotFound, StoreError
 from rlhf_pipeline.core.records import TasteChange
 from rlhf_pipeline.store.audit import Ledger, audited_transaction, row_digest
-from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.engine import Database, Repository
 from rlhf_pipeline.store.schema import comparisons, taste_changes
 
 ADD, RETRACT = "taste_change.add", "taste_change.retract"
 
 
-class TasteChangeLog:
+class TasteChangeLog(Repository):
     """Every change of taste of a project, retracted ones included; ids count from 1."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def all(self) -> list[TasteChange]:
         """Oldest record first."""

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Connection, and_, bindparam, or_, select
 from rlhf_pipeline.core.errors import NotFound
 from rlhf_pipeline.core.records import Token, content_hash
 from rlhf_pipeline.store.audit import audited_transaction, joint_transaction
-from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.engine import Repository
 from rlhf_pipeline.store.schema import failed_logins, tokens, users
 from rlhf_pipeline.store.users import require_password, require_valid_token
 
@@ -25,11 +25,8 @@ LONGEST_WAIT = timedelta(minutes=5)
 FORGOTTEN_AFTER = timedelta(days=1)
 
 
-class Tokens:
+class Tokens(Repository):
     """`issue` returns the secret once; afterwards nobody can read it from the store."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def issue(
         self,
@@ -200,13 +197,10 @@ class Tokens:
         return _build_token(row._asdict())
 
 
-class FailedLogins:
+class FailedLogins(Repository):
     """Counts wrong passwords in a row by a hash of account or origin: after ten, the wait doubles
     each time.
     """
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def wait_s(self, *who: str) -> float:
         """Seconds until `who` may try again; 0 if they may now."""

@@ -18,20 +18,17 @@ from rlhf_pipeline.store.decisions import (
     link_decision,
     store_decision,
 )
-from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.engine import Repository
 from rlhf_pipeline.store.schema import decisions
 
 MAX_ATTEMPTS = 3
 
 
-class TrainingJobs:
+class TrainingJobs(Repository):
     """A fire goes pending → submitted → succeeded or failed, and back to pending by `retry`.
 
     Any process may repeat a transition: one that happened already is ignored.
     """
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def order(
         self, order: TrainingOrder, *, reason: str, actor: str, now: datetime

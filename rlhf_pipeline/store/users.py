@@ -12,20 +12,17 @@ from rlhf_pipeline.core.records import Role, User, content_hash
 from rlhf_pipeline.store.audit import Ledger, audited_transaction
 from rlhf_pipeline.store.card_draw import ANYBODY, IS_UNFINISHED
 from rlhf_pipeline.store.conversion import batches
-from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.engine import MAX_ROWS, Database, Repository
 from rlhf_pipeline.store.schema import offers, role_grants, tokens, users
 
 # roles that vote, as `web.permissions` has them
 VOTERS = frozenset({Role.ANNOTATOR, Role.CURATOR, Role.ADMIN})
 
 
-class Users:
+class Users(Repository):
     """Every change is an act in the audit chain, in the change's own transaction. Users are
     disabled, never removed.
     """
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def add(
         self,

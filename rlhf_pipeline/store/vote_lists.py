@@ -10,7 +10,7 @@ from rlhf_pipeline.core.api_types.filters import VoteFilter
 from rlhf_pipeline.core.records import OWN_SOURCE, AnnotatorKind, Choice, ListedVote
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing
-from rlhf_pipeline.store.engine import MAX_ROWS, Database
+from rlhf_pipeline.store.engine import MAX_ROWS, Repository
 from rlhf_pipeline.store.schema import comparisons, heads, votes
 
 PACE_WITHIN = 20_000  # newest votes of all annotators whose times are read
@@ -58,11 +58,8 @@ class JudgedComparison(NamedTuple):
     repeat_of: str | None
 
 
-class VoteLists:
+class VoteLists(Repository):
     """The part of `Votes` that pages read."""
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def page(
         self,

@@ -12,7 +12,7 @@ from sqlalchemy import ColumnElement, Subquery, and_, case, func, null, or_, sel
 from rlhf_pipeline.core.api_types.filters import Mark
 from rlhf_pipeline.core.records import AnnotatorKind, Choice
 from rlhf_pipeline.store.counting import LATEST, is_counting
-from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.engine import Repository
 from rlhf_pipeline.store.schema import comparisons, heads, votes
 from rlhf_pipeline.store.vote_lists import is_on_comparison
 
@@ -36,13 +36,10 @@ class MarkedVotes(NamedTuple):
     marks: dict[Mark, MarkCount]
 
 
-class VoteMarks:
+class VoteMarks(Repository):
     """Marks of people's NEWEST votes. `fastest` is in characters a second: nobody reads both
     completions faster.
     """
-
-    def __init__(self, database: Database):
-        self._database = database
 
     def count(self, fastest: float) -> dict[str, MarkedVotes]:
         """By annotator."""

@@ -15,7 +15,6 @@ import pytest
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.core.web_servers import FOLDER
 from rlhf_pipeline.store import anchors
 from tests.serving import RLHF, server_environment
 from tests.web.served import PROJECT, Served, served
@@ -113,19 +112,7 @@ def linked(server: Served, **environ: str) -> str:
     return address
 
 
-def test_a_login_link_leads_to_where_the_server_listens(server: Served) -> None:
+def test_a_login_link_leads_to_the_address_that_the_settings_name(server: Served) -> None:
     server.start()
-    assert linked(server) == server.address
-    assert f"{server.address}/login?token=" in rlhf(server, "users", "add", "ann@example.org")
-    assert linked(server, RLHF_WEB_URL="https://vote.example.org") == "https://vote.example.org", (
-        "what was set wins"
-    )
-    server.kill(signal.SIGKILL)
-    assert linked(server) == BY_DEFAULT, "a server that was killed listens no more"
-    server.start()
-    assert linked(server) == server.address
-    server.kill(signal.SIGTERM)
-    assert list((server.home / FOLDER).iterdir()) == [], (
-        "what ended in order leaves nothing, nor what was killed before it"
-    )
     assert linked(server) == BY_DEFAULT
+    assert linked(server, RLHF_WEB_URL="https://vote.example.org") == "https://vote.example.org"

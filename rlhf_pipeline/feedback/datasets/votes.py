@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from rlhf_pipeline.core.errors import DatasetError
 from rlhf_pipeline.core.protocols import Progress, ignore_progress
-from rlhf_pipeline.core.records import AnnotatorKind, Choice, NewVote, content_ids
+from rlhf_pipeline.core.records import AnnotatorKind, Choice, NewVote, content_id
 from rlhf_pipeline.core.row_files import FileRow, RowFile, chunks
 from rlhf_pipeline.feedback.datasets import mapping
 from rlhf_pipeline.feedback.datasets.cells import (
@@ -273,8 +273,7 @@ class VoteImport:
 
 def import_keys(votes: Sequence[Mapping[str, Any]]) -> list[str]:
     """The idempotency keys of imported votes: equal rows of any files are one vote."""
-    ids = content_ids(*([vote[name] for vote in votes] for name in IDENTITY))
-    return [f"import:{one}" for one in ids]
+    return [f"import:{content_id(*(vote[name] for name in IDENTITY))}" for vote in votes]
 
 
 def _parse_strength(value: Any, said: Choice) -> int | None:

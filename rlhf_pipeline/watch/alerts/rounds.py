@@ -11,7 +11,6 @@ from rlhf_pipeline.core.errors import ConfigurationError, DeliveryFailed, Pipeli
 from rlhf_pipeline.core.metric_catalogue import LAG
 from rlhf_pipeline.core.monitoring import AlertMessage, MetricPoint
 from rlhf_pipeline.core.parameters import suggest
-from rlhf_pipeline.core.web_servers import find_web_address
 from rlhf_pipeline.improve.loop_settings import LoopSettings
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.watch.alerts import readings
@@ -43,7 +42,7 @@ def read_plan(settings: Settings) -> AlertPlan:
         params=params,
         targets=targets,
         project=settings.project,
-        web_url=find_web_address(settings),
+        web_url=settings.web_url,
         problem=problem
         or "".join(
             f"{LOOP}.alerts.levels names the target {name!r}, which alert_targets does not have. "

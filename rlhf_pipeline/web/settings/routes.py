@@ -5,7 +5,7 @@ from pydantic import Field
 
 from rlhf_pipeline.core.api_types.base import Answer
 from rlhf_pipeline.core.errors import ConfigurationError
-from rlhf_pipeline.improve.loop_settings import PARTS, LoopSettings, describe_changes
+from rlhf_pipeline.improve.loop_settings import PARTS, LoopSettings
 from rlhf_pipeline.web import glossary
 from rlhf_pipeline.web.effective_settings import (
     EffectiveSetting,
@@ -31,8 +31,6 @@ class SettingsOut(Answer):
 
     file: str | None = Field(description="The settings file; null without one.")
     problem: str = Field(description="What is wrong with the file; empty if nothing is.")
-    version: int = Field(description="Version of the loop settings that a run used last.")
-    pending: tuple[str, ...] = Field(description="What the next run changes from that version.")
     settings: tuple[EffectiveSetting, ...]
     parts: tuple[PartOut, ...] = Field(description="Empty while the file is invalid.")
 
@@ -52,10 +50,8 @@ def read(site: AnySite) -> SettingsOut:
     """Settings of the web app's process with their sources, and the loop settings that the next
     run uses. Of secrets only whether they are set.
     """
-    latest = site.store.loop_settings.latest()
     settings: tuple[EffectiveSetting, ...] = ()
     parts: tuple[PartOut, ...] = ()
-    pending: tuple[str, ...] = ()
     problem = ""
     try:
         settings = tuple(list_settings(site.settings))
@@ -63,14 +59,11 @@ def read(site: AnySite) -> SettingsOut:
         parts = tuple(
             PartOut(name=name, parameters=tuple(list_parameters(loop, name))) for name in PARTS
         )
-        pending = tuple(describe_changes(latest.given, loop.given))
     except ConfigurationError as cause:
         problem = str(cause)
     return SettingsOut(
         file=str(site.settings.config) if site.settings.config else None,
         problem=problem,
-        version=latest.version,
-        pending=pending,
         settings=settings,
         parts=parts,
     )

@@ -29,7 +29,7 @@ def run(*words: str) -> str:
 
 
 def test_check_reports_every_problem(file: Path) -> None:
-    assert "is valid; 1 loop parameters differ" in run("check")
+    assert "is valid; 1 loop parameters are set" in run("check")
     file.write_text("loop: {gate: {min_win: 1}, gat: {}}\n")
     with pytest.raises(ConfigurationError, match=r"(?s)Did you mean min_win_rate.*gat is unknown"):
         CliRunner().invoke(app, ["settings", "check"], catch_exceptions=False)

@@ -1,4 +1,4 @@
-"""Dealing cards: places, leases, sides, repeats, gold, practice, caps, and what stays hidden."""
+"""Dealing cards: places, leases, sides, repeats, gold, caps, and what stays hidden."""
 
 import random
 from collections import Counter
@@ -17,7 +17,6 @@ from tests.unit.store.conftest import NOON, SetClock, undo_of, vote_on
 PLAIN = AnnotationRules(repeat_share=0, gold_share=0)
 HIDING = AnnotationRules(repeat_share=0.3, repeat_after=3, gold_share=0.3, seed=2)
 DEALT_KINDS = {CardKind.NORMAL, CardKind.REPEAT, CardKind.GOLD}
-PRACTICE = AnnotationRules(gold_share=0.5, repeat_share=0, seed=3)
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Single votes of many threads share a transaction, and only that: each has its own answer."""
 
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 
@@ -65,48 +64,6 @@ def test_a_failure_of_the_store_is_everybodys(published, make_vote, monkeypatch)
     assert errors.count("disk full") >= 3  # the first may have begun before
     monkeypatch.undo()
     assert published.votes.cast(make_vote("c1")).seq == published.votes.count()
-
-
-def test_behind_a_store_that_hangs_votes_are_refused_and_stay_unrecorded(
-    published, make_vote, monkeypatch
-):
-    goes_on, hangs = threading.Event(), threading.Event()
-    record = published.votes._record
-
-    def hang(prepared):
-        hangs.set()
-        assert goes_on.wait(20)
-        return record(prepared)
-
-    monkeypatch.setattr(published.votes, "_record", hang)
-    with ThreadPoolExecutor(2) as pool:
-        first = pool.submit(published.votes.cast, make_vote("c0"))
-        assert hangs.wait(20)
-        monkeypatch.setattr(published.database, "busy_timeout_s", 0.1)
-        refused = pool.submit(published.votes.cast, make_vote("c1"))
-        with pytest.raises(StoreError, match="not recorded; send it again"):
-            refused.result(20)
-        monkeypatch.undo()
-        goes_on.set()
-        assert first.result(20).seq == 1
-    assert published.votes.cast(make_vote("c2")).seq == 2
-    assert published.votes.count() == 2
-
-
-@pytest.mark.parametrize("is_answered", [True, False])
-def test_a_vote_that_is_being_recorded_is_not_withdrawn(
-    published, make_vote, monkeypatch, is_answered
-):
-    monkeypatch.setattr(published.database, "busy_timeout_s", 1)
-    with ThreadPoolExecutor(1) as pool, published.votes._turn:
-        waiting = pool.submit(published.votes.cast, make_vote("c0"))
-        _until(lambda: published.votes._waiting)
-        [(_, taken)] = published.votes._waiting
-        assert taken.set_running_or_notify_cancel()
-        if is_answered:
-            taken.set_exception(StoreError("the leader's answer"))
-        with pytest.raises(StoreError, match="leader's answer" if is_answered else "not known"):
-            waiting.result(20)
 
 
 def _until(is_so, seconds: float = 20) -> None:

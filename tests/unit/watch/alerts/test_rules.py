@@ -23,7 +23,7 @@ def reading(name="model.ece", value=0.2, days_ago=0, labels=None, **more):
 def look(name, readings, alerts=(), **rule) -> list[Alert]:
     """What one rule opens or ends."""
     plan = AlertPlan({name: merge_rules({name: rule})[name]}, AlertParams(), ("log",))
-    return advance(plan, alerts, readings, [], NOW, next_id=1).changed
+    return advance(plan, alerts, readings, NOW, next_id=1).changed
 
 
 @pytest.mark.parametrize(
