@@ -15,12 +15,6 @@ class DocumentError(ValueError):
     """
 
 
-class _NotFinite(str):
-    """A non-finite number as written, kept until the enclosing object is parsed, so that the error
-    can name its key.
-    """
-
-
 def _build_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
@@ -30,30 +24,17 @@ def _build_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _build_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    for name, value in pairs:
-        if type(value) in (_NotFinite, list):
-            _refuse_not_finite(value, f"{name!r} is ")
-    return _build_mapping(pairs)
+def _refuse_constant(name: str) -> float:
+    raise DocumentError(f"{name} is not a finite number. Write one below 1.8e308, or null")
 
 
-def _refuse_not_finite(value: Any, owner: str = "") -> None:
-    if isinstance(value, list):
-        for element in value:
-            _refuse_not_finite(element, owner)
-    elif isinstance(value, _NotFinite):
-        raise DocumentError(
-            f"{owner}{value}, not a finite number. Write a number below 1.8e308, or null"
-        )
-
-
-def _parse_float(digits: str) -> float | _NotFinite:
+def _parse_float(digits: str) -> float:
     number = float(digits)
-    return number if math.isfinite(number) else _NotFinite(digits)
+    return number if math.isfinite(number) else _refuse_constant(digits)
 
 
 _DECODER = json.JSONDecoder(
-    object_pairs_hook=_build_object, parse_float=_parse_float, parse_constant=_NotFinite
+    object_pairs_hook=_build_mapping, parse_float=_parse_float, parse_constant=_refuse_constant
 )
 _DECODER_OF_ANY_NUMBER = json.JSONDecoder(object_pairs_hook=_build_mapping)
 
@@ -69,20 +50,14 @@ def parse_json(text: str, *, is_finite: bool = True) -> Any:
     """
     if text.startswith("\ufeff"):
         raise json.JSONDecodeError("Unexpected UTF-8 BOM (decode using utf-8-sig)", text, 0)
-    if not is_finite:
-        return _DECODER_OF_ANY_NUMBER.decode(text)
-    value = _DECODER.decode(text)
-    _refuse_not_finite(value)
-    return value
+    return (_DECODER if is_finite else _DECODER_OF_ANY_NUMBER).decode(text)
 
 
 def parse_json_at(text: str, start: int) -> tuple[Any, int]:
     """The JSON value that begins at `start`, and the index of its end. Raises ValueError as
     `parse_json` does.
     """
-    value, end = _DECODER.raw_decode(text, start)
-    _refuse_not_finite(value)
-    return value, end
+    return _DECODER.raw_decode(text, start)
 
 
 class _Loader(yaml.SafeLoader):

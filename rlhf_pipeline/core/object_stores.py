@@ -24,22 +24,6 @@ from rlhf_pipeline.core.files import write_atomically
 PUT_IS_WHOLE = {"s3", "s3a", "gs", "gcs", "az", "abfs", "abfss", "adl", "oss"}
 AT_ONCE = 16  # concurrent reads; a store answers each in tens of milliseconds
 
-# Matched by class name, because the errors cannot be imported without their driver.
-NO_CREDENTIALS = {
-    "NoCredentialsError",
-    "PartialCredentialsError",
-    "CredentialRetrievalError",
-    "ProfileNotFound",
-    "TokenRetrievalError",
-}
-NOT_REACHED = {
-    "EndpointConnectionError",
-    "ConnectTimeoutError",
-    "ReadTimeoutError",
-    "ConnectionClosedError",
-    "HTTPClientError",
-    "SSLError",
-}
 NO_BUCKET = {"NoSuchBucket", "InvalidBucketName"}
 
 
@@ -117,18 +101,6 @@ def get_many(paths: Sequence[UPath]) -> list[bytes | None]:
         return list(pool.map(get, paths))
 
 
-def modified_at(path: UPath) -> datetime | None:
-    """When the file was last written; None where the store does not say. Raises ArtefactError."""
-    with _translate_errors("read", path):
-        if is_local(path):
-            return datetime.fromtimestamp(path.stat().st_mtime, UTC)
-        try:
-            at: datetime = path.fs.modified(path.path)
-        except NotImplementedError:
-            return None
-        return at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-
-
 def list_written(folder: UPath) -> dict[str, datetime]:
     """When each file in `folder` was last written; empty if it does not exist. Raises
     ArtefactError.
@@ -184,7 +156,6 @@ def _translate_errors(verb: str, path: UPath) -> Iterator[None]:
 
 
 def _cure(path: UPath, cause: Exception) -> str:
-    kind, s3 = type(cause).__name__, path.protocol in ("s3", "s3a")
     if isinstance(cause, IsADirectoryError):
         return "A folder has the name of this file. Move it away and run again"
     if is_local(path):
@@ -193,22 +164,10 @@ def _cure(path: UPath, cause: Exception) -> str:
         return "Install its driver (for s3://: `pip install 'rlhf-pipeline[s3]'`) and run again"
     if _error_code(cause) in NO_BUCKET:
         return f"Create the bucket {path.drive}, or correct RLHF_FRAMES_URL, and run again"
-    if isinstance(cause, PermissionError) or kind in NO_CREDENTIALS:
-        which = " (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE)" if s3 else ""
-        return (
-            f"The store refuses the credentials. Set credentials{which} that may read, write and "
-            "list there, and run again"
-        )
-    if (
-        isinstance(cause, ConnectionError | TimeoutError)
-        or kind in NOT_REACHED
-        or "endpoint" in str(cause).lower()
-    ):
-        return (
-            "Check that the server is "
-            f"up{' and that AWS_ENDPOINT_URL is its address' if s3 else ''}, and run again"
-        )
-    return "Check the store and run again"
+    return (
+        "Check that the store answers at its address (AWS_ENDPOINT_URL) and takes the credentials "
+        "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE), and run again"
+    )
 
 
 def _error_code(cause: BaseException) -> str | None:

@@ -22,19 +22,7 @@ def read_secret(value: SecretStr | None, file: Path | None) -> str:
     """
     if value is not None or file is None:
         return "" if value is None else value.get_secret_value().strip()
-    try:
-        with file.open("rb") as opened:
-            text = opened.read(LONGEST + 1).decode().strip()
-    except OSError as cause:
-        raise ConfigurationError(
-            f"{file} cannot be read: {cause.strerror or cause}. Correct its name or its "
-            "permissions."
-        ) from None
-    except UnicodeDecodeError:
-        text = ""
-    if not text or len(text) > LONGEST:
-        raise ConfigurationError(f"{file} does not hold a secret. Write the secret alone into it.")
-    return text
+    return _read_file(file)
 
 
 def generate_sealing_key() -> SecretStr:
@@ -67,9 +55,9 @@ def provider_key(settings: Settings) -> SecretStr | None:
     if settings.api_key is not None or settings.api_key_file is None:
         return clean_key(settings.api_key)
     path = settings.api_key_file
-    text = _read_key_file(path)
+    text = _read_file(path)
     if not text.startswith(SEALED):
-        return SecretStr(text)
+        return clean_key(SecretStr(text), f"{path} (api_key_file)")
     if settings.sealing_key is None:
         raise ConfigurationError(
             f"{path} (api_key_file) is sealed, and no sealing key is set. Set RLHF_SEALING_KEY."
@@ -81,7 +69,7 @@ def provider_key(settings: Settings) -> SecretStr | None:
             SecretStr(_cipher(settings.sealing_key).decrypt(text).decode()),
             f"{path} (api_key_file), opened,",
         )
-    except (InvalidToken, UnicodeDecodeError):
+    except (InvalidToken, ValueError):
         raise ConfigurationError(
             f"{path} (api_key_file) was sealed with another sealing key, or damaged. Set "
             "RLHF_SEALING_KEY to the one it was sealed with, or seal the key again."
@@ -102,23 +90,20 @@ def clean_key(key: SecretStr | None, where: str = "api_key (RLHF_API_KEY)") -> S
     return SecretStr(text) if text else None
 
 
-def _read_key_file(path: Path) -> str:
+def _read_file(path: Path) -> str:
     """Read the file. Errors have no cause: a traceback would show the content."""
     try:
         with path.open("rb") as file:
-            text = file.read(LONGEST + 1).decode("ascii").strip()
+            text = file.read(LONGEST + 1).decode().strip()
     except OSError as cause:
         raise ConfigurationError(
-            f"{path} (api_key_file) cannot be read: {cause.strerror or cause}. Name the file that "
-            "holds the key, or set RLHF_API_KEY."
+            f"{path} cannot be read: {cause.strerror or cause}. Correct its name or its "
+            "permissions."
         ) from None
     except UnicodeDecodeError:
         text = ""
-    if not text or len(text) > LONGEST or len(text.split()) > 1:
-        raise ConfigurationError(
-            f"{path} (api_key_file) does not hold one key. Write the key alone into it, on one "
-            "line."
-        )
+    if not text or len(text) > LONGEST:
+        raise ConfigurationError(f"{path} does not hold a secret. Write the secret alone into it.")
     return text
 
 

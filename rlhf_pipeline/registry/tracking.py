@@ -128,12 +128,13 @@ class Tracking:
 
     def _connect(self) -> tuple[Any, str]:
         with self._faults.translate():
-            client = self._make_client()
-            experiment_id = self._get_or_create_experiment(client, self.project)
             if self._database is not None:
-                # Stored in the file, so once is enough.
+                # The mode is stored in the file. A file that cannot be used is named here: MLflow
+                # would try again for minutes.
                 with closing(sqlite3.connect(self._database, timeout=30)) as connection:
                     connection.execute("PRAGMA journal_mode=WAL")
+            client = self._make_client()
+            experiment_id = self._get_or_create_experiment(client, self.project)
             old, new = self._compare_locations(client.get_experiment(experiment_id))
             if old != new:
                 self._relocate(old, new)

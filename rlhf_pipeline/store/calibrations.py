@@ -66,15 +66,15 @@ class Calibrations(Repository):
                 known = self._texts_of(
                     connection, sorted({report.reward_model for report in batch})
                 )
-                for report in batch:
-                    text = _encode_report(report)
-                    is_new = text not in known
-                    if is_new:
-                        known.add(text)
-                        self._import_reports(connection, ledger, report, text, actor)
-                    result = ImportedReports(
-                        n_added=result.n_added + is_new, n_known=result.n_known + (not is_new)
-                    )
+                texts = {text: r for r in batch if (text := _encode_report(r)) not in known}
+                for text, report in texts.items():
+                    version = self._next_version(connection, report.reward_model)
+                    row = self._insert(connection, report, version, text, NO_CALIBRATOR)
+                    _link(ledger, row, action="calibration.import", actor=actor)
+                result = ImportedReports(
+                    n_added=result.n_added + len(texts),
+                    n_known=result.n_known + len(batch) - len(texts),
+                )
         return result
 
     def latest_serving(self, reward_model: str) -> tuple[CalibrationReport, dict[str, Any]] | None:
@@ -188,18 +188,6 @@ class Calibrations(Repository):
         of_model = calibrations.c.reward_model == reward_model
         return self._database.next_number(connection, calibrations.c.version, of_model)
 
-    def _import_reports(
-        self,
-        connection: Connection,
-        ledger: Ledger,
-        report: CalibrationReport,
-        text: str,
-        actor: str,
-    ) -> None:
-        version = self._next_version(connection, report.reward_model)
-        row = self._insert(connection, report, version, text, NO_CALIBRATOR)
-        _link(ledger, row, action="calibration.import", actor=actor)
-
     def _insert(
         self,
         connection: Connection,
@@ -219,16 +207,9 @@ class Calibrations(Repository):
         return row
 
     def _texts_of(self, connection: Connection, reward_models: list[str]) -> set[str]:
-        """All reports of these models as `_encode_report` writes them now: some were stored before
-        a field existed and lack it.
-        """
-        of_models = select(calibrations.c.report).where(
-            calibrations.c.reward_model.in_(reward_models)
-        )
-        return {
-            _encode_report(CalibrationReport.from_json(text))
-            for text in connection.execute(of_models).scalars()
-        }
+        """All reports of these models, as stored."""
+        mine = calibrations.c.reward_model.in_(reward_models)
+        return set(connection.execute(select(calibrations.c.report).where(mine)).scalars())
 
 
 def _link(ledger: Ledger, row: Mapping[str, Any], *, action: str, actor: str) -> None:

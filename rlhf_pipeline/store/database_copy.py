@@ -55,15 +55,6 @@ def find_damage(file: Path) -> str:
     return "" if rows == [("ok",)] else "; ".join(" ".join(row[0].split()) for row in rows)
 
 
-def empty_log(file: Path) -> None:
-    """Move SQLite's log into the database file, as far as other processes let it."""
-    try:
-        with closing(sqlite3.connect(file, timeout=0)) as database:
-            database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
-    except sqlite3.Error as cause:
-        raise StoreError(f"{file}: {explain(str(cause))}") from cause
-
-
 def copy_sqlite(source: Path, target: Path) -> None:
     """Copy a database in use, with its log, as one file. One that SQLite cannot read is copied as
     it is. Raises StoreError if the disk refuses.

@@ -77,15 +77,11 @@ class Heartbeats(Repository):
     def beat(self, run_id: str, *, pid: int, host: str, job: str) -> None:
         """Record that the run is alive. A resumed run takes over the row of its dead process."""
         now = self._database.clock.now()
-        alive = {"pid": pid, "host": host, "job": job, "at": now}
+        beat = Heartbeat(run_id=run_id, pid=pid, host=host, job=job, started_at=now, at=now)
         with self._database.write_transaction() as connection:
-            updated = connection.execute(
-                heartbeats.update().where(self._is_of_run(run_id)).values(alive)
+            self._database.upsert(
+                connection, heartbeats, [beat.model_dump()], ("run_id",), kept=("started_at",)
             )
-            if updated.rowcount == 0:
-                self._database.insert(
-                    connection, heartbeats, [{**alive, "run_id": run_id, "started_at": now}]
-                )
 
     def clear(self, run_id: str) -> None:
         """Delete the row of a run that ended, if there is one."""

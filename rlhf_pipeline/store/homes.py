@@ -9,9 +9,8 @@ from pathlib import Path
 from rlhf_pipeline.core.config import DRIVER, HOME_FACTS, RESTORING, HomeFacts, Settings
 from rlhf_pipeline.core.errors import ConfigurationError, PipelineError, StoreError
 from rlhf_pipeline.store.audit_chain import Audit
-from rlhf_pipeline.store.database_copy import empty_log, has_tables, sqlite_file
+from rlhf_pipeline.store.database_copy import has_tables
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.promotions import Promotions
 from rlhf_pipeline.store.registered_models import read_champions
 
 DATABASES = ("store.db*", "mlflow/mlflow.db*", "dagster/**/*.db*")
@@ -39,28 +38,19 @@ def refuse_broken(settings: Settings, *, initialising: bool = False) -> None:
 
 
 def refuse_older_store(settings: Settings, facts: HomeFacts) -> None:
-    """Raises ConfigurationError for a store that ends before the last run or server ended, or that
-    never promoted the champion of the registry: rows were lost.
+    """Raises ConfigurationError for a store that ends before the last run or server ended: rows
+    were lost.
 
     A store that cannot be read passes: who opens it next names the fault.
     """
-    lost: list[str] = []
+    seq = facts.audit_seq
     with suppress(StoreError):
         database = Database(settings.store_url, read_only=True)
         try:
             seq, _ = Audit(database).head()
-            if seq < facts.audit_seq:
-                lost.append(
-                    f"its audit chain ends at {seq:,}, and stood at {facts.audit_seq:,} when the "
-                    f"last run or server ended"
-                )
-            for name, version in read_champions(settings.tracking_uri).items():
-                promoted = {one.version for one in Promotions(database).history(name)}
-                if name.startswith(f"{settings.project}.") and version not in promoted:
-                    lost.append(f"it never promoted {name}@{version}, the champion in MLflow")
         finally:
             database.close()
-    if lost:
+    if seq < facts.audit_seq:
         cause = "An older copy of the database was put back"
         if database.is_sqlite:
             cause += (
@@ -68,18 +58,16 @@ def refuse_older_store(settings: Settings, facts: HomeFacts) -> None:
                 "beside it"
             )
         raise ConfigurationError(
-            f"The store {database.where} lost rows: {'; '.join(lost)}. {cause}. {RESTORE}."
+            f"The store {database.where} lost rows: its audit chain ends at {seq:,}, and stood at "
+            f"{facts.audit_seq:,} when the last run or server ended. {cause}. {RESTORE}."
         )
 
 
 def record_end(settings: Settings, database: Database) -> None:
-    """Called when a run or a server ends: moves the logs of SQLite into the database files, where
-    no copy can leave them out, and records how far the audit chain reaches. A refusal ends nothing.
+    """Called when a run or a server ends: records how far the audit chain reaches. A refusal ends
+    nothing.
     """
     with suppress(PipelineError):
-        for url in (settings.store_url, settings.tracking_uri):
-            if url.startswith("sqlite:") and sqlite_file(url).is_file():
-                empty_log(sqlite_file(url))
         HomeFacts.raise_audit_seq(settings.home, Audit(database).head()[0])
 
 

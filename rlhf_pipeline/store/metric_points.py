@@ -33,8 +33,7 @@ class MetricPoints(Repository):
         """
         for batch in batches({_key(p): p for p in points}.values(), MAX_ROWS):
             with audited_transaction(self._database) as (connection, ledger):
-                for point in batch:
-                    self._put(connection, point)
+                self._put(connection, batch)
                 if actor is not None:
                     ledger.append(
                         actor=actor,
@@ -53,9 +52,7 @@ class MetricPoints(Repository):
             old = (metric_points.c.name.in_(names), metric_points.c.day == day.isoformat())
             with self._database.write_transaction() as connection:
                 connection.execute(metric_points.delete().where(*old))
-                for point in points:
-                    if point.day == day and point.name in names:
-                        self._put(connection, point)
+                self._put(connection, [p for p in points if p.day == day and p.name in names])
 
     def read(
         self,
@@ -143,17 +140,8 @@ class MetricPoints(Repository):
             *(func.replace(columns.labels, pair, "") != columns.labels for pair in pairs),
         ]
 
-    def _put(self, connection: Connection, point: MetricPoint) -> None:
-        row = _row(point)
-        updated = connection.execute(metric_points.update().where(self._is(point)).values(row))
-        if updated.rowcount == 0:
-            self._database.insert(connection, metric_points, [row])
-
-    def _is(self, point: MetricPoint) -> Any:
-        values = dict(zip(KEY, _key(point), strict=True))
-        return and_(
-            *(metric_points.c[name] == value for name, value in values.items()),
-        )
+    def _put(self, connection: Connection, points: Sequence[MetricPoint]) -> None:
+        self._database.upsert(connection, metric_points, [_row(point) for point in points], KEY)
 
 
 def _key(point: MetricPoint) -> Place:

@@ -19,19 +19,9 @@ class Replays(Repository):
         now = self._database.clock.now()
         with self._database.write_transaction() as connection:
             for batch in batches(sorted(set(days)), MAX_ROWS):
-                known = replays.c.day.in_(batch)
-                stored = set(connection.execute(select(replays.c.day).where(known)).scalars())
-                connection.execute(
-                    replays.update()
-                    .where(known)
-                    .values(state="pending", asked_at=now, done_at=None)
-                )
-                new = [
-                    {"day": day, "state": "pending", "asked_at": now, "done_at": None}
-                    for day in batch
-                    if day not in stored
-                ]
-                self._database.insert(connection, replays, new)
+                pending = {"state": "pending", "asked_at": now, "done_at": None}
+                rows = [{"day": day, **pending} for day in batch]
+                self._database.upsert(connection, replays, rows, ("day",))
 
     def pending_days(self) -> list[str]:
         """Days still to be replayed, oldest first."""

@@ -55,7 +55,7 @@ def test_wrong_credentials_are_reported(s3: S3) -> None:
     put(open_path(s3.url("kept")) / "file", b"before")
     # now the server knows nobody
     said = set_initial_no_auth_action_count(0)(refused)(s3.url("kept"))
-    assert "The store refuses the credentials. Set credentials (AWS_ACCESS_KEY_ID" in said
+    assert "takes the credentials (AWS_ACCESS_KEY_ID" in said
     assert get(open_path(s3.url("kept")) / "file") == b"before"
 
 
@@ -66,7 +66,7 @@ def test_an_unreachable_server_is_reported(s3: S3, monkeypatch: pytest.MonkeyPat
     point_at(nobody, monkeypatch)
     with pytest.raises(
         ArtefactError,
-        match=rf"Cannot read .*{nobody}.*Check that the server is up and that AWS_ENDPOINT_URL is",
+        match=rf"Cannot read .*{nobody}.*Check that the store answers at its address .AWS_ENDPOINT",
     ):
         get(open_path(s3.url("kept")) / "file")
     point_at("nonsense", monkeypatch)

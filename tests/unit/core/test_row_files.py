@@ -102,8 +102,8 @@ def test_batches_are_bounded_by_rows_and_by_bytes():
     ("line", "said"),
     [
         ('{"a": 1, "a": 2}', "key 'a' occurs twice"),
-        ('{"a": 1e400}', "'a' is 1e400, not a finite number"),
-        ('{"a": NaN}', "'a' is NaN, not a finite number"),
+        ('{"a": 1e400}', "1e400 is not a finite number"),
+        ('{"a": NaN}', "NaN is not a finite number"),
     ],
 )
 def test_duplicate_keys_and_infinite_numbers_cost_their_row(tmp_path, line, said):

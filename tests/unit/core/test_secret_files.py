@@ -54,13 +54,13 @@ def test_a_key_that_cannot_be_had_names_cause_and_cure_and_nothing_of_it(tmp_pat
     odd.write_bytes(KEY.encode() + b"\xff")
     refused = {
         "cannot be read": settings(tmp_path / "missing"),
-        "set RLHF_API_KEY": settings(tmp_path),
+        "Is a directory": settings(tmp_path),
         "no sealing key is set": settings(sealed),
         "another sealing key": settings(sealed, sealing_key=generate_sealing_key()),
         "is not a sealing key": settings(sealed, sealing_key=SecretStr("short")),
         "not hold one key": settings(two),
-        "on one line": settings(empty),
-        "the key alone": settings(odd),
+        "hold a secret": settings(empty),
+        "the secret alone": settings(odd),
     }
     for told, given in refused.items():
         with pytest.raises(ConfigurationError, match=told) as error:
