@@ -21,8 +21,6 @@ silence_telemetry()
 
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
-
-from benchmarks.measurement import print_table  # noqa: E402
 from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame  # noqa: E402
 from rlhf_pipeline.reward_model import (  # noqa: E402
     Encoder,
@@ -30,6 +28,8 @@ from rlhf_pipeline.reward_model import (  # noqa: E402
     reward_model_params,
 )
 from rlhf_pipeline.reward_model.evaluation import length_gaps, margins_of, wins  # noqa: E402
+
+from benchmarks.measurement import print_table  # noqa: E402
 
 PARTS = 3
 

@@ -183,9 +183,8 @@ class VoteDetails(Record):
 
 PEOPLE_FLAGS = ("pii", "identity", "broken")  # for which people take a comparison out of use
 OWN_SOURCE = "this project"  # names the missing source of comparisons that were not imported
-# measures of what people prefer: agreement of pairs of votes, and prefixes of others
-AGREEMENT, DIMENSION, STYLE = "agreement", "dimension.", "style."
-STYLES = ("lists", "headings", "code")
+# measures of what people prefer: agreement of pairs of votes, and the prefix of others
+AGREEMENT, DIMENSION = "agreement", "dimension."
 
 
 class NewVote(Record):

@@ -10,8 +10,6 @@ from rlhf_pipeline.core.intervals import interval_of_sums
 from rlhf_pipeline.core.records import (
     AGREEMENT,
     DIMENSION,
-    STYLE,
-    STYLES,
     Interval,
     RatioSums,
 )
@@ -51,7 +49,6 @@ class Plot:
     high: float | None = None
     middle: float | None = None  # what no preference would give
     middle_name: str = ""
-    missing: str = ""  # begins the note that names measures without enough votes
     omits_unused: bool = False  # measures that are 0 everywhere, such as choices nobody is offered
 
 
@@ -84,14 +81,6 @@ _GAP = Plot(
     {"length_gap": "mean gap; below 0 the preferred one is shorter"},
     is_share=False,
     middle=0.0,
-)
-_STYLE = Plot(
-    "Style: share that prefers the completion with it, where only one has it",
-    "prefer the one with it",
-    {STYLE + name: name for name in STYLES},
-    missing="too few votes where only one completion has",
-    middle=0.5,
-    middle_name="no preference",
 )
 
 
@@ -174,7 +163,7 @@ def figures(dimensions: Iterable[str]) -> dict[str, Figure]:
                 ),
             ),
         ),
-        Figure("preferred", "What is preferred", (_LENGTH, _GAP, _STYLE, rated)),
+        Figure("preferred", "What is preferred", (_LENGTH, _GAP, rated)),
     )
     return {one.name: one for one in found}
 
@@ -261,11 +250,6 @@ def _list_plots(figure: Figure, sums: Sums) -> list[tuple[Plot, Sums, list[Role]
     return [(plot, shown, [next(roles) for _ in shown]) for plot, shown in found]
 
 
-def _describe_missing(plot: Plot, sums: Sums) -> tuple[str, ...]:
-    missing = [name for measure, name in plot.measures.items() if measure not in sums]
-    return (f"{plot.missing} {', '.join(missing)}",) if plot.missing and missing else ()
-
-
 def _day_panel(plot: Plot, sums: Sums, x: Axis, roles: Sequence[Role], link: Link | None) -> Panel:
     series: list[Series] = []
     ends: list[Interval] = []
@@ -281,7 +265,6 @@ def _day_panel(plot: Plot, sums: Sums, x: Axis, roles: Sequence[Role], link: Lin
         )
     return Panel(
         title=plot.title,
-        notes=_describe_missing(plot, sums),
         x=x,
         y=_axis(plot, ends),
         height=190,
@@ -331,7 +314,6 @@ def _group_panel(
     )
     return Panel(
         title=plot.title,
-        notes=_describe_missing(plot, sums),
         x=axis,
         y=Axis(
             low=len(names) - 0.5,

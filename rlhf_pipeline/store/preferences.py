@@ -14,7 +14,6 @@ from rlhf_pipeline.core.records import (
     AGREEMENT,
     DIMENSION,
     OWN_SOURCE,
-    STYLE,
     AnnotatorKind,
     Choice,
     RatioSums,
@@ -27,20 +26,6 @@ from rlhf_pipeline.store.schema import annotator_groups, comparisons, votes
 SEVERAL = "several"  # models, of a comparison between two
 EVERYBODY = ""  # group of the sums over all annotators
 SIDES = (Choice.A.value, Choice.B.value)
-# Of the text after a line break, in the regular expressions that Python and Postgres share.
-TRAITS = {
-    "lists": r"\n\s*([-*•]|\d{1,3}[.)])\s",
-    "headings": r"\n#{1,6}\s",
-    "code": r"`(``|[^`\n]+`)",
-}
-# What shows a trait, and what it always has: SQLite runs the expressions in Python, where each text
-# waits for the threads that answer requests.
-SURE = {
-    "lists": ("\n- ", "\n* ", "\n• ", "\n1. ", "\n1) "),
-    "headings": ("\n# ", "\n## ", "\n### "),
-    "code": ("```",),
-}
-NEEDED = {"lists": "\n", "headings": "\n#", "code": "`"}
 Condition = ColumnElement[bool]
 Number = ColumnElement[float]
 Ratio = tuple[Number, Number]
@@ -172,29 +157,17 @@ def _measure(of: Any, name: str) -> Ratio | None:
 
 
 def _measure_texts(of: Any, name: str) -> Ratio:
-    """Of what the texts of the two sides have: length, or a trait of style. `of` has the number of
-    votes for each side.
-    """
-    a, b, n_a, n_b = comparisons.c.completion_a, comparisons.c.completion_b, of.a, of.b
-    if name == "length_gap":  # by how much the preferred one is longer, over the longer one's
-        long_a, long_b = func.length(a), func.length(b)
-        longest = case((long_a > long_b, long_a), (long_b > 0, long_b), else_=1)
-        return n_a + n_b, (n_a - n_b) * (long_a - long_b) / longest
-    has_a, has_b = (
-        func.length(text) if name == "longer" else _has_style(text, name.removeprefix(STYLE))
-        for text in (a, b)
+    """Of the lengths of the two sides. `of` has the number of votes for each side."""
+    long_a, long_b = (
+        func.length(comparisons.c.completion_a),
+        func.length(comparisons.c.completion_b),
     )
-    more = has_a - has_b
-    preferred = case((more > 0, n_a), (more < 0, n_b), else_=0.0)
-    return case((more != 0, n_a + n_b), else_=0.0), preferred
-
-
-def _has_style(text: ColumnElement[str], style: str) -> ColumnElement[int]:
-    """1 or 0."""
-    lines = literal("\n") + text
-    is_sure = or_(*(_contains(lines, part) for part in SURE[style]))
-    is_possible = _contains(lines, NEEDED[style])
-    return case((is_sure, 1), (~is_possible, 0), (lines.regexp_match(TRAITS[style]), 1), else_=0)
+    n_a, n_b, longer = of.a, of.b, long_a - long_b
+    if name == "length_gap":  # by how much the preferred one is longer, over the longer one's
+        longest = case((long_a > long_b, long_a), (long_b > 0, long_b), else_=1)
+        return n_a + n_b, (n_a - n_b) * longer / longest
+    preferred = case((longer > 0, n_a), (longer < 0, n_b), else_=0.0)
+    return case((longer != 0, n_a + n_b), else_=0.0), preferred
 
 
 def _rates(details: ColumnElement[str], dimension: str, side: str) -> Condition:

@@ -177,19 +177,11 @@ class VoteLists(Repository):
         rows = self._database.fetch_mappings(wanted)
         return [ListedVote.from_row(row) for row in rows]
 
-    def newest_day_of(self, annotator_id: str) -> date | None:
-        """The latest day with a vote of an annotator; None without votes."""
-        return self._find_day_of(annotator_id, func.max(votes.c.day))
-
-    def oldest_day_of(self, annotator_id: str) -> date | None:
-        """The first day with a vote of an annotator; None without votes."""
-        return self._find_day_of(annotator_id, func.min(votes.c.day))
-
-    def _find_day_of(self, annotator_id: str, which: ColumnElement[str]) -> date | None:
-        found = self._database.fetch_scalar(
-            select(which).where(votes.c.annotator_id == annotator_id)
-        )
-        return None if found is None else date.fromisoformat(found)
+    def day_span(self, annotator_id: str) -> list[date]:
+        """The first and the latest day with a vote of an annotator; empty without votes."""
+        ends = select(func.min(votes.c.day), func.max(votes.c.day))
+        found = self._database.fetch_first(ends.where(votes.c.annotator_id == annotator_id))
+        return [date.fromisoformat(day) for day in found if day]
 
     def find_judged(
         self, annotator_id: str, since: date, until: date, *, limit: int

@@ -71,7 +71,7 @@ def labels_alone(site: Site, principal: Principal) -> bool:
         and not any(
             user.disabled_at is None and is_blind(user.roles) for user in site.store.users.all()
         )
-        and site.store.votes.newest_day_of(principal.user_id) is not None
+        and bool(site.store.votes.day_span(principal.user_id))
     )
 
 

@@ -99,10 +99,9 @@ def show_annotator(
     chosen: Chosen,
 ) -> Response:
     annotator_id = chosen.annotator_id
-    newest = site.store.votes.newest_day_of(annotator_id)
-    oldest = site.store.votes.oldest_day_of(annotator_id)
+    days = site.store.votes.day_span(annotator_id)
     name = names_for(site, principal).get(annotator_id)
-    if newest is None and name is None:
+    if not days and name is None:
         raise Problem(
             404, f"No user or annotator {annotator_id!r} in this project.", kind="not_found"
         )
@@ -113,10 +112,10 @@ def show_annotator(
         principal,
         annotator_id=annotator_id,
         annotator_name=name,
-        newest=newest,
+        newest=max(days, default=None),
         one=queries.annotator_quality(site, principal, annotator_id),
         marks=WORDS,
         filters=chosen.chosen,
-        left_out=chosen.find_left_out([day for day in (oldest, newest) if day]),
+        left_out=chosen.find_left_out(days),
         figures=get_args(FigureName),
     )

@@ -31,7 +31,7 @@ def draw_weeks(store: Store, figure: str, chosen: AnnotatorFilter) -> Chart:
     days up to the annotator's newest vote.
     """
     annotator_id = chosen.annotator_id
-    first, last = chosen.resolve(store.votes.newest_day_of(annotator_id))
+    first, last = chosen.resolve(max(store.votes.day_span(annotator_id), default=None))
     first = _find_monday(first)
     last = min(_find_monday(last), date.max - WEEK) + WEEK - timedelta(days=1)
     judged = store.votes.find_judged(annotator_id, first, last, limit=MAX_VOTES + 1)

@@ -63,7 +63,7 @@ def test_changes_are_marked_on_all_panels_and_panels_differ_in_colour() -> None:
     votes = {
         "longer": {day: sums(30, 20), later: sums(30, 25)},
         "length_gap": {day: sums(30, 9)},
-        "style.lists": {day: sums(30, 9)},
+        "dimension.helpful": {day: sums(30, 9)},
     }
     marks = mark_taste_changes({DAY: "taste changed", DAY - timedelta(days=9): "long ago"})
     chart = chart_by_day(FIGURES["preferred"], votes, DAY, DAY + timedelta(days=1), marks=marks)
@@ -71,4 +71,3 @@ def test_changes_are_marked_on_all_panels_and_panels_differ_in_colour() -> None:
     lines = [[mark for mark in panel.marks if mark.name == "taste changed"] for panel in panels]
     assert [[mark.label for mark in found] for found in lines] == [["taste changed"], [""], [""]]
     assert [panel.series[0].role for panel in panels] == ["group1", "group2", "group3"]
-    assert panels[2].notes == ("too few votes where only one completion has headings, code",)

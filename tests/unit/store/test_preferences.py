@@ -12,7 +12,7 @@ from tests.unit.store.conftest import NOON
 DAY = NOON.date().isoformat()
 MEASURES = (
     "choice.skip", "choice.a", "undecided", "left", "strength", "length_gap", "longer",
-    "style.lists", "style.headings", "style.code", "dimension.helpful", AGREEMENT,
+    "dimension.helpful", AGREEMENT,
 )  # fmt: skip
 
 
@@ -60,42 +60,11 @@ def test_only_votes_that_count_are_summed(cast):
     assert whole(cast, "strength") == (2, 4, 3 + 4 + 2 + 2)
 
 
-def test_sides_lengths_styles_and_dimensions_are_summed(cast):
+def test_sides_lengths_and_dimensions_are_summed(cast):
     assert whole(cast, "left") == (2, 2, 1), "c0 by bob: a was on the right"
     assert whole(cast, "longer") == (2, 4, 3)
     assert whole(cast, "length_gap")[1:] == (5, pytest.approx(2 * 12 / 17 + 0))
-    assert whole(cast, "style.headings") == (1, 2, 2)
-    assert whole(cast, "style.lists") == (1, 2, 1)
-    assert whole(cast, "style.code") == (0, 0, 0), "the only judge of c2 saw a tie"
     assert whole(cast, "dimension.helpful") == (2, 2, 1)
-
-
-@pytest.mark.parametrize(
-    ("style", "text", "has"),
-    [
-        ("lists", "two:\n  - one", True),
-        ("lists", "\t* x", True),
-        ("lists", "  1. one", True),
-        ("lists", "first\n2. second\n3. third", True),
-        ("lists", "12) of\n", True),
-        ("lists", "a - b, 1. c", False),
-        ("lists", "-one\n1.5 l", False),
-        ("headings", "##### five", True),
-        ("headings", "text\n###### six", True),
-        ("headings", "####### seven\n#tag and # no", False),
-        ("code", "call `x`", True),
-        ("code", "see:\n```\nx\n```", True),
-        ("code", "one ` and\nanother `", False),
-        ("code", "an empty `` one", False),
-    ],
-)
-def test_traits_of_style(store, make_comparisons, make_vote, style, text, has):
-    frame = make_comparisons(1)
-    frame["completion_a"], frame["completion_b"] = text, "plain"
-    store.comparisons.publish(frame, published_at=NOON)
-    store.votes.cast(make_vote("c0", "ann", "a"))
-    found = store.preferences.sums([f"style.{style}"], [DAY], by_group=False)
-    assert any(found.values()) is has
 
 
 def test_dimensions_are_not_read_from_highlights(store, make_comparisons, make_vote):
