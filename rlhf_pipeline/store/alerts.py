@@ -65,11 +65,6 @@ class Alerts(Repository):
             )
         return changed
 
-    def get(self, alert_id: int) -> Alert:
-        """Raises NotFound."""
-        with self._database.read_transaction() as connection:
-            return self._get(connection, alert_id)
-
     def page(self, only: AlertFilter = ALL_ALERTS, *, before_id: int | None = None) -> list[Alert]:
         """Newest first, at most its `limit`; the next page is `before_id` the last one's id."""
         conditions: list[Any] = [alerts.c.state.in_(only.state)]

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Any
 
 from sqlalchemy import (
     Connection,
@@ -20,7 +20,6 @@ from sqlalchemy import (
     Select,
     Text,
     column,
-    func,
     inspect,
     or_,
     select,
@@ -34,7 +33,7 @@ from rlhf_pipeline.store.engine import read_only_engine
 from rlhf_pipeline.store.faults import describe_url, translate_errors
 
 # below Dagster's home
-RUNS_FILE, SCHEDULES_FILE = "history/runs.db", "schedules/schedules.db"
+RUNS_FILE = "history/runs.db"
 EVENTS_FILE = "history/runs/index.db"  # the events that concern assets
 PARTITION, RANGE = "dagster/partition", "dagster/asset_partition_range_"  # Dagster's tags
 SCHEDULE, SENSOR = "dagster/schedule_name", "dagster/sensor_name"
@@ -47,7 +46,6 @@ RUNS = table(
     column("start_time", Float),
     column("end_time", Float),
 )
-RUN_TAGS = table("run_tags", *(column(name, Text) for name in ("run_id", "key", "value")))
 EVENTS = table(
     "event_logs",
     *(column(name, Text) for name in ("asset_key", "partition", "dagster_event_type")),
@@ -64,14 +62,7 @@ MATERIALISED = (
     )
     .distinct()
 )
-INSTIGATORS = table(
-    "instigators",
-    *(column(name, Text) for name in ("status", "instigator_type", "instigator_body")),
-    column("update_timestamp", DateTime),
-)
-
-
-TABLES = {RUNS_FILE: RUNS, SCHEDULES_FILE: INSTIGATORS, EVENTS_FILE: EVENTS}
+TABLES = {RUNS_FILE: RUNS, EVENTS_FILE: EVENTS}
 
 
 class PipelineRun(Record):
@@ -87,15 +78,6 @@ class PipelineRun(Record):
     updated_at: datetime
     started_at: datetime | None
     ended_at: datetime | None
-
-
-class AutomationState(Record):
-    """A schedule or sensor that a daemon has evaluated."""
-
-    name: str
-    kind: Literal["schedule", "sensor"]
-    is_on: bool | None  # None: as the settings say, because nobody switched it
-    ticked_at: datetime | None  # of sensors; Dagster keeps no last tick of a schedule here
 
 
 class DagsterRuns:
@@ -127,25 +109,6 @@ class DagsterRuns:
         """Jobs that ran at least once, in alphabetical order. Raises StoreError."""
         names = select(RUNS.c.pipeline_name).distinct().order_by(RUNS.c.pipeline_name)
         return [row["pipeline_name"] for row in self._read(RUNS_FILE, names)]
-
-    def find_last_by_schedule(self) -> dict[str, datetime]:
-        """When each schedule made its last run. Raises StoreError."""
-        query = (
-            select(RUN_TAGS.c.value, func.max(RUNS.c.create_timestamp).label("at"))
-            .select_from(RUN_TAGS)
-            .join(RUNS, RUNS.c.run_id == RUN_TAGS.c.run_id)
-            .where(RUN_TAGS.c.key == SCHEDULE)
-            .group_by(RUN_TAGS.c.value)
-        )
-        return {row["value"]: row["at"].replace(tzinfo=UTC) for row in self._read(RUNS_FILE, query)}
-
-    def list_automations(self) -> list[AutomationState]:
-        """Schedules and sensors that a daemon has evaluated. Raises StoreError."""
-        rows = self._read(
-            SCHEDULES_FILE, select(INSTIGATORS).order_by(INSTIGATORS.c.update_timestamp)
-        )
-        # the newest row of a name counts: another path of the checkout makes a new one
-        return list({each.name: each for each in map(_read_automation, rows)}.values())
 
     def list_materialised_days(self) -> dict[str, set[str]]:
         """The days of each asset that a run made since the asset was last wiped. Raises
@@ -190,18 +153,6 @@ def _read_run(row: RowMapping) -> PipelineRun:
         updated_at=row["update_timestamp"].replace(tzinfo=UTC),
         started_at=_read_moment(row["start_time"]),
         ended_at=_read_moment(row["end_time"]),
-    )
-
-
-def _read_automation(row: RowMapping) -> AutomationState:
-    body = json.loads(row["instigator_body"])
-    # the body is named as in Dagster's first versions
-    details = body["job_specific_data"] or {}
-    return AutomationState(
-        name=body["origin"]["job_name"],
-        kind="schedule" if row["instigator_type"] == "SCHEDULE" else "sensor",
-        is_on={"RUNNING": True, "STOPPED": False}.get(row["status"]),
-        ticked_at=_read_moment(details.get("last_tick_timestamp")),
     )
 
 

@@ -68,7 +68,6 @@ class CacheTimes:
     champion_s: float = 1.0  # a query of MLflow takes longer than the route itself
     figures_s: float = 7.0  # what is counted over many votes
     scrape_s: float = 5.0  # what Prometheus reads
-    states_s: float = 5.0  # of schedules and sensors
 
 
 class CachedValue(Generic[V]):

@@ -229,7 +229,6 @@ def _make_environment(sections: Mapping[str, Section]) -> Environment:
         "short_time": _format_short_time,
         "choice_words": choice_words,
         "ago": _format_age,
-        "until": _format_wait,
         "count_of": format_count,
         "percent": _format_percent,
         "estimate": format_estimate,
@@ -297,21 +296,6 @@ def _format_age(moment: datetime, now: datetime) -> str:
     if minutes < 60:
         return f"{minutes:.0f} min ago"
     return f"{int(minutes / 60)} h ago" if minutes < 48 * 60 else f"{int(minutes / 1440)} days ago"
-
-
-def _format_wait(moment: datetime, now: datetime) -> str:
-    """
-    >>> from datetime import timedelta
-    >>> noon = datetime(2026, 1, 2, 12, tzinfo=UTC)
-    >>> [_format_wait(noon, noon - timedelta(minutes=m)) for m in (0.2, 5, 150)]
-    ['now', 'in 5 min', 'in 2 h, at 12:00 UTC']
-    """
-    minutes = (moment - now).total_seconds() / 60
-    if minutes < 0.5:
-        return "now"
-    if minutes < 60:
-        return f"in {max(minutes, 1):.0f} min"
-    return f"in {int(minutes / 60)} h, at {moment.astimezone(UTC):%H:%M} UTC"
 
 
 def _format_percent(share: float) -> str:

@@ -239,13 +239,6 @@ BUILT_IN = {
         path="/runs",
         folder=HERE / "runs",
     ),
-    "schedules": Section(
-        (),
-        Permission.METRICS_READ,
-        place="Runs",
-        tab="Schedules",
-        path="/runs/schedules",
-    ),
     "spending": Section(
         (),
         Permission.METRICS_READ,

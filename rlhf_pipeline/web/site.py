@@ -79,13 +79,6 @@ class Site:
         self.readiness = ReadinessCheck(settings, store)
         self.request_counts = RequestCounts()
         self.dagster_runs = DagsterRuns(settings)
-        self.automation_states = CachedValue(
-            lambda: (
-                self.dagster_runs.list_automations(),
-                self.dagster_runs.find_last_by_schedule(),
-            ),
-            cache_times.states_s,
-        )
         self.metrics_text = CachedValue(self._render_metrics, cache_times.scrape_s)
         self._cache_times = cache_times
         self._probes: ExpiringCache[ProbeFilter, ProbeResult] = ExpiringCache(

@@ -32,7 +32,6 @@ PAGES = (
     "/decisions",
     "/alerts",
     "/runs",
-    "/runs/schedules",
     "/runs/spending",
     "/settings",
     "/settings/glossary",

@@ -9,15 +9,7 @@ import dagster as dg
 import pytest
 from dagster._core.remote_origin import (
     ManagedGrpcPythonEnvCodeLocationOrigin,
-    RemoteInstigatorOrigin,
     RemoteRepositoryOrigin,
-)
-from dagster._core.scheduler.instigation import (
-    InstigatorState,
-    InstigatorStatus,
-    InstigatorType,
-    ScheduleInstigatorData,
-    SensorInstigatorData,
 )
 from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
 
@@ -88,33 +80,3 @@ def test_runs_are_those_of_the_instance(settings: Settings, instance: dg.Dagster
     assert runs.page(limit=1, before=found[0].number) == found[1:2]
     assert runs.page(limit=9, job="feedback") == []
     assert runs.page(limit=9, statuses=["FAILURE"]) == found[1:2]
-    assert runs.find_last_by_schedule() == {"collection_morning": found[2].created_at}
-
-
-def test_states_are_those_of_the_instance(settings: Settings, instance: dg.DagsterInstance) -> None:
-    runs = DagsterRuns(settings)
-    assert runs.list_automations() == []
-    ticked_at = datetime(2026, 1, 2, 5, tzinfo=UTC)
-    for name, kind, status, data in (
-        (
-            "collection_morning",
-            InstigatorType.SCHEDULE,
-            InstigatorStatus.STOPPED,
-            ScheduleInstigatorData("0 5 * * *"),
-        ),
-        (
-            "votes",
-            InstigatorType.SENSOR,
-            InstigatorStatus.DECLARED_IN_CODE,
-            SensorInstigatorData(last_tick_timestamp=ticked_at.timestamp()),
-        ),
-    ):
-        origin = RemoteInstigatorOrigin(REPOSITORY, name)
-        instance.add_instigator_state(InstigatorState(origin, kind, status, data))
-    found = {each.name: each for each in runs.list_automations()}
-    assert (found["collection_morning"].kind, found["collection_morning"].is_on) == (
-        "schedule",
-        False,
-    )
-    votes = found["votes"]
-    assert (votes.kind, votes.is_on, votes.ticked_at) == ("sensor", None, ticked_at)

@@ -28,7 +28,6 @@ UNCACHED = CacheTimes(
     work_s=0,
     champion_s=0,
     figures_s=0,
-    states_s=0,
 )
 MODELS = ("acme-chat-7b@3", "zeta_policy.v2@9")  # no annotator ever reads these
 

@@ -1,10 +1,10 @@
-"""Runs, schedules, sensors, spending and settings, as the API and the pages show them."""
+"""Runs, spending and settings, as the API and the pages show them."""
 
 import json
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,6 @@ import pytest
 from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.core.records import Role
-from rlhf_pipeline.watch.alerts.rounds import record_tick
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web
@@ -50,7 +49,6 @@ def write_runs(home: Path, *runs: tuple[str, str, datetime, float | None]) -> No
             "status TEXT, run_body TEXT, create_timestamp DATETIME, update_timestamp DATETIME, "
             "start_time FLOAT, end_time FLOAT)"
         )
-        connection.execute("CREATE TABLE run_tags (run_id TEXT, key TEXT, value TEXT)")
         for i, (job, status, at, seconds) in enumerate(runs):
             start, moment = at.timestamp(), at.strftime(NAIVE)
             body = json.dumps({"tags": {"dagster/partition": "2026-01-02"}})
@@ -58,25 +56,6 @@ def write_runs(home: Path, *runs: tuple[str, str, datetime, float | None]) -> No
             connection.execute(
                 "INSERT INTO runs VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
                 (i + 1, f"run-{i}", job, status, body, moment, moment, start, end),
-            )
-            tag = (f"run-{i}", "dagster/schedule_name", f"{job}_morning")
-            connection.execute("INSERT INTO run_tags VALUES (?, ?, ?)", tag)
-
-
-def write_states(home: Path, **status: str) -> None:
-    """Dagster's table of schedules and sensors."""
-    file = home / "dagster" / "schedules" / "schedules.db"
-    file.parent.mkdir(parents=True, exist_ok=True)
-    with closing(sqlite3.connect(file)) as connection, connection:
-        connection.execute(
-            "CREATE TABLE instigators (status TEXT, instigator_type TEXT, instigator_body TEXT, "
-            "update_timestamp DATETIME)"
-        )
-        for name, value in status.items():
-            body = json.dumps({"job_specific_data": None, "origin": {"job_name": name}})
-            connection.execute(
-                "INSERT INTO instigators VALUES (?, 'SCHEDULE', ?, '2026-01-02 00:00:00')",
-                (value, body),
             )
 
 
@@ -110,30 +89,6 @@ def test_runs_are_listed_by_pages_and_filters(paged: Web, tmp_path: Path):
     assert reader.get("/runs?state=lost").status_code == 422, "running finds these"
     page = paged.browser(paged.add(Role.ENGINEER)).get(f"{paged.url}/runs?job=feedback").text
     assert page.count('<details name="row"') == 2
-
-
-@on_sqlite
-def test_schedules_run_next_only_while_something_evaluates_them(paged: Web, tmp_path: Path):
-    write_states(tmp_path, collection_morning="RUNNING", close_yesterday="STOPPED")
-    write_runs(tmp_path, ("collection", "SUCCESS", datetime(2026, 1, 2, 5, tzinfo=UTC), 3.0))
-    reader = paged.client("engineer")
-    state = reader.get("/automations").json()
-    assert (state["daemon"], state["last_tick_at"]) == ("absent", None)
-    assert "rlhf dev" in state["hint"]
-    assert {one["next_at"] for one in state["items"]} == {None}
-    record_tick(paged.store, paged.clock.now())
-    state = reader.get("/automations").json()
-    assert (state["daemon"], state["hint"]) == ("ok", "")
-    items = {one["name"]: one for one in state["items"]}
-    assert not items["close_yesterday"]["is_on"]
-    assert items["close_yesterday"]["next_at"] is None
-    assert items["votes"]["is_on"]
-    assert "simulated_voting_daily" not in items
-    collection = items["collection_morning"]
-    assert collection["last_at"] == "2026-01-02T05:00:00Z"
-    due = datetime.fromisoformat(collection["next_at"])
-    assert (due.hour, due.minute) == (6, 30), "as rlhf.yaml says"
-    assert timedelta() < due - paged.clock.now() <= timedelta(days=1)
 
 
 @on_sqlite

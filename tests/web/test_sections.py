@@ -112,9 +112,9 @@ def test_menu_leads_to_places_whose_sections_are_tabs(web: Web) -> None:
     page = get(web, reader, "/runs/spending").text
     menu, _, main = page.partition("</nav>")
     assert '<a href="/runs" aria-current="true">Runs</a>' in menu
-    assert 'href="/runs/schedules"' not in menu
+    assert 'href="/runs/spending"' not in menu
     assert '<a href="/runs/spending" aria-current="page">Spending</a>' in main
-    assert '<a href="/runs/schedules">Schedules</a>' in main
+    assert '<a href="/runs">State</a>' in main
 
 
 def test_menu_has_at_most_twelve_places_of_the_project(web: Web) -> None:

@@ -228,8 +228,7 @@ def test_feedback_is_kept_and_a_correction_becomes_a_vote(web: Web):
         "thumbs"
     ] * 3
     assert len(reader.get("/feedback", params={"session_id": "s1"}).json()["items"]) == 3
-    assert reader.get(f"/feedback/{made['feedback_id']}").json() == made
-    assert reader.get("/feedback/99").status_code == 404
+    assert made in reader.get("/feedback").json()["items"]
     for wrong in (
         {"kind": "thumbs", "value": 3, "completion": "x"},
         {"kind": "correction", "prompt": "p", "completion": "x", "correction": "x"},

@@ -104,12 +104,6 @@ def read_all(site: AnySite, asked: Asked) -> Page[Alert]:
     return Page(items=tuple(found), next=after)
 
 
-@api.get("/alerts/{alert_id}", responses=problem_responses(404))
-def read(site: AnySite, alert_id: Number) -> Alert:
-    """One alert with its evidence."""
-    return site.store.alerts.get(alert_id)
-
-
 @api.post("/alerts/{alert_id}:acknowledge", responses=problem_responses(404, 409))
 def acknowledge(site: AnySite, principal: Editor, alert_id: Number) -> Alert:
     """Acknowledge an open alert: no more reminders, no escalation."""

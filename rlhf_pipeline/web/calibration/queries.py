@@ -141,12 +141,6 @@ def page(site: Site, asked: Filter, reward_model: str | None = None) -> Page[Cal
     return Page(items=describe_entries(site, [key[1:] for key in found]), next=following)
 
 
-def entry(site: Site, reward_model: str, version: int) -> CalibrationOut:
-    """Raises Problem 404 for one that is not in the log."""
-    _find_entry(site, reward_model, version)
-    return describe_entries(site, [(reward_model, version)])[0]
-
-
 def describe_entries(site: Site, keys: Iterable[tuple[str, int]]) -> list[CalibrationOut]:
     """Entries by reward model and version, with their state given the current champion. Unknown
     ones are left out.

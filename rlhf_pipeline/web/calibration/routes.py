@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.core.api_types.base import Page
 from rlhf_pipeline.core.api_types.filters import ProbeFilter
-from rlhf_pipeline.core.records import ReliabilityBin, Text
+from rlhf_pipeline.core.records import ReliabilityBin
 from rlhf_pipeline.reports.calibration import describe_bin
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.words import name_models
@@ -71,19 +71,6 @@ def read_pairs(
 ) -> Page[ProbedPair]:
     """The votes in a bin of the diagram, wrong predictions first."""
     return queries.pairs(site, principal, asked)[1]
-
-
-@api.get("/calibrations/{reward_model}/{version}")
-def read(
-    site: AnySite,
-    _: Reader,
-    reward_model: Annotated[Text, Path(max_length=200)],
-    version: Annotated[int, Path(ge=1, lt=2**31)],
-) -> CalibrationOut:
-    """One calibrator, by reward model (name@version) and its own version, with its reliability
-    diagrams before and after calibration.
-    """
-    return queries.entry(site, reward_model, version)
 
 
 @api.get(

@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, time
 from typing import Annotated, get_args
 
-from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
-from rlhf_pipeline.core.api_types.base import LARGEST, Page
+from rlhf_pipeline.core.api_types.base import Page
 from rlhf_pipeline.core.api_types.filters import FeedbackFilter, FeedbackKind
 from rlhf_pipeline.core.records import AnnotatorKind, Feedback, NewFeedback
 from rlhf_pipeline.feedback.datasets.pseudonyms import Pseudonyms
@@ -85,15 +85,6 @@ def send(site: AnySite, principal: Sender, body: NewFeedback, key: OptionalKey =
 def read_all(site: AnySite, principal: Reader, asked: Asked) -> Page[Feedback]:
     """Feedback, newest first."""
     return _list_feedback(site, principal, asked)
-
-
-@api.get("/feedback/{feedback_id}")
-def read(site: AnySite, _: Reader, feedback_id: Annotated[int, Path(ge=1, le=LARGEST)]) -> Feedback:
-    """One feedback entry."""
-    found = site.store.feedback.page(FeedbackFilter(limit=1), before_id=feedback_id + 1)
-    if not found or found[0].feedback_id != feedback_id:
-        raise Problem(404, f"There is no feedback {feedback_id} here.", kind="not_found")
-    return found[0]
 
 
 def _check_time(site: Site, sent: NewFeedback) -> None:

@@ -1,7 +1,7 @@
-"""Routes of runs: their state, schedules and sensors, spending, and the pages of these."""
+"""Routes of runs: their state and spending, and the pages of these."""
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from datetime import date, datetime, timedelta
 from typing import Annotated, Literal, get_args
 from urllib.parse import quote
@@ -13,11 +13,9 @@ from rlhf_pipeline.core.api_types.base import Answer, Page
 from rlhf_pipeline.core.api_types.filters import Filter, Value
 from rlhf_pipeline.core.errors import ConfigurationError, StoreError
 from rlhf_pipeline.core.monitoring import MetricPoint
-from rlhf_pipeline.improve.loop_settings import LoopSettings, ScheduleParams
 from rlhf_pipeline.improve.retraining.jobs import longest_start
-from rlhf_pipeline.store.dagster_runs import AutomationState, PipelineRun
-from rlhf_pipeline.watch.alerts.rounds import TICK, read_budget
-from rlhf_pipeline.web.automations import Automation, list_automations
+from rlhf_pipeline.store.dagster_runs import PipelineRun
+from rlhf_pipeline.watch.alerts.rounds import read_budget
 from rlhf_pipeline.web.lists import (
     FilterField,
     ListPage,
@@ -31,7 +29,6 @@ from rlhf_pipeline.web.lists import (
     wants_csv,
 )
 from rlhf_pipeline.web.problems import Problem
-from rlhf_pipeline.web.readiness import DaemonStatus
 from rlhf_pipeline.web.rendering import render
 from rlhf_pipeline.web.routing import AnySite, SignedIn, api_router
 from rlhf_pipeline.web.site import Site
@@ -51,17 +48,6 @@ STATUSES: dict[RecordedState, tuple[str, ...]] = {
     "cancelled": ("CANCELED",),
 }
 STATES = {status: state for state, statuses in STATUSES.items() for status in statuses}
-NO_DAEMON = (
-    "No daemon is running, so nothing starts by itself. `rlhf dev` starts it together with all "
-    "pages; `rlhf loop` does the same work in a terminal."
-)
-SILENT_DAEMON = (
-    "The daemon has stopped ticking, so nothing starts by itself. Start it again by `rlhf dev`, or "
-    "run `rlhf loop`; its log names the cause."
-)
-SWITCHED_OFF = (
-    "All schedules are switched off: by `RLHF_SENSORS_RUNNING=false`, or one by one in Dagster."
-)
 logger = logging.getLogger(__name__)
 
 
@@ -71,19 +57,6 @@ class RunOut(PipelineRun):
     state: RunState = Field(description="`lost`: its process no longer sends heartbeats.")
     duration_s: float | None = Field(description="Until its end, or until now.")
     link: str = Field(description="The run in Dagster.")
-
-
-class AutomationsOut(Answer):
-    """Schedules and sensors, and whether anything evaluates them."""
-
-    measured_at: datetime
-    daemon: DaemonStatus = Field(
-        description="As in `GET readyz`: Dagster's daemon or `rlhf loop`, by the last tick of a "
-        "sensor."
-    )
-    last_tick_at: datetime | None
-    hint: str = Field(description="Why nothing runs, and the cure; empty while it does.")
-    items: tuple[Automation, ...] = Field(description="Schedules as they are due, then sensors.")
 
 
 class SpendingOut(Answer):
@@ -152,48 +125,6 @@ def _is_lost(site: Site, run: PipelineRun, now: datetime) -> bool:
     return now - beat.at > dead_after
 
 
-@api.get("/automations")
-def read_automations(site: AnySite) -> AutomationsOut:
-    """Schedules and sensors: whether each is on, when it ran last and runs next, and whether a
-    daemon evaluates them.
-    """
-    now = site.store.database.clock.now()
-    daemon = site.readiness.find_daemon_status()
-    last_tick = next(iter(site.store.metric_points.latest([TICK])), None)
-    hints = list(_explain_daemon(daemon))
-    states: list[AutomationState] = []
-    last_runs: dict[str, datetime] = {}
-    try:
-        states, last_runs = site.automation_states()
-    except StoreError as cause:
-        logger.warning("Schedules and sensors were not read: %s", cause)
-        hints.append(f"{UNREADABLE} Schedules and sensors are shown as the settings have them.")
-    times = ScheduleParams()
-    try:
-        times = LoopSettings.read(site.settings, only="schedules").schedules
-    except ConfigurationError as cause:
-        hints.append(f"Nothing starts while the settings cannot be used. {cause}")
-    items = list_automations(
-        site.settings, times, states, last_runs, now, is_ticking=daemon == "ok"
-    )
-    if daemon == "ok" and not any(each.is_on for each in items if each.kind == "schedule"):
-        hints.append(SWITCHED_OFF)
-    return AutomationsOut(
-        measured_at=now,
-        daemon=daemon,
-        last_tick_at=last_tick.measured_at if last_tick else None,
-        hint=" ".join(hints),
-        items=tuple(items),
-    )
-
-
-def _explain_daemon(daemon: str) -> Iterator[str]:
-    if daemon == "silent":
-        yield SILENT_DAEMON
-    elif daemon != "ok":
-        yield NO_DAEMON
-
-
 @api.get("/spending")
 def read_spending(site: AnySite) -> SpendingOut:
     """Money spent on generation today, this month and in 30 days, and the daily budget: the sums
@@ -236,19 +167,8 @@ def show_page(site: AnySite, request: Request, principal: SignedIn, asked: Shown
     ]
     shown = ListPage(asked, page, fields, problem=problem)
     dagster = site.settings.dagster_ui.rstrip("/")
-    return render_list(RUNS, request, site, principal, shown, dagster=dagster)
-
-
-@pages.get("/runs/schedules")
-def show_schedules(site: AnySite, request: Request, principal: SignedIn) -> Response:
-    return render(
-        "runs/schedules.html",
-        request,
-        site,
-        principal,
-        automations=read_automations(site),
-        dagster=site.settings.dagster_ui.rstrip("/"),
-    )
+    daemon = site.readiness.find_daemon_status()
+    return render_list(RUNS, request, site, principal, shown, dagster=dagster, daemon=daemon)
 
 
 @pages.get("/runs/spending")

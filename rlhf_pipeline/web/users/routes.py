@@ -91,12 +91,6 @@ def read_all(site: AnySite, principal: Reader, asked: Paged) -> Page[User]:
     return _list_users(site, principal, asked)
 
 
-@api.get("/users/{user_id}")
-def read(site: AnySite, _: Reader, user_id: str) -> User:
-    """One user."""
-    return site.store.users.get(user_id)
-
-
 @api.post("/users", status_code=201)
 def add(site: AnySite, principal: Admin, body: NewUser) -> AddedUser:
     """Add a user. The answer contains a login link to deliver, because no mail is sent. A request

