@@ -28,7 +28,9 @@ from rlhf_pipeline.web.problems import Problem
 SECRET_FILE = "web_secret"
 # prefix of the name of every home's session cookie, after `__Host-` where the app has https
 SESSION = "rlhf_session"
+DEVICE = "rlhf_device"  # likewise, of the cookie that identifies a user's browser
 SESSION_LASTS = timedelta(days=7)
+DEVICE_LASTS = timedelta(days=180)
 LOGIN_LINK_LASTS = timedelta(hours=24)
 LEAST_PASSWORD = 10
 MOST_PASSWORD = 1000  # characters: a longer password would make hashing a denial of service
@@ -51,6 +53,7 @@ class Auth:
         self._hashing = threading.BoundedSemaphore(HASHES_AT_ONCE)
         secret = _load_signing_key(settings.home / SECRET_FILE)
         self._signer = URLSafeSerializer(secret, salt="session")
+        self._device_signer = URLSafeSerializer(secret, salt="device")
         self._known = ExpiringCache[str, Principal](10_000, known_for_s)
         self.is_secure = settings.web_url.startswith("https:")
         # Browsers ignore the port: two homes on one host would overwrite each other's cookies.
@@ -59,6 +62,7 @@ class Auth:
         home = hmac.digest(secret.encode(), b"cookies", "sha256").hex()[:8]
         prefix = "__Host-" if self.is_secure else ""
         self.cookie = f"{prefix}{SESSION}_{home}"
+        self.device_cookie = f"{prefix}{DEVICE}_{home}"
 
     @cached_property
     def _dummy_password_hash(self) -> str:
@@ -117,8 +121,11 @@ class Auth:
         password: str,
         *,
         address: str,
+        device: str | None = None,
     ) -> None:
-        """Starts a session.
+        """Starts a session. `device` is the device cookie of the request: a browser in which the
+        user logged in before has its own counter, so that failed attempts elsewhere do not lock it
+        out.
 
         Raises Problem 401 for a wrong password or an unknown user, 429 after too many attempts;
         LoginEnded if the password changed meanwhile.
@@ -127,7 +134,12 @@ class Auth:
             user = self._store.users.with_email(email)
         except ConfigurationError:
             user = None
-        counted = [_email_key(email, user), f"address:{address}"]
+        device_id = self._device_id(device, user)
+        counted = (
+            [_email_key(email, user), f"address:{address}"]
+            if device_id is None
+            else [f"device:{device_id}"]
+        )
         self._count_try(*counted)
         nobody = self._dummy_password_hash
         known = (
@@ -147,6 +159,7 @@ class Auth:
             old, known = known, self.hash_password(password)
             self._store.users.set_password(user.user_id, known, actor=user.user_id, instead_of=old)
         self.start_session(response, user, password_hash=known)
+        self._remember_device(response, user.user_id, device_id)
 
     def redeem(self, response: Response, secret: str) -> None:
         """Starts a session with a login link. Raises Problem 401 for an invalid link.
@@ -162,6 +175,7 @@ class Auth:
                 kind="wrong_login",
             )
         self._set_session_cookie(response, session[0])
+        self._remember_device(response, session[1].user_id, None)
 
     def check_password(self, user: User, password: str | None) -> None:
         """Raises Problem 403 for a wrong password, 429 after too many attempts. Users without a
@@ -203,10 +217,28 @@ class Auth:
         self._set_session_cookie(response, secret)
 
     def _set_session_cookie(self, response: Response, secret: str) -> None:
+        self._set_cookie(response, self.cookie, self._signer.dumps(secret), SESSION_LASTS)
+
+    def _remember_device(self, response: Response, user_id: str, device_id: str | None) -> None:
+        """Sets a signed cookie that names the user:
+        https://owasp.org/www-community/Slow_Down_Online_Guessing_Attacks_with_Device_Cookies
+        """
+        signed = self._device_signer.dumps([user_id, device_id or secrets.token_hex(8)])
+        self._set_cookie(response, self.device_cookie, signed, DEVICE_LASTS)
+
+    def _device_id(self, cookie: str | None, user: User | None) -> str | None:
+        """None for a browser in which this user never logged in."""
+        try:
+            user_id, device_id = self._device_signer.loads(cookie or "")
+        except BadData:
+            return None
+        return str(device_id) if user is not None and user_id == user.user_id else None
+
+    def _set_cookie(self, response: Response, name: str, value: str, lasts: timedelta) -> None:
         response.set_cookie(
-            self.cookie,
-            self._signer.dumps(secret),
-            max_age=int(SESSION_LASTS.total_seconds()),
+            name,
+            value,
+            max_age=int(lasts.total_seconds()),
             path="/",
             secure=self.is_secure,
             httponly=True,

@@ -40,7 +40,10 @@ class Redemption(RequestBody):
 def log_in(site: AnySite, request: Request, body: Login) -> Response:
     """Start a session. The answer sets the session cookie."""
     response = Response(status_code=204)
-    site.auth.log_in(response, body.email, body.password, address=address_of(request))
+    device = request.cookies.get(site.auth.device_cookie)
+    site.auth.log_in(
+        response, body.email, body.password, address=address_of(request), device=device
+    )
     return response
 
 
@@ -89,7 +92,10 @@ def submit_login(site: AnySite, request: Request, form: Form) -> Response:
         if token:
             site.auth.redeem(response, token)
         else:
-            site.auth.log_in(response, email, form.text("password"), address=address_of(request))
+            device = request.cookies.get(site.auth.device_cookie)
+            site.auth.log_in(
+                response, email, form.text("password"), address=address_of(request), device=device
+            )
 
     _, problem = attempt(enter, LoginEnded)
     if problem is None:
