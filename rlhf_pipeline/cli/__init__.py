@@ -18,6 +18,11 @@ from rlhf_pipeline.core.errors import PipelineError, translate_memory_errors
 
 # By name: module and attribute, and the first line of the command's own help.
 COMMANDS = {
+    "new": (
+        "new.new",
+        "Write a project into a new folder: `rlhf.yaml` with every setting, sample prompts, a "
+        "package for own assets, a README.",
+    ),
     "init": (
         "init.init",
         "Make the databases and Dagster's home below RLHF_HOME, in seconds. Safe to repeat.",

@@ -59,13 +59,15 @@ def dev(
         settings.tracking_uri, settings.home / "mlflow" / "artifacts", host=HOST, port=mlflow_port
     )
     workspace.store.close()
+    own = Path.cwd() / "workspace.yaml"  # of a project with its own assets: `rlhf new`
+    locations = own if own.is_file() else application_file("workspace.yaml")
     supervise(
         [
             [str(binaries / "rlhf"), "serve", "--host", HOST, "--port", str(web_port)],
             mlflow_command,
             [
                 *(str(binaries / "dagster"), "dev", "-h", HOST, "-p", str(dagster_port)),
-                *("-w", str(application_file("workspace.yaml"))),
+                *("-w", str(locations)),
                 # ticks would scroll the addresses and the login link away
                 *("--log-level", settings.log_level or "warning"),
                 *(("--log-format", "json") if settings.log_format == "json" else ()),
@@ -73,7 +75,11 @@ def dev(
         ],
         # not the checkout: Dagster prefers a .env of the working directory to its environment
         folder=settings.home,
-        environ=os.environ | _annotators(settings) | settings.environ | mlflow_environ,
+        environ=os.environ
+        | _annotators(settings)
+        | settings.environ
+        | mlflow_environ
+        | _import_from(locations.parent),
         urls=[f"{web}/api/v1/healthz", f"{dagster}/server_info", f"{mlflow}/health"],
         ready=f"""
   Web app  {web}
@@ -99,6 +105,13 @@ def _find_port(url: str, usual: int) -> int:
     """
     address = urlsplit(url)
     return (address.hostname in (HOST, "localhost") and address.port) or usual
+
+
+def _import_from(folder: Path) -> dict[str, str]:
+    """Dagster's processes find the package of a project's own definitions in its folder."""
+    return {
+        "PYTHONPATH": os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
+    }
 
 
 def _annotators(settings: Settings) -> dict[str, str]:

@@ -923,11 +923,12 @@ def collect_garbage_rarely() -> None:
 
 
 def project_folder() -> Path:
-    """The folder whose `rlhf.yaml` Dagster's processes read: the checkout that this code runs from,
-    else the working directory.
+    """The folder whose `rlhf.yaml` Dagster's processes read: the working directory, but the
+    checkout that this code runs from where only that is one.
     """
-    checkout = Path(__file__).parents[2]
-    return checkout if (checkout / "workspace.yaml").exists() else Path.cwd()
+    folder, checkout = Path.cwd(), Path(__file__).parents[2]
+    is_checkout = (checkout / "workspace.yaml").exists()
+    return checkout if is_checkout and not (folder / CONFIG).exists() else folder
 
 
 @functools.cache
