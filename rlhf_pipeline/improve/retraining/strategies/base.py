@@ -109,8 +109,7 @@ class TrainedStrategy(ABC):
         """Numbers that distinguish a healthy training from a broken one, and warnings in words."""
 
     def config_class(self) -> Any:
-        module, _, name = self.config.rpartition(".")
-        return getattr(import_module(module), name)
+        return import_class(self.config)
 
     def count_updates(self, params: TrainingParams) -> int:
         """How often one step updates the weights, each time at the learning rate."""
@@ -140,6 +139,12 @@ class TrainedStrategy(ABC):
             reward=reward,
             progress=progress,
         )
+
+
+def import_class(path: str) -> Any:
+    """The class at a dotted path, imported at its use: TRL takes seconds."""
+    module, _, name = path.rpartition(".")
+    return getattr(import_module(module), name)
 
 
 def check_trainable_pairs(pairs: pd.DataFrame, min_pairs: int) -> pd.DataFrame:

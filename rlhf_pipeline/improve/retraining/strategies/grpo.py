@@ -1,19 +1,8 @@
 """Trains a policy online with Group Relative Policy Optimization (GRPO), by TRL."""
 
-from pathlib import Path
-from typing import Any, ClassVar
+from typing import ClassVar
 
-import pandas as pd
-from pydantic import BaseModel
-
-from rlhf_pipeline.generate.policy.causal_lm import Policy
-from rlhf_pipeline.improve.retraining.online import OnlineParams, prepare_trl_trainer
 from rlhf_pipeline.improve.retraining.strategies.online_strategy import OnlineStrategy
-from rlhf_pipeline.improve.retraining.training import TrainingParams, build_config
-
-
-class GRPOParams(OnlineParams):
-    """Parameters of GRPO."""
 
 
 class GRPO(OnlineStrategy):
@@ -23,13 +12,5 @@ class GRPO(OnlineStrategy):
     """
 
     name: ClassVar[str] = "grpo"
-    Params: ClassVar[type[BaseModel]] = GRPOParams
     config: ClassVar[str] = "trl.GRPOConfig"
-
-    def build_trainer(
-        self, policy: Policy, rows: pd.DataFrame, params: TrainingParams, checkpoints: Path
-    ) -> Any:
-        from trl import GRPOTrainer
-
-        given, arguments = prepare_trl_trainer(policy, rows, params, checkpoints, self.reward)
-        return GRPOTrainer(args=build_config(self, arguments, params), **given)
+    trainer: ClassVar[str] = "trl.GRPOTrainer"

@@ -1,22 +1,41 @@
 """The common part of online strategies: they sample completions and train on their reward."""
 
 from collections.abc import Mapping
-from typing import ClassVar
+from pathlib import Path
+from typing import Any, ClassVar
 
 import pandas as pd
+from pydantic import BaseModel
 
-from rlhf_pipeline.improve.retraining.online import CURVES, check_online_health, select_prompts
-from rlhf_pipeline.improve.retraining.strategies.base import TrainedStrategy, sample_by_weight
-from rlhf_pipeline.improve.retraining.training import FinishedTraining, TrainingParams
+from rlhf_pipeline.generate.policy.causal_lm import Policy
+from rlhf_pipeline.improve.retraining.online import (
+    CURVES,
+    OnlineParams,
+    check_online_health,
+    prepare_trl_trainer,
+    select_prompts,
+)
+from rlhf_pipeline.improve.retraining.strategies.base import (
+    TrainedStrategy,
+    import_class,
+    sample_by_weight,
+)
+from rlhf_pipeline.improve.retraining.training import (
+    FinishedTraining,
+    TrainingParams,
+    build_config,
+)
 
 
 class OnlineStrategy(TrainedStrategy):
     """Trains on one row per prompt of the retraining set, drawn by weight.
 
-    A subclass builds the trainer, which samples for the prompts of `rows` and is rewarded by
-    `self.reward`; it satisfies Strategy.
+    A subclass names a trainer of TRL that samples completions, or builds its own, which samples for
+    the prompts of `rows` and is rewarded by `self.reward`; it satisfies Strategy.
     """
 
+    Params: ClassVar[type[BaseModel]] = OnlineParams
+    trainer: ClassVar[str]  # such as trl.GRPOTrainer
     needs_reward: ClassVar[bool] = True
     owned_fields: ClassVar[Mapping[str, str]] = {
         "beta": "kl_penalty",
@@ -29,6 +48,12 @@ class OnlineStrategy(TrainedStrategy):
 
     def draw_rows(self, pairs: pd.DataFrame, params: TrainingParams) -> pd.DataFrame:
         return sample_by_weight(select_prompts(pairs), seed=params.seed)
+
+    def build_trainer(
+        self, policy: Policy, rows: pd.DataFrame, params: TrainingParams, checkpoints: Path
+    ) -> Any:
+        given, arguments = prepare_trl_trainer(policy, rows, params, checkpoints, self.reward)
+        return import_class(self.trainer)(args=build_config(self, arguments, params), **given)
 
     def check_health(
         self, done: FinishedTraining, params: TrainingParams
