@@ -157,14 +157,13 @@ def calibration(
 def _evidently_files(
     judge: Judge, pairs: pd.DataFrame, report: CalibrationReport, progress: Progress
 ) -> dict[str, str]:
-    """Evidently's report with our ECE, Brier, slope and groups, as JSON and as a page; nothing
+    """Evidently's report with our ECE, Brier and slope, as JSON and as a page; nothing
     where there are too few rows to test.
     """
     try:
         result = evidently_calibration_report(
             voted_rows(pairs, judge.p_chosen(pairs, progress=progress)),
             noise_ceiling=report.noise_ceiling,
-            by_group=report.by_group,
         )
     except NotEnoughData:
         return {}

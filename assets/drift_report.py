@@ -35,7 +35,6 @@ from rlhf_pipeline.core.frames import DRIFT_REPORTS, concat
 from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.core.records import (
     DriftEvent,
-    GroupCalibration,
     Interval,
     PolicyDay,
     Verdict,
@@ -312,7 +311,7 @@ def _collect_evidence(
         PredictedVotes.of_day(judgements), facts.groups, ceilings=facts.group_ceilings
     )
     stream = streams[label]
-    tests, calibration_json = _run_calibration_tests(judgements, ceiling, by_group, config)
+    tests, calibration_json = _run_calibration_tests(judgements, ceiling, config)
     state = next_test_state(
         store.detectors.states(label, stream=CALIBRATION).get(CALIBRATION),
         config.calibration,
@@ -363,7 +362,6 @@ def _collect_evidence(
 def _run_calibration_tests(
     judgements: pd.DataFrame,
     ceiling: Interval | None,
-    by_group: Sequence[GroupCalibration],
     config: DriftConfig,
 ) -> tuple[list[Any], dict[str, Any]]:
     try:
@@ -371,7 +369,6 @@ def _run_calibration_tests(
             judgements,
             thresholds=config.calibration,
             noise_ceiling=ceiling,
-            by_group=by_group,
         )
     except NotEnoughData as few:
         return [], {"insufficient": str(few)}

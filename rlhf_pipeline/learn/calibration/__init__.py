@@ -18,7 +18,6 @@ from rlhf_pipeline.learn.calibration.group_calibration import (
     all_ceilings,
     calibration_by_group,
     ceilings_by_group,
-    group_cells,
     group_comparisons,
 )
 from rlhf_pipeline.learn.calibration.log import calibration_log
@@ -76,7 +75,6 @@ __all__ = [
     "ece_lower_bound",
     "evidently_calibration_report",
     "fit_calibrator",
-    "group_cells",
     "group_comparisons",
     "log_loss",
     "measure_pairs",

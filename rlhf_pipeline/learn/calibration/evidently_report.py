@@ -5,7 +5,7 @@ rate: see monitoring.
 """
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -13,7 +13,7 @@ from typing import Any
 import pandas as pd
 
 from rlhf_pipeline.core.errors import FrameError
-from rlhf_pipeline.core.records import GroupCalibration, Interval
+from rlhf_pipeline.core.records import Interval
 from rlhf_pipeline.learn.calibration import metrics
 from rlhf_pipeline.learn.calibration.day_tests import (
     LOWER_BOUND,
@@ -24,7 +24,7 @@ from rlhf_pipeline.learn.calibration.day_tests import (
     list_limits,
     require_rows,
 )
-from rlhf_pipeline.learn.calibration.group_calibration import HEADER, UNKNOWN_CEILING, group_cells
+from rlhf_pipeline.learn.calibration.group_calibration import UNKNOWN_CEILING
 from rlhf_pipeline.learn.calibration.monitoring import ece_lower_bound, overconfidence_p_value
 from rlhf_pipeline.learn.calibration.slope import all_agree, fit_slope, slope_bounds
 from rlhf_pipeline.learn.calibration.summary import reliability_table
@@ -89,14 +89,13 @@ def evidently_calibration_report(
     thresholds: CalibrationThresholds | None = None,
     *,
     noise_ceiling: Interval | None = None,
-    by_group: Sequence[GroupCalibration] = (),
 ) -> EvidentlyResult:
     """An Evidently report on the columns `p` (P(a preferred)), `outcome` (1 where a was) and,
     optionally, `group`.
 
     Rows come in the order of their votes, as the test of the latest needs. Rows of one group
     (comparison or prompt) are treated as correlated; without the column rows are independent.
-    `noise_ceiling` is shown beside the accuracy, `by_group` is a table of the page and the JSON.
+    `noise_ceiling` is shown beside the accuracy.
     Raises NotEnoughData below `min_rows`, FrameError for a missing column, InvalidScores for NaN
     or infinite values.
     """
@@ -104,7 +103,7 @@ def evidently_calibration_report(
     now = _prepare(current, "current")
     before = None if reference is None else _prepare(reference, "reference")
     require_rows(len(now), thresholds)
-    snapshot = _run_evidently(now, before, thresholds, noise_ceiling, by_group)
+    snapshot = _run_evidently(now, before, thresholds, noise_ceiling)
     document = snapshot.dict()
     return EvidentlyResult(
         json=json.loads(snapshot.json()),
@@ -141,7 +140,6 @@ def _run_evidently(
     reference: pd.DataFrame | None,
     thresholds: CalibrationThresholds,
     noise_ceiling: Interval | None,
-    by_group: Sequence[GroupCalibration],
 ) -> Any:
     from evidently import DataDefinition, Dataset, Report
     from evidently.tests import gte, lte
@@ -158,7 +156,6 @@ def _run_evidently(
             if noise_ceiling is None
             else [noise_ceiling.value, noise_ceiling.low, noise_ceiling.high],
             "ceiling_told": f"noise ceiling {noise_ceiling or UNKNOWN_CEILING}",
-            "by_group": [group_cells(group) for group in by_group],
         },
     }
     definition = DataDefinition(numerical_columns=["p", "outcome"], categorical_columns=["group"])
@@ -189,7 +186,6 @@ def _metric_class() -> Any:
         latest: int | None = None
         noise_ceiling: list[float] | None = None
         ceiling_told: str = ""
-        by_group: list[list[str]] = []
 
         def measure(self, frame: pd.DataFrame) -> float:
             return (
@@ -210,7 +206,6 @@ def _metric_class() -> Any:
             if self.metric.quantity == RELIABILITY_QUANTITY:
                 result.widget = [
                     _reliability_widget(now, self.metric.noise_ceiling, self.metric.ceiling_told),
-                    *_group_widgets(self.metric.by_group),
                 ]
             is_known = before is not None and not (
                 self.metric.quantity == SLOPE and all_agree(_rows(before))
@@ -221,16 +216,6 @@ def _metric_class() -> Any:
             return str(self.metric.quantity).replace("_", " ")
 
     return CalibrationQuantity
-
-
-def _group_widgets(rows: list[list[str]]) -> list[Any]:
-    from evidently.legacy.renderers.html_widgets import table_data
-
-    return (
-        [table_data(title="By group, with 95 % intervals", column_names=list(HEADER), data=rows)]
-        if rows
-        else []
-    )
 
 
 def _reliability_widget(frame: pd.DataFrame, ceiling: list[float] | None, told: str) -> Any:

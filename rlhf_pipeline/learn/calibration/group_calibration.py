@@ -199,30 +199,6 @@ def largest_groups(groups: Sequence[GroupCalibration], n: int) -> list[GroupCali
     return sorted(found, key=lambda group: (group.by, -group.n, group.group))
 
 
-HEADER = (
-    "grouped by",
-    "group",
-    "comparisons",
-    "accuracy",
-    "noise ceiling",
-    "ECE without its noise",
-    "calibration slope",
-)
-
-
-def group_cells(group: GroupCalibration) -> list[str]:
-    """A group as a row under HEADER: each figure with its interval, or a reason."""
-    m = group.calibrated
-    figures = (
-        ["too few"] * 3
-        if m is None
-        else [str(figure or "unknown") for figure in (m.accuracy, m.ece_debiased, m.slope)]
-    )
-    accuracy, ece, slope = figures
-    ceiling = UNKNOWN_CEILING if group.noise_ceiling is None else str(group.noise_ceiling)
-    return [group.by, group.group, str(group.n), accuracy, ceiling, ece, slope]
-
-
 def _iter_members(
     ids: npt.NDArray[Any], groups: Groups
 ) -> Iterator[tuple[str, str, npt.NDArray[np.bool_], int]]:

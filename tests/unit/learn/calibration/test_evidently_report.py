@@ -5,13 +5,12 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.core.errors import NotEnoughData
-from rlhf_pipeline.core.records import GroupCalibration, Interval
+from rlhf_pipeline.core.records import Interval
 from rlhf_pipeline.learn.calibration import (
     CalibrationThresholds,
     evidently_calibration_report,
     run_calibration_tests,
 )
-from rlhf_pipeline.learn.calibration.group_calibration import PredictedVotes, calibration_by_group
 from rlhf_pipeline.learn.calibration.metrics import brier, ece_equal_mass
 
 
@@ -82,36 +81,21 @@ def test_the_slope_is_tested_on_the_latest_rows_alone():
     assert {t["name"]: t["value"] for t in wide.tests}[TESTS[1]] > p_values[0]
 
 
-def grouped(frame: pd.DataFrame, sizes: dict[str, int]) -> tuple[GroupCalibration, ...]:
-    names = np.repeat(list(sizes), list(sizes.values()))
-    ids = frame["group"].astype(str).to_numpy()
-    of = dict(zip(dict.fromkeys(ids), names, strict=False))
-    ceilings = {"source": {"big": Interval(value=0.8, low=0.75, high=0.85, n=99)}}
-    return calibration_by_group(
-        PredictedVotes(frame["p"], frame["outcome"], ids), {"source": of}, ceilings=ceilings
-    )
-
-
-def test_html_is_rendered_on_demand_and_holds_the_reliability_diagram_the_ceiling_and_the_groups():
+def test_html_is_rendered_on_demand_and_holds_the_reliability_diagram_and_the_ceiling():
     frame = rows(1.0)
     ceiling = Interval(value=0.81, low=0.777, high=0.85, n=50)
-    groups = grouped(frame, {"big": 195, "tiny": 5})
-    result = evidently_calibration_report(frame, noise_ceiling=ceiling, by_group=groups)
+    result = evidently_calibration_report(frame, noise_ceiling=ceiling)
     html = result.html().decode()
     assert len(html) > 1_000_000
     for said in (
         "Reliability",
         "noise ceiling 0.810 [0.777, 0.850]",
-        "By group",
-        "tiny",
-        "too few",
     ):
         assert said in html
     drawn = next(
         m["config"] for m in result.json["metrics"] if m["config"]["quantity"] == "ece_equal_mass"
     )
     assert drawn["noise_ceiling"] == [0.81, 0.777, 0.85]
-    assert [row[1] for row in drawn["by_group"]] == ["big", "tiny"]
 
 
 def test_too_few_rows_are_not_a_verdict():
