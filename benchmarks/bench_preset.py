@@ -15,21 +15,21 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 sys.path[:0] = [] if str(ROOT) in sys.path else [str(ROOT)]
 
-from rlhf_pipeline.config import silence_telemetry  # noqa: E402
+from rlhf_pipeline.core.config import silence_telemetry  # noqa: E402
 
 silence_telemetry()
 
 import numpy as np  # noqa: E402
 import pandas as pd  # noqa: E402
-from rlhf_pipeline.frames import PREFERENCE_PAIRS, check_frame  # noqa: E402
-from rlhf_pipeline.reward_model import (  # noqa: E402
+
+from benchmarks.measurement import print_table  # noqa: E402
+from rlhf_pipeline.core.frames import PREFERENCE_PAIRS, check_frame  # noqa: E402
+from rlhf_pipeline.learn.reward_model import (  # noqa: E402
     Encoder,
     build_reward_model,
     reward_model_params,
 )
-from rlhf_pipeline.reward_model.evaluation import length_gaps, margins_of, wins  # noqa: E402
-
-from benchmarks.measurement import print_table  # noqa: E402
+from rlhf_pipeline.learn.reward_model.evaluation import length_gaps, margins_of, wins  # noqa: E402
 
 PARTS = 3
 
