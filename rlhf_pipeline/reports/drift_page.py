@@ -40,7 +40,7 @@ from rlhf_pipeline.reports.calibration import (
 from rlhf_pipeline.reports.control_charts import chart_control
 from rlhf_pipeline.reports.draw import chart_css, draw_legend, draw_svg
 from rlhf_pipeline.reports.drift import chart_clusters, chart_timeline
-from rlhf_pipeline.reports.policy import chart_policy, policy_interval, refusal_interval
+from rlhf_pipeline.reports.policy import policy_interval, refusal_interval
 from rlhf_pipeline.reports.rendering import render_page
 from rlhf_pipeline.watch.drift.clusters import ClusterParams
 from rlhf_pipeline.watch.drift.reference import LEFT_OUT, Window
@@ -273,7 +273,6 @@ def _collect_policy(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any
     return {
         "missing": None,
         "tests": tests,
-        "chart": chart_policy(days),
         "latest_first": [
             (one, [policy_interval(one.reward), refusal_interval(one), policy_interval(one.length)])
             for one in days[::-1]

@@ -258,8 +258,7 @@ def test_the_deployed_policy_is_shown_by_day_with_the_win_rate_of_its_gate() -> 
     )
     assert "mean length ✕ drift 1 0.25" in page.text
     assert "mean 200 before, 400 today" in page.text
-    assert "policy@2 from here" in page.text
-    assert "reward_model@2 from here" in page.text
+    assert "0.50 0.22 to 0.78 by reward_model@2" in page.text
     assert page.text.count("0.610 0.550 to 0.670 against policy@1") == 3
     assert page.text.count("not evaluated") == 2
     none = Page(render_drift_page(nothing())).text
