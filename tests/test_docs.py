@@ -87,7 +87,8 @@ def test_the_site_has_every_page() -> None:
     pages = {
         p.relative_to(ROOT / "docs").as_posix() for p in PAGES if p.is_relative_to(ROOT / "docs")
     }
-    assert nav == pages | set(generated())
+    notebooks = {f"notebooks/{p.stem}.md" for p in (ROOT / "docs" / "notebooks").glob("*.ipynb")}
+    assert nav == pages | set(generated()) | notebooks
 
 
 def test_the_readme_is_short() -> None:
