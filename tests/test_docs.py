@@ -77,6 +77,18 @@ def test_the_reference_has_every_setting_command_and_member() -> None:
     assert [name for name in names if name not in pages["reference/members.md"]] == []
 
 
+def test_named_commands_exist() -> None:
+    """`rlhf GROUP COMMAND` in code marks and blocks, of the notebooks too."""
+    known = set(re.findall(r"^## rlhf (.*)$", generated()["reference/commands.md"], re.MULTILINE))
+    groups = {name.split()[0] for name in known if " " in name}
+    pages = [page for page in PAGES if page.name != "CHANGELOG.md"]
+    text = text_of(*pages, *(ROOT / "docs" / "notebooks").glob("*.ipynb"))
+    named = set(re.findall(r"\brlhf ([a-z]+)(?: ([a-z][a-z-]+))?", text))
+    said = {f"{one} {two}" if one in groups and two else one for one, two in named}
+    first = {name.split()[0] for name in known}
+    assert sorted(name for name in said if name not in known and name not in first) == []
+
+
 def test_every_detector_has_a_card() -> None:
     page = text_of(ROOT / "docs" / "how" / "detectors.md")
     assert [name for name in DETECTORS if f"`{name}`" not in page] == []
