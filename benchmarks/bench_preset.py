@@ -10,6 +10,7 @@ says so and stops.
 import argparse
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
@@ -38,11 +39,11 @@ def read_pairs(data: Path) -> pd.DataFrame:
     """Pairs of the debates that settings may be chosen by, with the part of their debate."""
     rows = pd.read_parquet(data / "pairs.parquet")
     rows = rows[(rows["source"] == "convarg") & (rows["split"] != "test")]
-    n_votes = rows["votes_a"] + rows["votes_b"]
-    rows = rows[(n_votes > 0) & (rows["response_a"] != rows["response_b"])]
+    rows = rows[
+        rows[["votes_a", "votes_b"]].any(axis=1) & (rows["response_a"] != rows["response_b"])
+    ]
     n_votes = rows["votes_a"] + rows["votes_b"]
     is_a = (rows["votes_a"] >= rows["votes_b"]).to_numpy()
-    agreement = rows[["votes_a", "votes_b"]].max(axis=1) / n_votes
     pairs = pd.DataFrame(
         {
             "day": "2016-01-01",
@@ -52,7 +53,7 @@ def read_pairs(data: Path) -> pd.DataFrame:
             "chosen": np.where(is_a, rows["response_a"], rows["response_b"]),
             "rejected": np.where(is_a, rows["response_b"], rows["response_a"]),
             "margin": 1.0,
-            "agreement": agreement,
+            "agreement": rows[["votes_a", "votes_b"]].max(axis=1) / n_votes,
             "n_votes": n_votes,
             "n_ties": rows["votes_tie"],
             "chosen_side": np.where(is_a, "a", "b"),
@@ -62,8 +63,9 @@ def read_pairs(data: Path) -> pd.DataFrame:
             "max_seq": np.arange(1, len(rows) + 1),
         }
     )
-    checked = check_frame(pairs.reset_index(drop=True), PREFERENCE_PAIRS)
-    return checked.assign(part=pd.factorize(rows["group"], sort=True)[0] % PARTS)
+    return check_frame(pairs.reset_index(drop=True), PREFERENCE_PAIRS).assign(
+        part=pd.factorize(rows["group"], sort=True)[0] % PARTS
+    )
 
 
 def main() -> None:
@@ -74,8 +76,7 @@ def main() -> None:
         print(f"skipped: no pairs.parquet in {data}")
         return
     pairs = read_pairs(data)
-    right: dict[str, list[np.ndarray]] = {"longer text": []}
-    seconds: dict[str, float] = {"longer text": 0.0}
+    right, seconds = defaultdict(list), defaultdict(float)
     for part in range(PARTS):
         inside = pairs["part"] == part
         train = pairs[~inside].drop(columns="part").reset_index(drop=True)
@@ -83,15 +84,17 @@ def main() -> None:
         right["longer text"].append(wins(length_gaps(test)))
         for name, preset in (("default", ""), ("--preset best", "best")):
             began = time.process_time()
-            model = build_reward_model(reward_model_params(preset=preset), Encoder())
-            model.fit(train)
-            seconds[name] = seconds.get(name, 0.0) + (time.process_time() - began) / PARTS
-            right.setdefault(name, []).append(wins(margins_of(model, test)))
-    rows = [
-        (name, f"{np.concatenate(each).mean():.3f}", f"{seconds[name]:.0f}")
-        for name, each in right.items()
-    ]
-    print_table(f"{len(pairs)} pairs", ("model", "accuracy", "CPU s of a fit"), rows)
+            model = build_reward_model(reward_model_params(preset=preset), Encoder()).fit(train)
+            seconds[name] += (time.process_time() - began) / PARTS
+            right[name].append(wins(margins_of(model, test)))
+    print_table(
+        f"{len(pairs)} pairs",
+        ("model", "accuracy", "CPU s of a fit"),
+        [
+            (name, f"{np.concatenate(each).mean():.3f}", f"{seconds[name]:.0f}")
+            for name, each in right.items()
+        ],
+    )
 
 
 if __name__ == "__main__":
