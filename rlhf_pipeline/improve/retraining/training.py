@@ -253,8 +253,9 @@ def check_trainer_fields(kind: Any, given: Mapping[str, Any], owned: Mapping[str
     """Raise ConfigurationError for a field of `trainer` that the config class `kind` lacks, with
     the nearest one that it has, and for one that other parameters set: OWNED_FIELDS and `owned`.
     """
-    known = [field.name for field in dataclasses.fields(kind) if field.init]
     owners = {**OWNED_FIELDS, **owned}
+    fields = (field.name for field in dataclasses.fields(kind) if field.init)
+    known = [name for name in fields if name not in owners]
     for name in given:
         if name in owners:
             raise ConfigurationError(f"trainer: {name} is set by {owners[name]}. Leave it out.")
