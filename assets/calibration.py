@@ -23,6 +23,7 @@ from rlhf_pipeline.core.errors import NotEnoughData
 from rlhf_pipeline.core.protocols import Progress
 from rlhf_pipeline.core.records import CalibrationReport, ModelVersion, utc_now
 from rlhf_pipeline.feedback.votes import judged_comparison_ids, open_test_split
+from rlhf_pipeline.improve.reward_training import CalibrateParams, calibrate_model
 from rlhf_pipeline.learn.calibration import (
     all_ceilings,
     calibration_figures,
@@ -33,7 +34,6 @@ from rlhf_pipeline.learn.calibration import (
 )
 from rlhf_pipeline.learn.champions import Champions, Judge
 from rlhf_pipeline.learn.champions.version_comparison import measure_versions
-from rlhf_pipeline.learn.learning import CalibrateParams, calibrate_model
 from rlhf_pipeline.registry import opening_recorder
 from rlhf_pipeline.reports.calibration import draw_calibration
 from rlhf_pipeline.store import Store

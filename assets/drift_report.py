@@ -249,7 +249,7 @@ def _read_stream(
     """
     store = champions.store
     read = store.detectors.errors_of(label, up_to_seq=limit)
-    window = champions.reference_window(label)
+    window = Window.find(champions.reference_folder_of(label))
     reference = None if window is None else window.votes
     found = scan(
         read,
@@ -298,7 +298,7 @@ def _collect_evidence(
         ), {}
     mine = rows[rows["reward_model"] == label]
     embed, not_embedded = find_embedding(champions, label)
-    reference = champions.reference_window(label)
+    reference = Window.find(champions.reference_folder_of(label))
     of_day = store.comparisons.with_ids(rows["comparison_id"].unique().tolist())
     comparisons = of_day[of_day["comparison_id"].isin(mine["comparison_id"])]
     current = current_window(

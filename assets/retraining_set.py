@@ -39,6 +39,7 @@ from rlhf_pipeline.learn.champions import Champions, Judge, compare_with_chance
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.watch.drift.cluster_history import find_failing_ids
+from rlhf_pipeline.watch.drift.reference import Window
 
 FIRST = -1  # priority of offers; 0 is usual
 
@@ -168,7 +169,7 @@ def _require_more_than_chance(
     chance: the decision waits for votes on held-out comparisons, which are offered first. Raises
     NotEnoughData.
     """
-    window, store = champions.reference_window(judge.label), champions.store
+    window, store = Window.find(champions.reference_folder_of(judge.label)), champions.store
     tested = compare_with_chance(window.votes if window else pd.DataFrame())
     if not tested.n_missing:
         return

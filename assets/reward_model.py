@@ -22,8 +22,8 @@ from rlhf_pipeline.application.assets.preference_pairs import find_last_decision
 from rlhf_pipeline.application.assets.votes import LearningRange
 from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.improve.evaluation.error_memory import ErrorMemory
+from rlhf_pipeline.improve.reward_training import WarmStart, register_fit
 from rlhf_pipeline.learn.champions import Champions
-from rlhf_pipeline.learn.learning import WarmStart, register_fit
 from rlhf_pipeline.learn.reward_model import build_reward_model, fit_reward_model, launchpad_class
 from rlhf_pipeline.registry import opening_recorder
 from rlhf_pipeline.reports.draw import draw_png

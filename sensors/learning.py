@@ -9,7 +9,11 @@ from rlhf_pipeline.application.sensors.runs import (
     loop_sensor,
     skip_during_replay,
 )
-from rlhf_pipeline.learn.learning import RETRY_AFTER_PAIRS, find_reason_to_wait, plan_next_fit
+from rlhf_pipeline.improve.reward_training import (
+    RETRY_AFTER_PAIRS,
+    find_reason_to_wait,
+    plan_next_fit,
+)
 
 
 @loop_sensor("learning", learning)

@@ -39,7 +39,11 @@ from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.records import Promotion, TriggerDecision
 from rlhf_pipeline.improve.loop_settings import LoopSettings
 from rlhf_pipeline.improve.retraining.triggers import decide
-from rlhf_pipeline.learn.learning import find_reason_to_wait, is_uncalibrated, plan_next_fit
+from rlhf_pipeline.improve.reward_training import (
+    find_reason_to_wait,
+    is_uncalibrated,
+    plan_next_fit,
+)
 from rlhf_pipeline.store import Store
 
 MAX_ATTEMPTS = 3

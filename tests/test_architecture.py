@@ -58,9 +58,9 @@ INSIDE: dict[str, list[str]] = {
     "core": CORE,
     "generate": ["prompts", "policy", "completions", "comparisons"],
     "feedback": ["votes", "datasets"],
-    "learn": ["reward_model", "calibration", "champions", "learning"],
+    "learn": ["reward_model", "calibration", "champions"],
     "watch": ["reflection", "drift", "metrics", "telemetry", "alerts"],
-    "improve": ["evaluation", "retraining", "loop_settings", "evaluation_sets"],
+    "improve": ["evaluation", "retraining", "reward_training", "loop_settings", "evaluation_sets"],
     "simulation": ["laboratory"],
 }
 ALLOWED: dict[str, set[str]] = {
@@ -83,9 +83,9 @@ EXCEPTIONS: dict[str, set[str]] = {
     # the one place where store, registry and models meet, so that assets, cli and web serve the
     # same champion
     "learn.champions": {"store", "registry", "watch.drift", "improve.retraining"},
-    "learn.learning": {"store", "registry", "watch.drift", "improve"},
+    "improve.reward_training": {"store", "registry", "watch.drift", "improve"},
     "watch.alerts": {"store", "improve.retraining", "improve.loop_settings"},
-    "watch.metrics": {"store", "reports.policy"},
+    "watch.metrics": {"store", "watch.metrics.policy_intervals"},
     "improve.loop_settings": {"store"},
     "improve.evaluation_sets": {"store"},
     "registry.openings": {"feedback.votes"},

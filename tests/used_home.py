@@ -123,7 +123,7 @@ def used_home(folder: Path) -> Path:
     workspace.files.write_record("candidate_model", version)
     row = {name: ["x" if kind == "string" else 1] for name, kind in COLUMNS.items()}
     window = Window(version.label, pd.DataFrame(row).astype(COLUMNS), np.array([[0.5]]))
-    workspace.champions.save_reference_window(version, window)
+    window.save(workspace.champions.reference_folder(version))
     homes.record_end(workspace.settings, workspace.store.database)
     workspace.store.close()
     return workspace.settings.home
@@ -136,6 +136,8 @@ def flip(path: Path, byte: int) -> None:
 
 
 def damage_page(path: Path) -> None:
+    with closing(sqlite3.connect(path)) as connection:  # a page in the log would be read from there
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)")
     content = bytearray(path.read_bytes())
     content[4096 * 3 : 4096 * 3 + 8] = b"\xff" * 8
     path.write_bytes(content)

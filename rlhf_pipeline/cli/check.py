@@ -15,13 +15,13 @@ from rlhf_pipeline.core.object_stores import list_names
 from rlhf_pipeline.core.protocols import Progress, ignore_progress
 from rlhf_pipeline.core.records import folder_hash
 from rlhf_pipeline.feedback.datasets.pseudonyms import SALT_FILE, hash_salt
+from rlhf_pipeline.learn.champions.champions import REFERENCE
 from rlhf_pipeline.store import Store, homes, integrity, migrations
 from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
 from rlhf_pipeline.store.audit import SALT_RECORDED
 from rlhf_pipeline.store.dagster_runs import DagsterRuns
 from rlhf_pipeline.store.database_copy import find_damage, is_sqlite, sqlite_file
 from rlhf_pipeline.store.registered_models import is_readable, list_models, read_champions
-from rlhf_pipeline.watch.drift.reference import FOLDER as REFERENCE
 from rlhf_pipeline.watch.drift.reference import Window
 
 # the checks, each under the name of what it looks at

@@ -19,13 +19,13 @@ from rlhf_pipeline.core.parameters import parse_parameters, suggest
 from rlhf_pipeline.core.records import ModelVersion, folder_hash
 from rlhf_pipeline.feedback.votes import Quarantines, TasteChanges, judged_comparison_ids
 from rlhf_pipeline.improve.evaluation.error_memory import ErrorMemory
-from rlhf_pipeline.learn.calibration import calibration_figures, calibration_log
-from rlhf_pipeline.learn.learning import (
+from rlhf_pipeline.improve.reward_training import (
     CalibrateParams,
     WarmStart,
     calibrate_model,
     register_fit,
 )
+from rlhf_pipeline.learn.calibration import calibration_figures, calibration_log
 from rlhf_pipeline.learn.reward_model import (
     PRESETS,
     REWARD_MODELS,

@@ -13,7 +13,7 @@ from rlhf_pipeline.improve.loop_settings import LoopSettings
 from rlhf_pipeline.improve.retraining.answers import find_waiting
 from rlhf_pipeline.improve.retraining.messages import describe_action
 from rlhf_pipeline.improve.retraining.triggers import TriggerParams
-from rlhf_pipeline.learn.learning import NextFit, find_reason_to_wait, plan_next_fit
+from rlhf_pipeline.improve.reward_training import NextFit, find_reason_to_wait, plan_next_fit
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.decisions import OPEN_STATES

@@ -665,6 +665,7 @@ Remedy = Literal[
     "lift_quarantine",
     "dismiss",
 ]
+RETRAINING_REMEDIES: frozenset[Remedy] = frozenset({"retrain", "retrain_category", "reweight"})
 
 
 class Quarantine(Record):
@@ -1237,3 +1238,19 @@ class Feedback(NewFeedback):
 def lineage_tags(values: Mapping[str, object | None]) -> dict[str, str]:
     """`values` as string tags for MLflow and Dagster, without missing values."""
     return {key: str(value) for key, value in values.items() if value is not None}
+
+
+class Opening(Record):
+    """Record of one look at test pairs."""
+
+    opened_at: datetime = Field(description="UTC")
+    model: str = Field(
+        min_length=1,
+        description="the evaluated model: name@version, or the hash of weights without a version",
+    )
+    purpose: str = Field(min_length=1, description="what is computed from the pairs")
+    commit: str | None = Field(
+        description="git commit of the code, with -dirty if it has changes; None outside a checkout"
+    )
+    n_pairs: int = Field(ge=0)
+    data_hash: str = Field(description="frame_hash of the pairs")

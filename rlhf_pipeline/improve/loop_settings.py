@@ -26,8 +26,8 @@ from rlhf_pipeline.improve.retraining.parameters import StrategyParams, read_str
 from rlhf_pipeline.improve.retraining.selection import SelectionParams
 from rlhf_pipeline.improve.retraining.strategies import STRATEGIES
 from rlhf_pipeline.improve.retraining.triggers import TriggerParams
+from rlhf_pipeline.improve.reward_training import CalibrateParams
 from rlhf_pipeline.learn.calibration import CalibrationThresholds, OverTimeParams
-from rlhf_pipeline.learn.learning import CalibrateParams
 from rlhf_pipeline.learn.reward_model import RewardModelParams, launchpad_class
 from rlhf_pipeline.watch.alerts.rules import AlertParams
 from rlhf_pipeline.watch.drift.report import DriftParams

@@ -1,6 +1,8 @@
 """Records openings of the test split in a separate MLflow experiment."""
 
-from rlhf_pipeline.feedback.votes.splits import Opening, Recorder
+from collections.abc import Callable
+
+from rlhf_pipeline.core.records import Opening
 from rlhf_pipeline.registry.tracking import COMMIT
 from rlhf_pipeline.registry.versions import Registry
 
@@ -11,7 +13,7 @@ HASH = "rlhf.data_hash"
 TAG_LENGTH = 5000  # MLflow's limit in characters
 
 
-def opening_recorder(registry: Registry) -> Recorder:
+def opening_recorder(registry: Registry) -> Callable[[Opening], None]:
     """A `record` callback for `open_test_split`: writes one finished MLflow run per opening, with
     tags only.
 

@@ -40,7 +40,6 @@ from rlhf_pipeline.reports.calibration import (
 from rlhf_pipeline.reports.control_charts import chart_control
 from rlhf_pipeline.reports.draw import chart_css, draw_legend, draw_svg
 from rlhf_pipeline.reports.drift import chart_clusters, chart_timeline
-from rlhf_pipeline.reports.policy import policy_interval, refusal_interval
 from rlhf_pipeline.reports.rendering import render_page
 from rlhf_pipeline.watch.drift.clusters import ClusterParams
 from rlhf_pipeline.watch.drift.reference import LEFT_OUT, Window
@@ -50,6 +49,7 @@ from rlhf_pipeline.watch.drift.reliability import (
     reliability_of_reference,
 )
 from rlhf_pipeline.watch.drift.spc import CHARTS, RULES, ControlChartParams, control_charts
+from rlhf_pipeline.watch.metrics.policy_intervals import policy_interval, refusal_interval
 
 Row = dict[str, Any]
 T = TypeVar("T")

@@ -18,9 +18,9 @@ from rlhf_pipeline.core.records import (
     ModelVersion,
     folder_hash,
 )
+from rlhf_pipeline.generate.completions.adapter_server import ADAPTER, read_base_hash
 from rlhf_pipeline.generate.policy import load_policy
 from rlhf_pipeline.improve.evaluation import frozen_prompt_ids, frozen_prompts
-from rlhf_pipeline.improve.retraining.adapters import ADAPTER, read_base_hash
 from rlhf_pipeline.improve.retraining.vote_halves import has_votes_for_judging, is_for_judging
 from rlhf_pipeline.learn.champions import Question
 from rlhf_pipeline.learn.reward_model import EmbeddingRewardModel

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -20,9 +21,12 @@ pytestmark = pytest.mark.timeout(900)
 def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the commands of an environment in which the wheel is installed."""
     folder = tmp_path_factory.mktemp("wheel")
+    # A copy, because setuptools leaves its build beside what it builds.
+    left_out = shutil.ignore_patterns(".*", "var", "tests", "build", "*.egg-info", "__pycache__")
+    shutil.copytree(ROOT, folder / "source", symlinks=True, ignore=left_out)
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "-q"]
-    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder), str(ROOT)]
-    subprocess.run([*pip, *build], check=True)
+    build = ["wheel", "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)]
+    subprocess.run([*pip, *build, folder / "source"], check=True)
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", folder / "env"], check=True)
     packages = next((folder / "env").glob("lib/python*/site-packages"))
     (wheel,) = folder.glob("*.whl")

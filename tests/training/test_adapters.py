@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from rlhf_pipeline.core.records import folder_hash
+from rlhf_pipeline.generate.completions.adapter_server import ADAPTER, read_base_hash
 from rlhf_pipeline.generate.policy.causal_lm import load_policy
-from rlhf_pipeline.improve.retraining.adapters import ADAPTER, read_base_hash
 from rlhf_pipeline.improve.retraining.parameters import StrategyParams
 from rlhf_pipeline.improve.retraining.preparation import open_policy
 from rlhf_pipeline.improve.retraining.sentinels import SentinelParams

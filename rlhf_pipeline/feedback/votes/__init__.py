@@ -2,6 +2,7 @@
 
 from rlhf_pipeline.core.frames import SOFT_LABELS
 from rlhf_pipeline.core.intervals import BootstrapParams, interval_of_mean, resampled_sums
+from rlhf_pipeline.core.records import Opening
 from rlhf_pipeline.feedback.votes.agreement import Agreement, AgreementParams, agreement
 from rlhf_pipeline.feedback.votes.annotator_model import (
     AnnotatorModel,
@@ -45,7 +46,6 @@ from rlhf_pipeline.feedback.votes.preference_pairs import (
 )
 from rlhf_pipeline.feedback.votes.splits import (
     SPLITS,
-    Opening,
     log_opening,
     n_test_pairs,
     open_test_split,

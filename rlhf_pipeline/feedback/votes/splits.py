@@ -3,16 +3,14 @@
 import hashlib
 import logging
 from collections.abc import Callable
-from datetime import datetime
 from typing import Literal
 
 import pandas as pd
-from pydantic import Field
 
 from rlhf_pipeline.core.config import code_commit
 from rlhf_pipeline.core.errors import ConfigurationError, FrameError
 from rlhf_pipeline.core.frames import frame_hash
-from rlhf_pipeline.core.records import Record, utc_now
+from rlhf_pipeline.core.records import Opening, utc_now
 
 Split = Literal["train", "calib", "test"]
 
@@ -57,22 +55,6 @@ def prompts_in_several_splits(pairs: pd.DataFrame) -> list[str]:
 log = logging.getLogger(__name__)
 
 TEST = "test"
-
-
-class Opening(Record):
-    """Record of one look at test pairs."""
-
-    opened_at: datetime = Field(description="UTC")
-    model: str = Field(
-        min_length=1,
-        description="the evaluated model: name@version, or the hash of weights without a version",
-    )
-    purpose: str = Field(min_length=1, description="what is computed from the pairs")
-    commit: str | None = Field(
-        description="git commit of the code, with -dirty if it has changes; None outside a checkout"
-    )
-    n_pairs: int = Field(ge=0)
-    data_hash: str = Field(description="frame_hash of the pairs")
 
 
 Recorder = Callable[[Opening], None]

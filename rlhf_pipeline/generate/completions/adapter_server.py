@@ -7,7 +7,14 @@ from pydantic import SecretStr
 from rlhf_pipeline.core.errors import BackendUnavailable
 from rlhf_pipeline.generate.completions.redaction import address_of, redact, secrets_of
 
+ADAPTER = "adapter"  # folder in a candidate trained with LoRA: what a server loads onto the parent
+BASE_HASH = "base.sha256"  # file in it
 ALREADY_LOADED = "already been loaded"  # vLLM answers 400 to the second request for one name
+
+
+def read_base_hash(adapter: Path) -> str:
+    """Content hash of the policy whose weights the adapter in that folder changes."""
+    return (adapter / BASE_HASH).read_text(encoding="utf-8")
 
 
 def load_adapter(

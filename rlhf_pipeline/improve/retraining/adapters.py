@@ -11,12 +11,9 @@ from pydantic import Field
 from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.core.parameters import Parameters
 from rlhf_pipeline.core.records import folder_hash
+from rlhf_pipeline.generate.completions.adapter_server import ADAPTER, BASE_HASH, read_base_hash
 from rlhf_pipeline.generate.policy.causal_lm import Policy, load_policy
 from rlhf_pipeline.learn.reward_model.network import silence_libraries
-
-ADAPTER = "adapter"  # folder in a candidate trained with LoRA: what a server loads onto the parent
-
-BASE_HASH = "base.sha256"  # file in it
 
 
 class AdapterParams(Parameters):
@@ -116,11 +113,6 @@ def save_model(model: Any, folder: Path) -> None:
                 model = PeftModel.from_pretrained(base, folder / ADAPTER)
             model = model.merge_and_unload(adapter_names=["default"])
     model.save_pretrained(folder)
-
-
-def read_base_hash(adapter: Path) -> str:
-    """Content hash of the policy whose weights the adapter in that folder changes."""
-    return (adapter / BASE_HASH).read_text(encoding="utf-8")
 
 
 def _save_adapter(model: Any, folder: Path, parent: Path) -> None:

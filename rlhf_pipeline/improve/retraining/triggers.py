@@ -8,6 +8,7 @@ from pydantic import Field
 
 from rlhf_pipeline.core.intervals import format_estimate
 from rlhf_pipeline.core.records import (
+    RETRAINING_REMEDIES,
     CauseName,
     ChangeCauses,
     DriftEvent,
@@ -71,7 +72,6 @@ REMEDIES: dict[CauseName, Remedy] = {
     "nothing": "dismiss",
 }
 # These train a policy.
-RETRAINING_REMEDIES: frozenset[Remedy] = frozenset({"retrain", "retrain_category", "reweight"})
 # A person decides: two of these would leave out people's votes, or count them less.
 ASKING_REMEDIES: frozenset[Remedy | None] = frozenset(
     {"quarantine", "report_two_tastes", "ask_for_cause"}

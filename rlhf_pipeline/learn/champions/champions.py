@@ -44,10 +44,12 @@ from rlhf_pipeline.learn.champions.serving import serve
 from rlhf_pipeline.learn.reward_model import Encoder, RewardModel, load_reward_model
 from rlhf_pipeline.registry import Kind, Registry
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.watch.drift.reference import FOLDER, Window
 
 logger = logging.getLogger(__name__)
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+
+REFERENCE = "models/reference"  # below the home: windows of reward models that drift compares with
 
 
 @dataclass(frozen=True)
@@ -185,17 +187,7 @@ class Champions:
 
     def reference_folder_of(self, label: str) -> Path:
         """The folder of the reference window of a model version, by its label."""
-        return self.cache.parent / FOLDER / label.replace("@", "-")
-
-    def save_reference_window(self, version: ModelVersion, window: Window) -> None:
-        window.save(self.reference_folder(version))
-
-    def reference_window(self, label: str) -> Window | None:
-        """The champion's out-of-sample predictions, frozen at registration; None for a model that
-        was never calibrated. The registry need not hold the model any more.
-        """
-        folder = self.reference_folder_of(label)
-        return Window.load(folder) if folder.exists() else None
+        return self.cache.parent / REFERENCE / label.replace("@", "-")
 
     def load_policy(self, version: ModelVersion | None = None) -> Policy:
         """Load `version`, or the champion policy. Raises as `load_policy`."""

@@ -6,8 +6,7 @@ from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.errors import BackendUnavailable
 from rlhf_pipeline.core.records import ModelVersion
 from rlhf_pipeline.core.secret_files import provider_key
-from rlhf_pipeline.generate.completions.adapter_server import load_adapter
-from rlhf_pipeline.improve.retraining.adapters import ADAPTER, read_base_hash
+from rlhf_pipeline.generate.completions.adapter_server import ADAPTER, load_adapter, read_base_hash
 
 
 def serve(

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import pandas as pd
 
 from rlhf_pipeline.core.records import (
+    RETRAINING_REMEDIES,
     CauseName,
     ChangeCauses,
     DriftEvent,
@@ -18,7 +19,6 @@ from rlhf_pipeline.core.records import (
 )
 from rlhf_pipeline.improve.retraining.triggers import (
     ASKING_REMEDIES,
-    RETRAINING_REMEDIES,
     TriggerParams,
     decide,
     find_causes_of,

@@ -4,8 +4,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
-from rlhf_pipeline.core.records import ChangeCauses, GateDecision, Promotion, TriggerDecision
-from rlhf_pipeline.improve.retraining.triggers import RETRAINING_REMEDIES
+from rlhf_pipeline.core.records import (
+    RETRAINING_REMEDIES,
+    ChangeCauses,
+    GateDecision,
+    Promotion,
+    TriggerDecision,
+)
 from rlhf_pipeline.watch.alerts.readings import Reading
 
 NOT_SERVED = "answered, not served"

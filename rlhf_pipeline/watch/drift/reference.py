@@ -50,7 +50,6 @@ MAX_EMBEDDINGS = 1000
 MAX_TEXTS = 1000  # prompts whose words are kept; all pairs of both windows' texts are compared
 # prefix of the reason for a missing test or picture, unless there are too few rows
 LEFT_OUT = "Left out: "
-FOLDER = "models/reference"  # below the home: where windows of registered reward models lie
 FRAME = "window.parquet"
 VOTES = "votes.parquet"
 EMBEDDINGS = "embeddings.npy"
@@ -107,6 +106,13 @@ class Window:
             partial.rename(folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
+
+    @classmethod
+    def find(cls, folder: Path) -> "Window | None":
+        """The window of a model, frozen at its registration; None for a model that was never
+        calibrated. Raises as `load`.
+        """
+        return cls.load(folder) if folder.exists() else None
 
     @classmethod
     def load(cls, folder: Path) -> "Window":

@@ -15,7 +15,7 @@ from rlhf_pipeline.core.records import (
     PolicyDay,
     Verdict,
 )
-from rlhf_pipeline.reports.policy import policy_interval, refusal_interval
+from rlhf_pipeline.watch.metrics.policy_intervals import policy_interval, refusal_interval
 
 VERDICT_VALUES = {Verdict.STABLE: 0, Verdict.WARNING: 1, Verdict.DRIFT: 2}
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 from rlhf_pipeline.core.api_types.base import Page
 from rlhf_pipeline.core.api_types.project import DecisionOut
 from rlhf_pipeline.core.errors import ConfigurationError
-from rlhf_pipeline.core.records import GateDecision, TriggerDecision
+from rlhf_pipeline.core.records import RETRAINING_REMEDIES, GateDecision, TriggerDecision
 from rlhf_pipeline.improve.retraining.answers import has_ended, waits
 from rlhf_pipeline.improve.retraining.explanation import (
     Inputs,
@@ -22,7 +22,6 @@ from rlhf_pipeline.improve.retraining.messages import (
     read_causes,
     summarise_decision,
 )
-from rlhf_pipeline.improve.retraining.triggers import RETRAINING_REMEDIES
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.decisions.answers import DecisionDetail, GateOut, RiseOut, SeenEvent
 from rlhf_pipeline.web.lists import make_cursor, parse_cursor

@@ -11,8 +11,7 @@ from pydantic import SecretStr
 from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.errors import BackendUnavailable
 from rlhf_pipeline.core.records import ModelVersion
-from rlhf_pipeline.generate.completions.adapter_server import load_adapter
-from rlhf_pipeline.improve.retraining.adapters import ADAPTER, BASE_HASH
+from rlhf_pipeline.generate.completions.adapter_server import ADAPTER, BASE_HASH, load_adapter
 from rlhf_pipeline.learn.champions.serving import serve
 
 KEY = SecretStr("sk-adapters-0123456789")

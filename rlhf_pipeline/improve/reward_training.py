@@ -163,7 +163,7 @@ def calibrate_model(
     )
     # Without candidates too few pairs were there to calibrate by, and so to measure drift from.
     has_predictions = outcome.report.candidates and outcome.report.may_serve
-    if has_predictions and champions.reference_window(version.label) is None:
+    if has_predictions and not champions.reference_folder(version).exists():
         scores = outcome.judge.score_pairs(calib, progress=progress)
         window = reference_window(
             calib,
@@ -182,7 +182,7 @@ def calibrate_model(
             mixes=_count_mixes(data, comparisons),
         )
         votes = _judge_reference(outcome.judge, data, comparisons, window)
-        champions.save_reference_window(version, replace(window, votes=votes))
+        replace(window, votes=votes).save(champions.reference_folder(version))
     return outcome
 
 

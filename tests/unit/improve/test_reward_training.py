@@ -9,8 +9,8 @@ import pytest
 from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.records import CalibrationReport, NewVote, Promotion, Quarantine, Refusal
 from rlhf_pipeline.improve.retraining.triggers import TriggerParams, decide
+from rlhf_pipeline.improve.reward_training import find_reason_to_wait, plan_next_fit
 from rlhf_pipeline.learn.calibration import calibration_metrics
-from rlhf_pipeline.learn.learning import find_reason_to_wait, plan_next_fit
 from rlhf_pipeline.store import Store
 from tests.learnt_home import comparisons
 from tests.unclear_change import unclear_rise
