@@ -22,7 +22,7 @@ from rlhf_pipeline.store import homes
 
 # Imported once by the process that steps are forked from; nearly every step needs them, at seconds
 # of CPU. Only installed packages, because that process does not have this folder on its path.
-PRELOADED = ("pandas", "pyarrow.parquet", "sqlalchemy", "alembic", "mlflow", "great_expectations")
+PRELOADED = ("pandas", "pyarrow.parquet", "sqlalchemy", "mlflow", "great_expectations")
 
 
 class HeartbeatExecutor(dg.Executor):

@@ -99,7 +99,7 @@ class Retention:
         """The SQLite file of its events, which Dagster empties and leaves, and the folder of its
         logs.
         """
-        # here: it imports Alembic, which loading the definitions does not need
+        # here: it imports Alembic, which takes long
         from dagster._core.storage.event_log import SqliteEventLogStorage
 
         events = self.instance.event_log_storage

@@ -95,7 +95,6 @@ OWNERS: dict[str, tuple[str, ...]] = {
     "dagster": (),
     "sqlalchemy": ("store/", "registry/faults.py"),  # MLflow lets its errors through
     "psycopg2": ("store/",),
-    "alembic": ("store/",),
     "mlflow": ("registry",),
     "evidently": ("learn/calibration/evidently_report.py", "watch/drift/report.py"),
     "frouros": ("watch/drift/",),

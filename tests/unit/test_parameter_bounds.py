@@ -17,8 +17,7 @@ from rlhf_pipeline.core.errors import ConfigurationError
 
 def parameter_classes() -> list[type[BaseModel]]:
     for module in pkgutil.walk_packages(rlhf_pipeline.__path__, "rlhf_pipeline."):
-        if ".migrations" not in module.name:
-            importlib.import_module(module.name)
+        importlib.import_module(module.name)
     found = {
         kind for kind in descendants(BaseModel) if kind.__module__.startswith("rlhf_pipeline.")
     }

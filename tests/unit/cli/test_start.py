@@ -12,7 +12,7 @@ from rlhf_pipeline.cli import COMMANDS, load_command
 MODELS = {"torch", "transformers", "mlflow", "dagster", "evidently", "great_expectations", "openai"}
 TABLES = {"pandas", "pyarrow", "scipy"}
 WEB = {"fastapi", "starlette", "uvicorn"}
-STORE = {"sqlalchemy", "alembic"}
+STORE = {"sqlalchemy"}
 RUN = """
 import json, sys
 from rlhf_pipeline.cli import app

@@ -1,4 +1,4 @@
-"""The migrations end where schema.py stands; stores of another commit are refused."""
+"""A store gets the tables of schema.py; stores of another commit are refused."""
 
 import sqlite3
 from collections.abc import Callable
