@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Table, and_, func, select, update
+from sqlalchemy import Connection, Table, and_, func, or_, select, update
 from sqlalchemy.sql import ColumnElement
 
 from rlhf_pipeline.core.protocols import Budget, BudgetShortfall, Lane, Spending
@@ -118,7 +118,10 @@ class LedgerSpending:
                 continue
             paid = select(func.sum(spending.c.cost + spending.c.cost_unknown)).where(is_spent)
             under_way = select(func.sum(items.c.reserved)).where(
-                items.c.state == "leased", is_reserved
+                items.c.state == "leased",
+                # Another run's batch may take a day: do not wait for the release of its reserve.
+                or_(items.c.leased_until.is_not(None), items.c.run_id == run_id),
+                is_reserved,
             )
             spent, reserved = (
                 int(connection.execute(asked).scalar() or 0) for asked in (paid, under_way)

@@ -409,6 +409,15 @@ def test_a_full_provider_pauses_everything(store: Store) -> None:
     assert made.frame["error"].isna().all()
 
 
+def test_calls_keep_their_rate_a_minute(store: Store) -> None:
+    with StubProvider() as stub:
+        began = time.monotonic()
+        made = ask(store.generation, openai(stub), n=10, requests_per_minute=300)
+        # 11 at once, and 9 at 5 a second
+        assert time.monotonic() - began > 1.7
+    assert made.frame["error"].isna().all()
+
+
 def test_without_a_dagster_run_nothing_is_paused_for_the_sensor(store: Store) -> None:
     by_hand = RequestedBy("rlhf generate")
     with StubProvider(faults=[None, status(429, 7_200_000, "seconds")]) as stub:
@@ -620,9 +629,7 @@ def test_the_settings_name_the_provider_and_its_address() -> None:
 
     assert isinstance(open_with(completion_backend="template"), TemplateBackend)
     assert open_with(completion_backend="local").model_version == "demo.policy@1"
-    with pytest.raises(
-        ConfigurationError, match=r"No 'x' in rlhf_pipeline.generate.completions. Known: t"
-    ):
+    with pytest.raises(ConfigurationError, match=r"No 'x' in rlhf_pipeline.completions. Known: t"):
         open_with(completion_backend="x")
     [made, own, named] = [
         open_with(completion_backend="openai_compatible", base_url="http://here/v1"),

@@ -52,7 +52,11 @@ KINDS: dict[str, FaultKind] = {
     "cancelled": FaultKind(
         "retryable", "unknown", "the run was ended during the call", is_fault=False
     ),
-    "lost": FaultKind("retryable", "unknown", "the worker ended during the call or before it"),
+    "lost": FaultKind(
+        "terminal",
+        "unknown",
+        "the worker ended during the call, or before it; or the provider does not list the batch",
+    ),
     "bad_request": FaultKind(
         "terminal", "none", "400, 413, 422 and any other 4xx: refused as it is"
     ),

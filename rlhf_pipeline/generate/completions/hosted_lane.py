@@ -17,7 +17,7 @@ from rlhf_pipeline.core.records import utc_now
 from rlhf_pipeline.generate.completions.attempts import build_attempt, is_last_attempt
 from rlhf_pipeline.generate.completions.base import CompletionRequest, HostedBackend, OnItem, Reply
 from rlhf_pipeline.generate.completions.faults import NO_ANSWER, fault
-from rlhf_pipeline.generate.completions.limits import Pause
+from rlhf_pipeline.generate.completions.limits import Pause, Rate, expected_tokens
 from rlhf_pipeline.generate.completions.request_plan import lane_of
 from rlhf_pipeline.generate.completions.work import LOOK_S, CompletionWork, persist_with_retry
 
@@ -28,23 +28,18 @@ LONGEST_SLEEP_S = 5.0  # without a transaction, each of which renews the claims
 T = TypeVar("T")
 
 
-def complete_hosted(
-    work: CompletionWork, backend: HostedBackend, on_text: OnItem | None = None
-) -> "HostedLane":
-    """Complete all of `work` by a provider; the lane, which may be closed.
+def complete_hosted(lane: "HostedLane") -> None:
+    """Complete all work of a lane; it may be closed.
 
     Runs in another thread: an interrupt of this one ends the calls, and is raised once they are
     recorded. Raises StoreError if the ledger refuses for several seconds, and bugs of backends.
     """
-    lane: HostedLane | None = None
     loop: asyncio.AbstractEventLoop | None = None
 
-    async def run() -> HostedLane:
-        nonlocal lane, loop
+    async def run() -> None:
+        nonlocal loop
         loop = asyncio.get_running_loop()
-        lane = HostedLane(work, backend, on_text)
         await lane.run()
-        return lane
 
     interrupt: BaseException | None = None
     with ThreadPoolExecutor(1, "calls") as pool:
@@ -55,15 +50,14 @@ def complete_hosted(
                 break
             except BaseException as cause:  # noqa: BLE001  raised below
                 interrupt = interrupt or cause
-                work.is_stopping = True
+                lane.work.is_stopping = True
                 with suppress(RuntimeError):  # it has ended meanwhile
-                    if loop is not None and lane is not None:
+                    if loop is not None:
                         loop.call_soon_threadsafe(lane.stop)
     if interrupt is not None:
         raise interrupt
     if error is not None:
         raise error
-    return job.result()
 
 
 class HostedLane:
@@ -94,6 +88,8 @@ class HostedLane:
         self.wake = asyncio.Event()
         self._backend = backend
         self._pause = Pause()
+        self._calls = Rate(work.params.requests_per_minute)
+        self._tokens = Rate(work.params.tokens_per_minute)
         self._on_text = on_text
         self._error: BaseException | None = None  # raised once everything is recorded
         self._n_called = 0  # calls under way
@@ -183,11 +179,14 @@ class HostedLane:
         """The next claim and its request, as soon as the provider may be called."""
         async with self._next:
             while True:
-                wait_s = self._pause.left_s
+                wait_s = max(self._pause.left_s, self._calls.left_s, self._tokens.left_s)
                 if self.waiting and self.closed is None and wait_s == 0:
                     self._n_called += 1
                     claim = self.waiting.popleft()
-                    return claim, self.work.plan.request(claim.item_no)
+                    request = self.work.plan.request(claim.item_no)
+                    self._calls.take(1)
+                    self._tokens.take(expected_tokens(request))
+                    return claim, request
                 self._refilled.clear()
                 with suppress(TimeoutError):
                     async with asyncio.timeout(wait_s or None):
@@ -204,6 +203,9 @@ class HostedLane:
         finally:  # The call was made, so it is recorded even if the backend raised.
             latency_ms = (perf_counter() - began) * 1000
             self._n_called -= 1
+            if reply.billing == "metered":
+                n_tokens = reply.n_prompt_tokens + reply.n_tokens
+                self._tokens.take(n_tokens - expected_tokens(request))
             reply = self._pause_or_close(claim, reply)
             if on_text is not None and reply.partial:
                 on_text(None)

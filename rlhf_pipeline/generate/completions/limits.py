@@ -1,4 +1,4 @@
-"""Limits calls to a provider: concurrency, pauses, prices and budgets."""
+"""Limits calls to a provider: concurrency, rates, pauses, prices and budgets."""
 
 import math
 import random
@@ -15,8 +15,10 @@ from rlhf_pipeline.generate.completions.base import CompletionRequest
 
 RECENT_S = 5.0  # how long a call counts towards whether its provider is full
 FULL = 6  # refusals in that time that are not random: 1 in 7,000 of 12 calls at 8 % refused ones
+BURST_S = 2.0  # seconds of a rate that may be used at once
 BILLION = 1_000_000_000
 OVERHEAD = 64  # tokens that a chat template may add to a prompt
+BYTES_PER_TOKEN = 4  # of a rate's estimate, corrected by the provider's count
 
 
 class CallParams(Parameters):
@@ -24,6 +26,14 @@ class CallParams(Parameters):
 
     concurrency: int = Field(
         default=16, ge=1, le=1024, description="Concurrent calls to one provider and model"
+    )
+    requests_per_minute: float | None = Field(
+        default=None, gt=0, description="Most calls a minute; empty = no limit"
+    )
+    tokens_per_minute: float | None = Field(
+        default=None,
+        gt=0,
+        description="Most tokens a minute, prompt and completion; empty = no limit",
     )
     max_attempts: int = Field(
         default=8,
@@ -89,6 +99,18 @@ class CallParams(Parameters):
         le=1_000_000_000,
         description="Total budget of the project per provider",
     )
+    batch: bool = Field(
+        default=False,
+        description="Use OpenAI's Batch API: cheaper, within a day; the budget applies to each "
+        "batch",
+    )
+    batch_poll_s: float = Field(
+        default=30.0, gt=0, le=3600, description="Seconds between two polls of a batch"
+    )
+    retry_lost: bool = Field(
+        default=False,
+        description="Repeat the requests of lost batches, although they may already be billed",
+    )
 
     @property
     def budget(self) -> Budget:
@@ -111,14 +133,42 @@ class CallParams(Parameters):
 
     def max_cost(self, request: CompletionRequest) -> int:
         """Upper bound of the cost of a call: a token has at least one byte."""
-        prompt = (request.prompt + (request.system or "")).encode("utf-8", "surrogatepass")
-        return self.cost(len(prompt) + OVERHEAD, request.max_tokens)
+        return self.cost(prompt_bytes(request) + OVERHEAD, request.max_tokens)
 
     def backoff(self, n_tries: int) -> float:
         """Seconds before the next attempt, after `n_tries`: full jitter."""
         return random.uniform(
             0, min(self.max_backoff_s, self.backoff_s * 2 ** min(n_tries - 1, 30))
         )
+
+
+def prompt_bytes(request: CompletionRequest) -> int:
+    return len((request.prompt + (request.system or "")).encode("utf-8", "surrogatepass"))
+
+
+def expected_tokens(request: CompletionRequest) -> int:
+    """Estimated tokens of a call: those of the prompt plus the limit of the completion."""
+    return prompt_bytes(request) // BYTES_PER_TOKEN + request.max_tokens
+
+
+class Rate:
+    """When the next call keeps a limit a minute; None is no limit. The last call may take more than
+    is left, and later ones wait for it.
+    """
+
+    def __init__(
+        self, per_minute: float | None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._per_s = math.inf if per_minute is None else per_minute / 60
+        self._clock = clock
+        self._until = -math.inf  # when the rate has made up for all that was taken
+
+    @property
+    def left_s(self) -> float:
+        return max(0.0, self._until - self._clock() - BURST_S)
+
+    def take(self, n: float) -> None:
+        self._until = max(self._until, self._clock()) + n / self._per_s
 
 
 class Pause:

@@ -1,7 +1,8 @@
 """Completes by any server with OpenAI's chat completions API, through OpenAI's client."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
@@ -94,6 +95,27 @@ class OpenAICompatibleBackend(HTTPBackend["AsyncOpenAI"]):
         return self._build_reply(
             message.get("content"), message.get("refusal"), reason, found.get("usage"), status
         )
+
+    def encode_batch(self, requests: Mapping[str, CompletionRequest]) -> bytes:
+        """The file of a batch: a line for each request, with the name that its answer gets."""
+        common = {"method": "POST", "url": BATCH_ENDPOINT}
+        lines = [
+            json.dumps({"custom_id": name, "body": self._build_body(request)} | common)
+            for name, request in requests.items()
+        ]
+        return "\n".join(lines).encode()
+
+    def parse_batch(self, content: str) -> dict[str, Reply]:
+        """The replies in a file of a batch by name; a malformed line gives none."""
+        replies: dict[str, Reply] = {}
+        for line in content.split("\n"):  # `splitlines` splits within texts, such as at U+2028
+            with suppress(ValueError, LookupError, TypeError, AttributeError):
+                told = json.loads(line)
+                answer = told["response"]
+                replies[told["custom_id"]] = self._parse_response(
+                    answer["status_code"], answer["body"]
+                )
+        return replies
 
     async def _stream(
         self, request: CompletionRequest, collect: OnText, pieces: Sequence[str]

@@ -20,7 +20,8 @@ from rlhf_pipeline.generate.completions.base import (
     HostedBackend,
     OnItem,
 )
-from rlhf_pipeline.generate.completions.hosted_lane import complete_hosted
+from rlhf_pipeline.generate.completions.batch_lane import BatchLane
+from rlhf_pipeline.generate.completions.hosted_lane import HostedLane, complete_hosted
 from rlhf_pipeline.generate.completions.limits import CallParams
 from rlhf_pipeline.generate.completions.local_lane import complete_local
 from rlhf_pipeline.generate.completions.request_plan import Plan, RequestList
@@ -56,10 +57,18 @@ class LedgerRun:
         wait than a run makes, CompletionError if some items stay unsettled or texts are lost.
         """
         ledger, run_id, total = self.ledger, self.run_id, len(self.plan)
-        calls, backend = self.calls.model_dump(exclude_none=True), self.plan.backend
+        calls = self.calls.model_dump(exclude_none=True, exclude={"retry_lost"})
+        backend = self.plan.backend
         models = [[backend.name, backend.model_version]]
         record = json.dumps({"params": params, "calls": calls, "models": models})
-        ledger.start(run_id, self.plan, asset=self.asset, record=record, origin=origin)
+        ledger.start(
+            run_id,
+            self.plan,
+            asset=self.asset,
+            record=record,
+            origin=origin,
+            retry_lost=self.calls.retry_lost,
+        )
         for _ in range(ROUNDS):
             self._complete_open(origin)
             n_unsettled, gone = 0, list[int]()
@@ -121,7 +130,12 @@ class LedgerRun:
         if not isinstance(backend, HostedBackend):
             complete_local(work, backend, self.plan.batch_size)
             return
-        lane = complete_hosted(work, backend, self.on_text)
+        lane = (
+            BatchLane(work, backend)
+            if self.calls.batch
+            else HostedLane(work, backend, self.on_text)
+        )
+        complete_hosted(lane)
         if lane.closed is None:
             return
         why = str(lane.closed.error)

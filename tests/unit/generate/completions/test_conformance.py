@@ -19,6 +19,7 @@ NO_BACKEND = {
     "adapter_server",
     "attempts",
     "base",
+    "batch_lane",
     "engine",
     "faults",
     "hosted_lane",

@@ -19,6 +19,7 @@ from rlhf_pipeline.generate.completions.limits import (
     OVERHEAD,
     RECENT_S,
     Pause,
+    Rate,
 )
 from rlhf_pipeline.generate.completions.openai_compatible import capabilities_of
 
@@ -154,3 +155,34 @@ def test_a_provider_pauses_only_if_it_refused_most_calls_of_the_last_seconds() -
     assert pause.left_s == 0, "earlier refusals count no more"
     pause.record(30.0)
     assert pause.left_s == 30
+
+
+def test_calls_a_minute_are_kept() -> None:
+    clock = Clock()
+    rate = Rate(60, clock)
+    n_begun = 0
+    for _ in range(60_000):
+        if rate.left_s == 0:
+            rate.take(1)
+            n_begun += 1
+        clock.now += 0.001
+    assert 60 <= n_begun <= 60 + 3
+
+
+def test_tokens_a_minute_are_kept_and_corrected_by_what_was_used() -> None:
+    clock = Clock()
+    rate = Rate(6000, clock)  # 100 a second, 200 at once
+    rate.take(300)
+    assert rate.left_s == pytest.approx(1.0)
+    rate.take(-200)
+    assert rate.left_s == 0, "the provider counted 100"
+    rate.take(5000)
+    assert rate.left_s == pytest.approx(49.0), "later calls wait for one that is too large"
+    clock.now += 49
+    assert rate.left_s == pytest.approx(0.0)
+
+
+def test_without_a_limit_no_call_waits() -> None:
+    rate = Rate(None)
+    rate.take(10**9)
+    assert rate.left_s == 0
