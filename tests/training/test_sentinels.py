@@ -1,3 +1,4 @@
+import numpy as np
 import pytest
 
 from rlhf_pipeline.core.errors import StoppedBySentinel
@@ -79,3 +80,22 @@ def test_a_stop_before_the_first_checkpoint_leaves_no_candidate(tmp_path, policy
         train(policy, tmp_path, max_kl=1e-9)
     assert [step for step, _ in stopped.value.curves["sentinel: KL to the parent"]] == [0, 2]
     assert not (tmp_path / "model").exists()
+
+
+class ConstantReward(VowelReward):
+    """Finds every completion as good as any other."""
+
+    def member_scores(self, prompts, completions):
+        return np.zeros((2, len(completions)))
+
+
+def test_groups_with_one_reward_stop_an_online_training(tmp_path, policy):
+    sentinels = UNLIMITED.model_copy(update={"max_flat_groups": 0.8})
+    params = STEPS.model_copy(
+        update={"sentinels": sentinels, "checkpoint_every": 1, "max_new_tokens": 8}
+    )
+    report = train_candidate(
+        "grpo", policy, build_pairs(), tmp_path, params, reward=ConstantReward()
+    )
+    assert report.stop.sentinel == "flat_groups"
+    assert "have the same reward" in report.stop.diagnosis

@@ -25,6 +25,8 @@ from rlhf_pipeline.improve.evaluation.divergence import kl_and_entropy
 from rlhf_pipeline.improve.evaluation.diversity import distinct_share
 from rlhf_pipeline.improve.retraining.rewards import RewardFunction, score_with_deviation
 
+FLAT_GROUPS = "frac_reward_zero_std"  # of a batch, as TRL's online trainers log it
+
 
 class SentinelParams(Parameters):
     """What sentinels measure, how often, and the limits at which they stop a training; null = no
@@ -59,6 +61,13 @@ class SentinelParams(Parameters):
     max_cut_rise: float | None = Field(
         0.3, description="Share of completions cut at the token limit, above the parent's", gt=0
     )
+    max_flat_groups: float | None = Field(
+        0.8,
+        description="Share of the sampled groups whose completions have one reward, which teach "
+        "nothing",
+        gt=0,
+        lt=1,
+    )
     max_chosen_loss: float | None = Field(
         15.0, description="Log probability that chosen completions lose, in nats each", gt=0
     )
@@ -73,6 +82,10 @@ class Measurement(Record):
     diversity: float = Field(description="share of word pairs that are distinct, 0 to 1")
     length: float = Field(description="mean tokens per completion")
     cut: float = Field(description="share of completions cut at the token limit, 0 to 1")
+    flat_groups: float | None = Field(
+        description="share of the last sampled groups without variance in rewards; None where "
+        "none is sampled"
+    )
     chosen_log_p: float = Field(description="mean over chosen completions, in nats")
     reward: float | None = Field(description="mean reward; None without a reward model")
     disagreement: float | None = Field(description="mean deviation between uncalibrated members")
@@ -103,6 +116,7 @@ LABELS = {
     "diversity": "sentinel: diversity",
     "length": "sentinel: length",
     "cut": "sentinel: cut completions",
+    "flat_groups": "sentinel: groups with one reward",
     "chosen_log_p": "sentinel: log p of chosen",
     "reward": "sentinel: reward",
     "disagreement": "sentinel: disagreement",
@@ -118,6 +132,9 @@ ADVICE = {
     "model, and compare the lengths of chosen and rejected completions.",
     "cut": "Completions no longer end by themselves. Raise max_new_tokens if the parent's were "
     "short of it, or take length out of the reward model.",
+    "flat_groups": "Completions of one prompt have the same reward, so that they teach nothing: "
+    "the policy repeats itself, or the reward is saturated. Raise the temperature or kl_penalty, "
+    "or choose harder prompts.",
     "disagreement": "The policy finds completions on which the reward model's members disagree: "
     "their reward is a guess. Collect votes on such completions, or raise kl_penalty.",
     "chosen_log_p": "Chosen completions become less likely, and mass moves to completions nobody "
@@ -135,6 +152,7 @@ def find_violation(
         "kl": (now.kl, params.max_kl),
         "length": (now.length, _times(start.length, params.max_length)),
         "cut": (now.cut, _plus(start.cut, params.max_cut_rise)),
+        "flat_groups": (now.flat_groups, params.max_flat_groups),
         "disagreement": (now.disagreement, _times(start.disagreement, params.max_disagreement)),
     }
     lower = {
@@ -168,6 +186,7 @@ class SentinelWatch:
     reward: RewardFunction | None = None
     measurements: list[Measurement] = field(default_factory=list)
     violation: tuple[str, float, float] | None = None
+    flat_groups: float | None = None  # as last logged
 
     def start(self, policy: Policy, step: int) -> None:
         """Measure the untrained policy, or read the figures up to the checkpoint of `step`."""
@@ -278,6 +297,7 @@ def measure(policy: Policy, watch: SentinelWatch, *, step: int) -> Measurement:
         diversity=distinct_share(texts) or 0.0,
         length=float(np.mean([one.n_tokens for one in made])),
         cut=float(np.mean([one.finish_reason == "length" for one in made])),
+        flat_groups=watch.flat_groups,
         chosen_log_p=float(policy.log_likelihood(prompts, watch.rows["chosen"].tolist())[0].mean()),
         reward=None if rewards is None else float(rewards.mean()),
         disagreement=None if deviations is None else float(deviations.mean()),
@@ -326,5 +346,10 @@ def make_sentinel_callback(watch: SentinelWatch, tokenizer: Any) -> Any:
             if not is_healthy:
                 control.should_save = False
                 control.should_training_stop = True
+
+        def on_log(
+            self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **_: Any
+        ) -> None:
+            watch.flat_groups = (logs or {}).get(FLAT_GROUPS, watch.flat_groups)
 
     return SentinelCallback()
