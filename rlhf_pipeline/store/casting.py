@@ -194,7 +194,6 @@ class _VoteTransaction:
     recorded: dict[str, VoteRow]  # idempotency key -> vote
     turns: dict[tuple[str, str], list[VoteRow]]  # (comparison, annotator) -> their earlier votes
     superseded: dict[str, str]  # vote id -> the vote that superseded it
-    strangers: dict[str, VoteRow]  # votes to be superseded, of any annotator
     cards: VotedCards
     new_rows: list[VoteRow] = field(default_factory=list)
     first_judgements: list[VoteRow] = field(default_factory=list)  # new rows but later turns
@@ -204,7 +203,6 @@ class _VoteTransaction:
         cls, connection: Connection, database: Database, prepared: Sequence[VoteRow]
     ) -> "_VoteTransaction":
         keys = [vote["idempotency_key"] for vote in prepared]
-        targets = [vote["supersedes"] for vote in prepared if vote["supersedes"]]
         cards = VotedCards.load(connection, database, prepared)
         # a card refers to its comparison
         published = {card["comparison_id"] for card in cards.rows.values()}
@@ -215,7 +213,7 @@ class _VoteTransaction:
                 for row in connection.execute(_SELECT_PUBLISHED, {"values": others}).all()
             }
         transaction = cls(
-            database, database.clock.now().astimezone(UTC), published, {}, {}, {}, {}, cards
+            database, database.clock.now().astimezone(UTC), published, {}, {}, {}, cards
         )
         for row in connection.execute(_SELECT_RECORDED, {"values": keys}).all():
             transaction.recorded[row.idempotency_key] = row._asdict()
@@ -223,9 +221,6 @@ class _VoteTransaction:
         turns = _SELECT_TURNS[database.is_sqlite]
         for turn in connection.execute(turns, {"pairs": pairs}).all():
             transaction._remember(dict(zip(_TURN_COLUMNS, turn, strict=True)))
-        if targets:
-            found = connection.execute(_SELECT_VOTES, {"values": targets}).all()
-            transaction.strangers = {row.vote_id: row._asdict() for row in found}
         return transaction
 
     def place(self, vote: VoteRow, ledger: Ledger) -> VoteRow:
@@ -281,32 +276,19 @@ class _VoteTransaction:
 
     def _find_superseded_vote(self, vote: VoteRow, turns: list[VoteRow]) -> VoteRow:
         """The annotator's own vote on the same comparison that `vote` replaces."""
-        for row in turns:
-            if row["vote_id"] == vote["supersedes"]:
-                if row["vote_id"] in self.superseded:
-                    raise self._supersede_error(
-                        vote,
-                        f"it was already superseded by {self.superseded[row['vote_id']]}",
-                        "Supersede that one.",
-                    )
-                return row
-        stranger = self.strangers.get(vote["supersedes"])
-        if stranger is None:
-            raise self._supersede_error(vote, "there is no such vote", "Correct the id.")
-        if stranger["annotator_id"] != vote["annotator_id"]:
-            raise self._supersede_error(
-                vote, "somebody else cast it", "Annotators supersede their own votes only."
+        key, wanted = vote["idempotency_key"], vote["supersedes"]
+        own = [row for row in turns if row["vote_id"] == wanted]
+        if not own:  # without saying whose it is: annotators do not know the ids of others' votes
+            raise InvalidVote(
+                f"Vote {key!r} cannot supersede {wanted!r}, which is no vote of this annotator on "
+                "this comparison. Correct the id."
             )
-        # whose ids annotators do not know
-        raise self._supersede_error(
-            vote, "it is on another comparison", "Vote on the same comparison."
-        )
-
-    def _supersede_error(self, vote: VoteRow, why: str, cure: str) -> InvalidVote:
-        return InvalidVote(
-            f"Vote {vote['idempotency_key']!r} cannot supersede vote {vote['supersedes']!r}: "
-            f"{why}. {cure}"
-        )
+        if wanted in self.superseded:
+            raise InvalidVote(
+                f"Vote {key!r} cannot supersede {wanted!r}: it was already superseded by "
+                f"{self.superseded[wanted]}. Supersede that one."
+            )
+        return own[0]
 
     def _remember(self, row: VoteRow) -> None:
         self.turns.setdefault(_judge(row), []).append(row)
@@ -365,7 +347,6 @@ _SELECT_PUBLISHED = select(comparisons.c.comparison_id).where(
 _SELECT_RECORDED = select(votes).where(
     votes.c.idempotency_key.in_(bindparam("values", expanding=True))
 )
-_SELECT_VOTES = select(votes).where(votes.c.vote_id.in_(bindparam("values", expanding=True)))
 _SELECT_CARDS = select(cards).where(cards.c.card_id.in_(bindparam("values", expanding=True)))
 _SETTLE_CARD = (
     cards.update()

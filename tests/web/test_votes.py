@@ -316,7 +316,7 @@ def test_a_refused_undo_names_no_comparison(web: Web):
     ann = web.client("annotator")
     first, second = (card["card_id"] for card in lease(ann, 2))
     refused = vote(ann, second, supersedes=vote(ann, first).json()["vote_id"])
-    assert (refused.status_code, "on another comparison" in refused.json()["detail"]) == (422, True)
+    assert (refused.status_code, "on this comparison" in refused.json()["detail"]) == (422, True)
     assert not any(comparison_id in refused.text for comparison_id in ids)
 
 
