@@ -30,7 +30,6 @@ from rlhf_pipeline.improve.loop_settings import LoopSettings
         ),
         ({"reward_model": {"kind": "transformer", "folds": 3}}, "folds is a parameter of kind"),
         ({"schedules": {"collection": "25:00"}}, "must be a time of the day as HH:MM, in UTC"),
-        ({"prompts": {"language": "xx"}}, "loop.prompts.language: Input should be"),
         ({"prompts": {"n": True}}, "loop.prompts.n must be a number, not True."),
         ({"completions": {"temperatures": [9]}}, "should be less than or equal to 2"),
         ({"completions": {"top_ps": [0]}}, "should be greater than 0"),
