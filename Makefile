@@ -67,6 +67,16 @@ lint: install ## ruff and mypy
 
 check: lint test ## ruff, mypy and the fast tests
 
+upgrades: install ## resolve the dependencies without constraints.txt and say what would move
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --dry-run --ignore-installed --report var/upgrades.json torch==2.13.0 '.[dev,docs]'
+	$(BIN)/python - <<-'END'
+	import json
+	found = {p["metadata"]["name"].lower().replace("_", "-"): p["metadata"]["version"].partition("+")[0] for p in json.load(open("var/upgrades.json"))["install"]}
+	locked = dict(line.strip().lower().split("==") for line in open("constraints.txt") if "==" in line)
+	moved = {name: (locked.get(name, "new"), version) for name, version in sorted(found.items()) if name != "rlhf-pipeline" and version != locked.get(name)}
+	print(*(f"{name} {old} -> {new}" for name, (old, new) in moved.items()), f"{len(moved)} of {len(found)} packages would move", sep="\n")
+	END
+
 dev: install ## the web app, Dagster's web server and daemon and MLflow's UI on loopback
 	@$(BIN)/rlhf dev
 
@@ -80,4 +90,4 @@ docs: install ## build the site in var/site, with the reference from the code; m
 bench: install ## every benchmark, one table each
 	@broken=0; for script in benchmarks/bench_*.py; do echo; echo "== $$script"; $(BIN)/python "$$script" || broken=1; done; exit $$broken
 
-.PHONY: help install demo test test-rest acceptance acceptance-real test-all faults browser lint check dev graph docs bench
+.PHONY: help install demo test test-rest acceptance acceptance-real test-all faults browser lint check upgrades dev graph docs bench

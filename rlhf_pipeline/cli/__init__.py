@@ -166,6 +166,8 @@ def main() -> None:
     """Run a command. An error raised on purpose prints one line and exits with 1; any other error
     is a bug and shows its traceback.
     """
+    if sys.platform == "win32":
+        sys.exit("rlhf_pipeline needs Linux or macOS. On Windows, install and run it inside WSL.")
     silence_telemetry()
     share_cores()
     collect_garbage_rarely()

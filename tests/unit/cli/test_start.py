@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_pipeline.cli import COMMANDS, load_command
+from rlhf_pipeline.cli import COMMANDS, load_command, main
 
 MODELS = {"torch", "transformers", "mlflow", "dagster", "evidently", "great_expectations", "openai"}
 TABLES = {"pandas", "pyarrow", "scipy"}
@@ -60,3 +60,9 @@ def test_a_command_imports_only_what_it_needs(
 def test_the_listed_help_is_that_of_the_command(name: str) -> None:
     said = load_command(name).help
     assert " ".join(said.split("\n\n")[0].split()) == COMMANDS[name][1]
+
+
+def test_windows_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "win32")
+    with pytest.raises(SystemExit, match="inside WSL"):
+        main()
