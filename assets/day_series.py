@@ -18,23 +18,21 @@ from rlhf_pipeline.core.errors import (
     ModelError,
     NotEnoughData,
 )
-from rlhf_pipeline.core.records import (
-    CalibrationWindow,
-    DayClusters,
-    GroupCalibration,
-    PolicyDay,
-    content_hash,
-)
+from rlhf_pipeline.core.records import GroupCalibration, content_hash
 from rlhf_pipeline.feedback.votes import Quarantines
 from rlhf_pipeline.learn.calibration import OverTimeParams, calibration_over_time
-from rlhf_pipeline.learn.calibration.calibration_windows import days_of_window, report_days
+from rlhf_pipeline.learn.calibration.calibration_windows import (
+    CalibrationWindow,
+    days_of_window,
+    report_days,
+)
 from rlhf_pipeline.learn.calibration.window_groups import group_votes, windows_by_group
 from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.reports.drift_page import DayEvidence
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.watch.drift.cluster_history import DAYS_FOLLOWED, follow
+from rlhf_pipeline.watch.drift.cluster_history import DAYS_FOLLOWED, DayClusters, follow
 from rlhf_pipeline.watch.drift.clusters import ClusterParams, semantic_clusters
-from rlhf_pipeline.watch.drift.policy import PolicyParams, summarise_policy_day
+from rlhf_pipeline.watch.drift.policy import PolicyDay, PolicyParams, summarise_policy_day
 from rlhf_pipeline.watch.drift.reference import LEFT_OUT, Embed, Window, current_window
 from rlhf_pipeline.watch.reflection import served_predictions
 
@@ -91,7 +89,9 @@ def load_windows(
         shown = {day: report_days(day, first, params) for day in days}
         wanted = sorted({one for found in shown.values() for one in found})
         hashes = _hash_windows(wanted, files, params, quarantines)
-        kept, missing = _keep_valid(files.read_windows(wanted), hashes)
+        kept, missing = _keep_valid(
+            files.read_reports("calibration", wanted, CalibrationWindow), hashes
+        )
         measured, groups = _measure_windows(missing, days, files, params, quarantines, store)
     except (ArtefactError, FrameError) as cause:
         return WindowSeries({}, {}, left_out=f"{LEFT_OUT}a day's frames cannot be read. {cause}")
@@ -185,7 +185,7 @@ def load_policy_days(
         day: content_hash(POLICY_VERSION, content)
         for day, content in files.hash_days(wanted, POLICY_STAGES).items()
     }
-    kept, missing = _keep_valid(files.read_policy_days(wanted), hashes)
+    kept, missing = _keep_valid(files.read_reports("policy", wanted, PolicyDay), hashes)
     try:
         measured = [_summarise_policy(day, files, store) for day in missing]
     except (ArtefactError, FrameError) as cause:
@@ -214,8 +214,8 @@ class ClusterSeries:
 
     @classmethod
     def load(cls, first_day: str, files: Artefacts) -> "ClusterSeries":
-        earlier = [day for day in files.cluster_days() if day < first_day][-DAYS_FOLLOWED:]
-        return cls(list(files.read_clusters(earlier).values()))
+        earlier = [day for day in files.report_days("clusters") if day < first_day][-DAYS_FOLLOWED:]
+        return cls(list(files.read_reports("clusters", earlier, DayClusters).values()))
 
     def add_day(self, found: DayEvidence, params: ClusterParams) -> DayClusters | str:
         """The clusters of both windows' prompts, named and followed, or why there are none."""

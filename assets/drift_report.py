@@ -33,12 +33,7 @@ from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.errors import NotEnoughData
 from rlhf_pipeline.core.frames import DRIFT_REPORTS, concat
 from rlhf_pipeline.core.monitoring import MetricPoint
-from rlhf_pipeline.core.records import (
-    DriftEvent,
-    Interval,
-    PolicyDay,
-    Verdict,
-)
+from rlhf_pipeline.core.records import DriftEvent, Interval, Verdict
 from rlhf_pipeline.feedback.votes import Quarantines
 from rlhf_pipeline.improve.loop_settings import DriftReportParams
 from rlhf_pipeline.learn.calibration import (
@@ -54,6 +49,7 @@ from rlhf_pipeline.reports.drift_page import DayEvidence, render_drift_page
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.watch.drift.calibration_events import calibration_events, next_test_state
 from rlhf_pipeline.watch.drift.causes import examine
+from rlhf_pipeline.watch.drift.policy import PolicyDay
 from rlhf_pipeline.watch.drift.reference import Window, current_window
 from rlhf_pipeline.watch.drift.report import DriftSignals, data_drift_report, overall_verdict
 from rlhf_pipeline.watch.drift.report import drift_report as report_of
@@ -139,7 +135,7 @@ def drift_report(
         )
         page = render_drift_page(found, config)
         reports.append(found.report)
-        pages[files.report_path(day)] = page
+        pages[files.report_path("drift", day)] = page
         texts |= {name: json.dumps(content) for name, content in evidently.items()} | {
             f"drift_report_{day}.html": page
         }
@@ -169,9 +165,12 @@ def drift_report(
                 ]
             ],
             texts=texts | _calibration_tables(days, series),
-            pages={files.window_path(window.day): window.model_dump_json() for window in series.new}
-            | {files.clusters_path(c.day): c.model_dump_json() for c in clusters.new}
-            | {files.policy_path(one.day): one.model_dump_json() for one in policy.new}
+            pages={
+                files.report_path("calibration", window.day): window.model_dump_json()
+                for window in series.new
+            }
+            | {files.report_path("clusters", c.day): c.model_dump_json() for c in clusters.new}
+            | {files.report_path("policy", one.day): one.model_dump_json() for one in policy.new}
             | pages,
             points=_measure_days(days, frame, series, policy, store)
             + [

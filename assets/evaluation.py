@@ -160,12 +160,12 @@ def evaluation(
             },
             pages={
                 **{
-                    files.samples_path(result.candidate, other): keep_samples(
+                    files.report_path("samples", f"{result.candidate}_{other}"): keep_samples(
                         *each
                     ).model_dump_json()
                     for other, each in judged.items()
                 },
-                files.evaluation_path(result.candidate): page,
+                files.report_path("evaluation", result.candidate): page,
             },
             points=evaluation_points(result),
         ),

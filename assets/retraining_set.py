@@ -38,7 +38,7 @@ from rlhf_pipeline.improve.retraining.vote_halves import VoteHalves, label_reser
 from rlhf_pipeline.learn.champions import Champions, Judge, compare_with_chance
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.watch.drift.cluster_history import find_failing_ids
+from rlhf_pipeline.watch.drift.cluster_history import DayClusters, find_failing_ids
 from rlhf_pipeline.watch.drift.reference import Window
 
 FIRST = -1  # priority of offers; 0 is usual
@@ -197,4 +197,5 @@ def _find_failing_ids(config: RetrainingSetConfig, settings: Settings, store: St
     if config.failing_cluster_weight == 1:
         return set()
     files = Artefacts(settings.frames)
-    return find_failing_ids(list(files.read_clusters(files.cluster_days()).values()))
+    days = files.report_days("clusters")
+    return find_failing_ids(list(files.read_reports("clusters", days, DayClusters).values()))

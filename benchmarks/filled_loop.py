@@ -14,20 +14,18 @@ from rlhf_pipeline.core.intervals import interval_of_ratio, interval_of_share
 from rlhf_pipeline.core.metric_catalogue import PRODUCTION
 from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.core.records import (
-    DayClusters,
     DriftEvent,
     Evaluation,
-    EvaluationSamples,
     Interval,
-    JudgedSample,
     ModelVersion,
     Promotion,
-    PromptCluster,
     TriggerDecision,
     utc_now,
 )
 from rlhf_pipeline.improve.evaluation import GateParams, decide_promotion
+from rlhf_pipeline.improve.evaluation.judge import EvaluationSamples, JudgedSample
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.watch.drift.cluster_history import DayClusters, PromptCluster
 
 PROJECT = "bench"
 N_DAYS, N_VERSIONS, N_PROMPTS, N_CLUSTERS = 400, 20, 300, 20
@@ -243,7 +241,7 @@ def _write_clusters(files: Artefacts, day: str, *clusters: PromptCluster) -> Non
         explained=0.5,
         noise_ceiling=Interval(value=0.9, low=0.85, high=0.94, n=60),
     )
-    files.write({files.clusters_path(day): found.model_dump_json().encode()})
+    files.write({files.report_path("clusters", day): found.model_dump_json().encode()})
 
 
 def _interval(value: float, half: float = 0.05, n: int = N_PROMPTS) -> Interval:
@@ -255,10 +253,10 @@ def _write_samples(
 ) -> None:
     """The samples of an evaluation and its page."""
     samples = EvaluationSamples(evaluation=evaluation, rows=rows)
-    path = files.samples_path(evaluation.candidate, evaluation.champion)
+    path = files.report_path("samples", f"{evaluation.candidate}_{evaluation.champion}")
     files.write({
         path: samples.model_dump_json().encode(),
-        files.evaluation_path(evaluation.candidate): b"<!doctype html><p>Evaluated</p>",
+        files.report_path("evaluation", evaluation.candidate): b"<!doctype html><p>Evaluated</p>",
     })  # fmt: skip
 
 

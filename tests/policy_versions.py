@@ -11,13 +11,12 @@ from rlhf_pipeline.core.records import (
     DimensionComparison,
     DimensionHead,
     Evaluation,
-    EvaluationSamples,
     Interval,
-    JudgedSample,
     ModelVersion,
     Promotion,
 )
 from rlhf_pipeline.improve.evaluation import GateParams, decide_promotion
+from rlhf_pipeline.improve.evaluation.judge import EvaluationSamples, JudgedSample
 from rlhf_pipeline.store import Store
 
 N_PROMPTS = 30
@@ -99,10 +98,10 @@ def put_versions(store: Store, frames: Path, project: str = "demo") -> str:
 def write_samples(files: Artefacts, evaluation: Evaluation, rows: tuple[JudgedSample, ...]) -> None:
     """The samples of an evaluation and its page."""
     samples = EvaluationSamples(evaluation=evaluation, rows=rows)
-    path = files.samples_path(evaluation.candidate, evaluation.champion)
+    path = files.report_path("samples", f"{evaluation.candidate}_{evaluation.champion}")
     files.write({
         path: samples.model_dump_json().encode(),
-        files.evaluation_path(evaluation.candidate): PAGE,
+        files.report_path("evaluation", evaluation.candidate): PAGE,
     })  # fmt: skip
 
 

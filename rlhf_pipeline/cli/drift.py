@@ -11,7 +11,8 @@ import typer
 from rlhf_pipeline.cli.exports import explain_missing_report, open_workspace
 from rlhf_pipeline.cli.parameters import DayRange, FirstDay, LastDay
 from rlhf_pipeline.cli.tables import echo, show, show_json
-from rlhf_pipeline.core.records import DayClusters, DriftEvent, Interval, TriggerDecision, Verdict
+from rlhf_pipeline.core.records import DriftEvent, Interval, TriggerDecision, Verdict
+from rlhf_pipeline.watch.drift.cluster_history import DayClusters
 
 app = typer.Typer(
     help="Drift reports and clusters of errors in the terminal.", no_args_is_help=True
@@ -49,7 +50,7 @@ def analyze(
         return
     rows = files.read_days("drift_report", days)
     events = workspace.store.events.for_days(days)
-    clusters = list(files.read_clusters(days).values())
+    clusters = list(files.read_reports("clusters", days, DayClusters).values())
     if as_json:
         show_json(
             {

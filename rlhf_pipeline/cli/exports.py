@@ -140,9 +140,9 @@ def drift_report(
 ) -> None:
     """The drift report of a day as one HTML file that opens offline: drift_report_<day>.html."""
     workspace = open_workspace()
-    last = next(reversed(workspace.files.report_days()), None)
+    last = next(reversed(workspace.files.report_days("drift")), None)
     wanted = day.date().isoformat() if day else last
-    page = workspace.files.read_report(wanted) if wanted else None
+    page = workspace.files.read_page("drift", wanted) if wanted else None
     if page is None:
         raise NotEnoughData(explain_missing_report(workspace.files, wanted))
     path = out or workspace.settings.exports / f"drift_report_{wanted}.html"
@@ -152,7 +152,7 @@ def drift_report(
 
 def explain_missing_report(files: Artefacts, day: str | None) -> str:
     """How to make the page that is missing."""
-    made = files.report_days()
+    made = files.report_days("drift")
     there = f"There are {len(made)}, from {made[0]} to {made[-1]}." if made else ""
     return (
         f"No drift report{f' of {day}' if day else ''} has been made yet. Run the `feedback` job "

@@ -15,20 +15,15 @@ from typing import TypeVar
 import pandas as pd
 from upath import UPath
 
-from rlhf_pipeline.core.errors import ArtefactError, FrameError, MissingPartition, NotFound
+from rlhf_pipeline.core.errors import ArtefactError, FrameError, MissingPartition
 from rlhf_pipeline.core.frames import SCHEMAS, FrameSchema, frame_hash
 from rlhf_pipeline.core.object_stores import get, get_many, list_names, open_path, put
 from rlhf_pipeline.core.parquet import decode_frames, encode_frame
 from rlhf_pipeline.core.records import (
     CalibrationReport,
-    CalibrationWindow,
-    DayClusters,
     Evaluation,
-    EvaluationSamples,
     GateDecision,
     ModelVersion,
-    PolicyDay,
-    PromptCluster,
     Record,
     content_hash,
 )
@@ -43,6 +38,7 @@ RECORDS: dict[str, type[Record]] = {
     "evaluation": Evaluation,
     "gate": GateDecision,
 }
+PAGES = ("drift", "evaluation")  # reports that are HTML pages, not records
 # what has files, in the order of the loop
 STAGES = (
     "prompts",
@@ -96,84 +92,41 @@ class Artefacts:
             self.write_frame(stage, frame, version)
         return version
 
-    def report_path(self, day: str) -> UPath:
-        """Path of the day's drift report as an HTML page."""
-        return self.base / "reports" / f"drift_{day}.html"
-
-    def read_report(self, day: str) -> bytes | None:
-        """The page of that day, or None."""
-        return get(self.report_path(day))
-
-    def report_days(self) -> list[str]:
-        """Days with a drift page, sorted."""
-        found = list_names(self.base / "reports")
-        return [
-            name[6:-5] for name in found if name.startswith("drift_") and name.endswith(".html")
-        ]
-
-    def evaluation_path(self, candidate: str) -> UPath:
-        """Path of the evaluation of a candidate (`name@version`) as an HTML page."""
-        return self.base / "reports" / f"evaluation_{candidate.replace('@', '_')}.html"
-
-    def read_evaluation_page(self, candidate: str) -> bytes | None:
-        """The page of that candidate, or None."""
-        return get(self.evaluation_path(candidate))
-
-    def samples_path(self, candidate: str, opponent: str) -> UPath:
-        """Path of the completions that the evaluation of a candidate judged, beside those of
-        `opponent` (both `name@version`).
+    def report_path(self, kind: str, name: str) -> UPath:
+        """Path of what one stage reports beside its frames: the page `drift` of a day, the page
+        `evaluation` of a candidate, the `samples` of a candidate and an opponent, and the records
+        `calibration`, `clusters` and `policy` of a day.
         """
-        name = f"samples_{candidate}_{opponent}".replace("@", "_")
-        return self.base / "reports" / f"{name}.json"
+        suffix = "html" if kind in PAGES else "json"
+        return self.base / "reports" / f"{kind}_{name.replace('@', '_')}.{suffix}"
 
-    def read_samples(self, candidate: str, opponent: str) -> EvaluationSamples | None:
-        """Those completions, or None. Raises ArtefactError for a file that does not parse."""
-        path = self.samples_path(candidate, opponent)
-        content = get(path)
-        try:
-            return None if content is None else EvaluationSamples.from_json(content.decode())
-        except ValueError as cause:
-            raise ArtefactError(
-                f"{path} does not hold valid samples: {cause}. Materialise evaluation again."
-            ) from cause
+    def report_files(self) -> frozenset[str]:
+        """Names of the files of all reports."""
+        return frozenset(list_names(self.base / "reports"))
 
-    def evaluation_files(self) -> frozenset[str]:
-        """Names of all pages and samples of evaluations."""
-        names = list_names(self.base / "reports")
-        return frozenset(name for name in names if name.startswith(("evaluation_", "samples_")))
+    def report_days(self, kind: str) -> list[str]:
+        """Days with such a report, sorted."""
+        return sorted(
+            name.partition("_")[2].rpartition(".")[0]
+            for name in self.report_files()
+            if name.startswith(f"{kind}_")
+        )
 
-    def window_path(self, day: str) -> UPath:
-        """Path of the calibration window that ends on `day`, stored with the hash of its inputs."""
-        return self.base / "reports" / f"calibration_{day}.json"
+    def read_page(self, kind: str, name: str) -> bytes | None:
+        """The content of one report, or None."""
+        return get(self.report_path(kind, name))
 
-    def read_windows(self, days: Sequence[str]) -> dict[str, CalibrationWindow]:
-        """Stored calibration windows of `days`. Those that do not parse are absent, so that the
-        caller computes them again.
+    def read_reports(self, kind: str, names: Sequence[str], record: type[R]) -> dict[str, R]:
+        """Stored records by name. Those that do not parse are absent, so that the caller makes them
+        again.
         """
-        return self._read_valid({day: self.window_path(day) for day in days}, CalibrationWindow)
-
-    def clusters_path(self, day: str) -> UPath:
-        """Path of the clusters of prompts that the drift report of `day` found."""
-        return self.base / "reports" / f"clusters_{day}.json"
-
-    def cluster_days(self) -> list[str]:
-        """Days with clusters, sorted."""
-        found = list_names(self.base / "reports")
-        return [
-            name[9:-5] for name in found if name.startswith("clusters_") and name.endswith(".json")
-        ]
-
-    def read_clusters(self, days: Sequence[str]) -> dict[str, DayClusters]:
-        """Stored clusters of `days`; absent as in `read_windows`."""
-        return self._read_valid({day: self.clusters_path(day) for day in days}, DayClusters)
-
-    def policy_path(self, day: str) -> UPath:
-        """Path of the summary of the deployed policy's completions of `day`."""
-        return self.base / "reports" / f"policy_{day}.json"
-
-    def read_policy_days(self, days: Sequence[str]) -> dict[str, PolicyDay]:
-        """Stored summaries of `days`; absent as in `read_windows`."""
-        return self._read_valid({day: self.policy_path(day) for day in days}, PolicyDay)
+        found = {}
+        for name in names:
+            content = self.read_page(kind, name)
+            with contextlib.suppress(ValueError):
+                if content is not None:
+                    found[name] = record.from_json(content.decode())
+        return found
 
     def hash_days(self, days: Sequence[str], stages: Sequence[str]) -> dict[str, str]:
         """One hash per day over that day's files of `stages`, also for days without a file."""
@@ -264,34 +217,6 @@ class Artefacts:
             raise ArtefactError(
                 f"{path} does not hold a valid {kind.__name__}: {cause}. Materialise {stage} again."
             ) from cause
-
-    def find_cluster(
-        self, cluster_id: str, day: str | None = None
-    ) -> tuple[DayClusters, PromptCluster]:
-        """The cluster as it was on `day`, by default on the last day on which it was found, after
-        all clusters of that day. Raises NotFound.
-        """
-        # an id begins with the day on which the cluster was first found
-        days = [d for d in self.cluster_days() if d >= cluster_id[:10] and day in (None, d)]
-        for each in reversed(days):
-            for found in self.read_clusters([each]).values():
-                for cluster in found.clusters:
-                    if cluster.cluster_id == cluster_id:
-                        return found, cluster
-        where = f" on {day}" if day else ""
-        raise NotFound(
-            f"No drift report found a cluster {cluster_id!r}{where}. The drift "
-            "report of a day lists its clusters."
-        )
-
-    def _read_valid(self, paths: Mapping[str, UPath], kind: type[R]) -> dict[str, R]:
-        found = {}
-        for day, path in paths.items():
-            content = get(path)
-            with contextlib.suppress(ValueError):
-                if content is not None:
-                    found[day] = kind.from_json(content.decode())
-        return found
 
     def _schema(self, stage: str) -> FrameSchema:
         if stage not in SCHEMAS:

@@ -4,14 +4,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 
-from rlhf_pipeline.core.records import (
-    CalibrationReport,
-    CalibrationWindow,
-    GroupCalibration,
-    Interval,
-    ReliabilityBin,
-)
-from rlhf_pipeline.learn.calibration.calibration_windows import new_models
+from rlhf_pipeline.core.records import CalibrationReport, GroupCalibration, Interval, ReliabilityBin
+from rlhf_pipeline.learn.calibration.calibration_windows import CalibrationWindow, new_models
 from rlhf_pipeline.learn.calibration.group_calibration import UNKNOWN_CEILING, largest_groups
 from rlhf_pipeline.reports.chart import (
     Axis,

@@ -6,7 +6,6 @@ from datetime import date
 import numpy as np
 
 from rlhf_pipeline.core.intervals import interval_of_share
-from rlhf_pipeline.core.records import PromptCluster
 from rlhf_pipeline.reports.chart import (
     GROUP_ROLES,
     Axis,
@@ -19,6 +18,7 @@ from rlhf_pipeline.reports.chart import (
     percent_ticks,
     to_day,
 )
+from rlhf_pipeline.watch.drift.cluster_history import PromptCluster
 
 TITLE = "Error rate of each cluster by day"
 NO_DAYS = (

@@ -9,7 +9,7 @@ import pandas as pd
 
 from rlhf_pipeline.core.errors import NotEnoughData
 from rlhf_pipeline.core.intervals import wilson_bounds
-from rlhf_pipeline.core.records import DriftEvent, Interval, PromptCluster
+from rlhf_pipeline.core.records import DriftEvent, Interval
 from rlhf_pipeline.learn.calibration.group_calibration import UNKNOWN_CEILING
 from rlhf_pipeline.reports.calibration import INTERVALS
 from rlhf_pipeline.reports.chart import (
@@ -29,6 +29,7 @@ from rlhf_pipeline.reports.chart import (
 from rlhf_pipeline.reports.words import display_name
 from rlhf_pipeline.watch.drift import DETECTORS
 from rlhf_pipeline.watch.drift.choice import DetectorChoice
+from rlhf_pipeline.watch.drift.cluster_history import PromptCluster
 
 MIN_VOTES = 30  # for a moving error rate
 NO_RATE = f"fewer than {MIN_VOTES} votes: no rate is drawn yet"

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from rlhf_pipeline.core.api_types.base import Answer
-from rlhf_pipeline.core.records import SPACES_OF_POLICY, Verdict
+from rlhf_pipeline.core.records import Verdict
 from rlhf_pipeline.reports.chart import (
     Axis,
     Chart,
@@ -25,6 +25,7 @@ from rlhf_pipeline.reports.day_marks import (
     mark_taste_changes,
 )
 from rlhf_pipeline.reports.words import display_name, format_count, format_p_value, format_value
+from rlhf_pipeline.watch.drift.windows import SPACES_OF_POLICY
 
 TITLE = "Drift by day, space and detector"
 NO_TESTS = "No drift report of these days yet. The job feedback writes one for each day with votes."

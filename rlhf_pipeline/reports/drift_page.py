@@ -15,17 +15,8 @@ import pandas as pd
 from rlhf_pipeline.core.errors import NotEnoughData
 from rlhf_pipeline.core.intervals import interval_of_mean
 from rlhf_pipeline.core.plugins import select_params
-from rlhf_pipeline.core.records import (
-    CalibrationWindow,
-    DayClusters,
-    DriftEvent,
-    ErrorSlice,
-    Evaluation,
-    GroupCalibration,
-    Interval,
-    PolicyDay,
-    Verdict,
-)
+from rlhf_pipeline.core.records import DriftEvent, Evaluation, GroupCalibration, Interval, Verdict
+from rlhf_pipeline.learn.calibration.calibration_windows import CalibrationWindow
 from rlhf_pipeline.learn.calibration.group_calibration import (
     MIN_PAIRS,
     UNKNOWN_CEILING,
@@ -41,13 +32,16 @@ from rlhf_pipeline.reports.control_charts import chart_control
 from rlhf_pipeline.reports.draw import chart_css, draw_legend, draw_svg
 from rlhf_pipeline.reports.drift import chart_clusters, chart_timeline
 from rlhf_pipeline.reports.rendering import render_page
+from rlhf_pipeline.watch.drift.cluster_history import DayClusters
 from rlhf_pipeline.watch.drift.clusters import ClusterParams
+from rlhf_pipeline.watch.drift.policy import PolicyDay
 from rlhf_pipeline.watch.drift.reference import LEFT_OUT, Window
 from rlhf_pipeline.watch.drift.reliability import (
     Reliability,
     reliability_of_day,
     reliability_of_reference,
 )
+from rlhf_pipeline.watch.drift.slices import ErrorSlice
 from rlhf_pipeline.watch.drift.spc import CHARTS, RULES, ControlChartParams, control_charts
 from rlhf_pipeline.watch.metrics.policy_intervals import policy_interval, refusal_interval
 

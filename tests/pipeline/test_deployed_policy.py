@@ -20,7 +20,7 @@ def test_the_report_watches_the_deployed_policy(
     assert set(rows.index) == {"mean_reward", "refusals", "mean_length"}
     assert rows.loc["mean_length", "n_reference"] > 0
     assert json.loads(rows.loc["refusals", "evidence"])["policy"] == "demo.policy@1"
-    page = Path(project.files.report_path(days[-1])).read_text(encoding="utf-8")
+    page = Path(project.files.report_path("drift", days[-1])).read_text(encoding="utf-8")
     assert "The deployed policy, the latest day first" in page
 
     params = PolicyParams()

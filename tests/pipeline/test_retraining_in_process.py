@@ -21,6 +21,7 @@ from rlhf_pipeline.core.records import (
 from rlhf_pipeline.generate.completions.adapter_server import ADAPTER, read_base_hash
 from rlhf_pipeline.generate.policy import load_policy
 from rlhf_pipeline.improve.evaluation import frozen_prompt_ids, frozen_prompts
+from rlhf_pipeline.improve.evaluation.judge import EvaluationSamples
 from rlhf_pipeline.improve.retraining.vote_halves import has_votes_for_judging, is_for_judging
 from rlhf_pipeline.learn.champions import Question
 from rlhf_pipeline.learn.reward_model import EmbeddingRewardModel
@@ -206,9 +207,10 @@ def test_evaluation_compares_both_policies_on_the_frozen_prompts(retrained: Any)
     assert evaluation.win_rate.low <= evaluation.win_rate.value <= evaluation.win_rate.high
     assert evaluation.kl.value >= 0
     assert evaluation.length_controlled_win_rate is not None
-    page = retrained.files.evaluation_path("demo.policy@2").read_text(encoding="utf-8")
+    page = retrained.files.report_path("evaluation", "demo.policy@2").read_text(encoding="utf-8")
     assert "Evaluation of demo.policy@2" in page
-    samples = retrained.files.read_samples("demo.policy@2", "demo.policy@1")
+    name = "demo.policy@2_demo.policy@1"
+    samples = retrained.files.read_reports("samples", [name], EvaluationSamples)[name]
     assert (samples.evaluation, len(samples.rows)) == (evaluation, evaluation.n_prompts)
     assert evaluation.reward_model.startswith(
         retrained.files.read_record("reward_model", ModelVersion).label

@@ -2,7 +2,7 @@
 
 from rlhf_pipeline.core.artefacts import Artefacts
 from rlhf_pipeline.core.intervals import interval_of_share
-from rlhf_pipeline.core.records import ClusterDay
+from rlhf_pipeline.watch.drift.cluster_history import ClusterDay
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.clusters import failing_cluster, write_clusters

@@ -17,8 +17,7 @@ from rlhf_pipeline.core.records import (
     DimensionComparison,
     DimensionHead,
     Evaluation,
-    EvaluationSamples,
-    JudgedSample,
+    Record,
     content_hash,
 )
 from rlhf_pipeline.generate.completions.base import CompletionRequest
@@ -39,6 +38,30 @@ from rlhf_pipeline.improve.evaluation.win_rate import (
 )
 from rlhf_pipeline.learn.calibration.base import Calibrator
 from rlhf_pipeline.learn.reward_model.base import RewardModel
+
+
+class JudgedSample(Record):
+    """Completions of one prompt by two policies. Scores are logits of the reward model."""
+
+    prompt_id: str
+    prompt: str
+    category: str
+    sample_index: int
+    completion_candidate: str
+    completion_champion: str
+    score_candidate: float
+    score_champion: float
+    p_win: float | None = Field(description="calibrated P(candidate preferred) by a person")
+    right_candidate: bool | None = Field(description="None if the prompt has no checkable answer")
+    right_champion: bool | None
+
+
+class EvaluationSamples(Record):
+    """The completions that an evaluation judged."""
+
+    evaluation: Evaluation
+    rows: tuple[JudgedSample, ...]
+
 
 MIN_PROMPTS_OF_CATEGORY = 10
 ASSET = "evaluation"  # asset name of the completions in the ledger

@@ -19,11 +19,50 @@ from pydantic import Field
 from rlhf_pipeline.core.errors import FrameError
 from rlhf_pipeline.core.frames import VOTES, FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.core.parameters import Parameters
-from rlhf_pipeline.core.records import CalibrationMetrics, CalibrationWindow, Interval
+from rlhf_pipeline.core.records import CalibrationMetrics, Interval, Record
 from rlhf_pipeline.feedback.votes import noise_ceiling_or_repeats
 from rlhf_pipeline.feedback.votes.counting import standing
 from rlhf_pipeline.learn.calibration.group_calibration import MIN_PAIRS
 from rlhf_pipeline.learn.calibration.summary import calibration_metrics
+
+
+class CalibrationWindow(Record):
+    """Calibration over one window of days. A figure is None if there are too few votes for an
+    interval.
+    """
+
+    day: str = Field(description="last UTC day of the window, YYYY-MM-DD")
+    first_day: str = Field(description="first UTC day of the window")
+    n_votes: int = Field(
+        description="votes for a or b whose comparison was predicted before the vote"
+    )
+    n_comparisons: int
+    n_prompts: int = Field(
+        description="prompts of these comparisons; the bootstrap resamples prompts"
+    )
+    reward_models: tuple[str, ...] = Field(
+        description="label of the model that predicted; of windows stored earlier, several"
+    )
+    last_seq: int | None = Field(description="highest vote seq in the window")
+    accuracy: Interval | None = Field(description="share of votes that were predicted correctly")
+    noise_ceiling: Interval | None = Field(
+        description="noise ceiling of the window's votes, shown beside the accuracy"
+    )
+    ece: Interval | None = Field(
+        description="expected calibration error minus the bias that noise adds"
+    )
+    brier: Interval | None = Field(
+        description="mean squared distance of probability and vote; always predicting 0.5 gives "
+        "0.25"
+    )
+    slope: Interval | None = Field(
+        default=None, description="calibration slope: 1 is calibrated, below 1 overconfident"
+    )
+    rests_on: str = Field(
+        default="",
+        description="hash of the input frames; a window with another hash is outdated",
+    )
+
 
 JUDGED_COLUMNS = ("seq", "day", "p", "outcome", "error", "group", "reward_model")
 FIGURES = {

@@ -16,8 +16,9 @@ from pydantic import Field
 
 from rlhf_pipeline.core.errors import InvalidScores, NotEnoughData
 from rlhf_pipeline.core.intervals import interval_of_ratio, interval_of_share
-from rlhf_pipeline.core.records import DayClusters, Interval, PromptCluster
+from rlhf_pipeline.core.records import Interval
 from rlhf_pipeline.watch.drift.base import Floats
+from rlhf_pipeline.watch.drift.cluster_history import DayClusters, PromptCluster
 from rlhf_pipeline.watch.drift.cluster_terms import Terms, distinctive_terms, name_cluster
 from rlhf_pipeline.watch.drift.cluster_tree import (
     Labels,

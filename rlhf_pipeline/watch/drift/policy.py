@@ -14,9 +14,38 @@ from typing import Any
 import pandas as pd
 from pydantic import Field
 
-from rlhf_pipeline.core.records import PolicyDay, PromptMean
+from rlhf_pipeline.core.records import Record
 from rlhf_pipeline.watch.drift.two_sample import TestResult, mean_difference
 from rlhf_pipeline.watch.drift.windows import SpaceTest, WindowParams
+
+
+class PromptMean(Record):
+    """Mean and variance over the prompts of a day, each prompt's completions averaged."""
+
+    n: int = Field(description="prompts")
+    mean: float
+    variance: float = Field(description="between prompts; 0 for a single one")
+
+
+class PolicyDay(Record):
+    """Completions of one day by the deployed policy."""
+
+    day: str = Field(description="UTC day, YYYY-MM-DD")
+    policy: str = Field(description="model version that made them")
+    n_completions: int = Field(description="refusals included, failed calls not")
+    refused: PromptMean = Field(description="share of refusals and empty texts")
+    length: PromptMean = Field(description="characters")
+    reward: PromptMean | None = Field(
+        default=None,
+        description="score in logits, as given when the comparison was published; None before the "
+        "first reward model",
+    )
+    reward_model: str | None = Field(default=None, description="the reward model that gave it")
+    rests_on: str = Field(
+        default="",
+        description="hash of the input frames; a day with another hash is outdated",
+    )
+
 
 # What the backends write into `error`; calls that failed otherwise say nothing of the policy.
 REFUSED_CALL = re.compile(

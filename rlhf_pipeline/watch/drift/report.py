@@ -11,7 +11,7 @@ import pandas as pd
 
 from rlhf_pipeline.core.errors import NotEnoughData
 from rlhf_pipeline.core.frames import DRIFT_REPORTS, check_frame
-from rlhf_pipeline.core.records import DriftEvent, PolicyDay, Verdict
+from rlhf_pipeline.core.records import DriftEvent, Verdict
 from rlhf_pipeline.watch.drift import DETECTORS
 from rlhf_pipeline.watch.drift.choice import DetectorChoice
 from rlhf_pipeline.watch.drift.clusters import ClusterParams
@@ -22,7 +22,7 @@ from rlhf_pipeline.watch.drift.confirmation import (
     find_confirming_events,
     list_confirmers,
 )
-from rlhf_pipeline.watch.drift.policy import PolicyParams, policy_tests
+from rlhf_pipeline.watch.drift.policy import PolicyDay, PolicyParams, policy_tests
 from rlhf_pipeline.watch.drift.reference import Window
 from rlhf_pipeline.watch.drift.sequential_test import SequentialTest
 from rlhf_pipeline.watch.drift.spc import ControlChartParams

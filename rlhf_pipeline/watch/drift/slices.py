@@ -4,13 +4,32 @@ from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
+from pydantic import Field
 
 from rlhf_pipeline.core.errors import FrameError
 from rlhf_pipeline.core.frames import REFLECTIONS, check_frame
 from rlhf_pipeline.core.intervals import interval_of_ratio, interval_of_share
-from rlhf_pipeline.core.records import OWN_SOURCE, ErrorSlice
+from rlhf_pipeline.core.records import OWN_SOURCE, Interval, Record
 from rlhf_pipeline.watch.drift.clusters import ClusterParams
 from rlhf_pipeline.watch.drift.two_sample import adjust_p_values, error_rate_rise
+
+
+class ErrorSlice(Record):
+    """The error rate of the votes that have one value of one grouping, beside all other votes.
+    Figures are None for a slice that is too small.
+    """
+
+    by: str = Field(description="category, source, length gap, annotator or model")
+    name: str
+    n: int = Field(description="judged comparisons")
+    error_rate: Interval | None = None
+    error_rest: float | None = Field(default=None, description="error rate of all other votes")
+    lift: Interval | None = Field(
+        default=None, description="error rate over that of the rest; None if that is 0"
+    )
+    p_value: float | None = Field(default=None, description="of a rise, adjusted over all slices")
+    is_failing: bool = False
+
 
 # Characters by which the preferred completion is longer, over the longer one's length: votes that
 # go against the model by length alone stand at the ends.

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from rlhf_pipeline.core.parameters import Parameters
-from rlhf_pipeline.core.records import SPACES_OF_POLICY, Record, Verdict
+from rlhf_pipeline.core.records import Record, Verdict
 from rlhf_pipeline.watch.drift.reference import Window
 from rlhf_pipeline.watch.drift.spaces import (
     Sample,
@@ -28,6 +28,9 @@ from rlhf_pipeline.watch.drift.two_sample import (
     share_difference,
 )
 from rlhf_pipeline.watch.drift.words import word_difference
+
+# of a drift report: a policy's texts, and all that is computed from them
+SPACES_OF_POLICY = ("completion_text", "completion_length", "embeddings", "scores", "confidence")
 
 
 class WindowParams(Parameters):

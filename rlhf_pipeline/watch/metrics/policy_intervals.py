@@ -3,7 +3,8 @@
 import numpy as np
 
 from rlhf_pipeline.core.intervals import interval_of_share
-from rlhf_pipeline.core.records import Interval, PolicyDay, PromptMean
+from rlhf_pipeline.core.records import Interval
+from rlhf_pipeline.watch.drift.policy import PolicyDay, PromptMean
 
 Z = 1.96  # of a 95% interval
 

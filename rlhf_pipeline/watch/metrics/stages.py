@@ -8,13 +8,13 @@ import pandas as pd
 from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.core.records import (
     CalibrationMetrics,
-    CalibrationWindow,
     Evaluation,
     GroupCalibration,
     Interval,
-    PolicyDay,
     Verdict,
 )
+from rlhf_pipeline.learn.calibration.calibration_windows import CalibrationWindow
+from rlhf_pipeline.watch.drift.policy import PolicyDay
 from rlhf_pipeline.watch.metrics.policy_intervals import policy_interval, refusal_interval
 
 VERDICT_VALUES = {Verdict.STABLE: 0, Verdict.WARNING: 1, Verdict.DRIFT: 2}

@@ -14,6 +14,7 @@ from rlhf_pipeline.core.api_types.project import ComparisonOut
 from rlhf_pipeline.core.intervals import interval_of_share
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.cluster_days import chart_cluster_days
+from rlhf_pipeline.watch.drift.cluster_history import find_cluster
 from rlhf_pipeline.web.comparisons import queries
 from rlhf_pipeline.web.comparisons.queries import ClusterOut
 from rlhf_pipeline.web.lists import (
@@ -66,7 +67,7 @@ def show_list(site: AnySite, request: Request, principal: Reader, asked: Shown) 
     page = queries.clusters(site, asked.day)
     if wants_csv(request):
         return send_csv(CLUSTERS, asked, lambda _: page)
-    days = site.files.cluster_days()[::-1]
+    days = site.files.report_days("clusters")[::-1]
     newest = max(days, default="")
     day = asked.day or (date.fromisoformat(newest) if newest else None)
     fields = [FilterField("day", "Day", choices=as_choices(days), default=newest)]
@@ -85,7 +86,7 @@ def show_list(site: AnySite, request: Request, principal: Reader, asked: Shown) 
 def show_one(
     site: AnySite, request: Request, principal: Reader, cluster_id: str, asked: Shown
 ) -> Response:
-    found = site.files.find_cluster(cluster_id, asked.day.isoformat() if asked.day else None)
+    found = find_cluster(site.files, cluster_id, asked.day.isoformat() if asked.day else None)
     one = queries.build_cluster(*found)
 
     def read_page(part: ClusterPageFilter) -> Page[ComparisonOut]:

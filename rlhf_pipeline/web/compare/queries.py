@@ -9,12 +9,8 @@ from rlhf_pipeline.core.api_types.base import Answer, Page
 from rlhf_pipeline.core.api_types.filters import Filter, Value
 from rlhf_pipeline.core.metric_catalogue import METRICS
 from rlhf_pipeline.core.monitoring import MetricPoint
-from rlhf_pipeline.core.records import (
-    DimensionComparison,
-    EvaluationSamples,
-    Interval,
-    JudgedSample,
-)
+from rlhf_pipeline.core.records import DimensionComparison, Interval
+from rlhf_pipeline.improve.evaluation.judge import EvaluationSamples, JudgedSample
 from rlhf_pipeline.web.evolution.queries import label_of, list_versions
 from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor
 from rlhf_pipeline.web.problems import Problem
@@ -88,13 +84,13 @@ def list_pairs(site: Site) -> list[Pair]:
     """The pairs of versions with kept completions, the newest candidate and its newest opponent
     first.
     """
-    names, versions = site.files.evaluation_files(), list_versions(site)
+    names, versions = site.files.report_files(), list_versions(site)
     return [
         (candidate, other)
         for candidate in versions
         for other in versions
         if other != candidate
-        and site.files.samples_path(label_of(site, candidate), label_of(site, other)).name in names
+        and site.files.report_path("samples", _name_samples(site, (candidate, other))).name in names
     ]
 
 
@@ -188,11 +184,19 @@ def _find_samples(site: Site, a: int, b: int) -> tuple[EvaluationSamples, bool]:
 
 
 def _read(site: Site, pair: Pair) -> EvaluationSamples:
-    labels = [label_of(site, version) for version in pair]
-    samples = site.files.read_samples(*labels)
-    if samples is None:  # deleted since it was listed
-        raise Problem(404, f"The completions of {' and '.join(labels)} are gone.", kind="not_found")
-    return samples
+    name = _name_samples(site, pair)
+    found = site.files.read_reports("samples", [name], EvaluationSamples)
+    if name not in found:  # deleted since it was listed, or damaged
+        raise Problem(
+            404,
+            f"The completions of {name} are gone or cannot be read. Materialise evaluation again.",
+            kind="not_found",
+        )
+    return found[name]
+
+
+def _name_samples(site: Site, pair: Pair) -> str:
+    return "_".join(label_of(site, version) for version in pair)
 
 
 def _side(row: JudgedSample, is_candidate: bool) -> tuple[float, str, bool | None]:

@@ -10,6 +10,7 @@ from rlhf_pipeline.core.api_types.base import Answer, Id, RequestBody
 from rlhf_pipeline.core.api_types.project import Offered, Withdrawn
 from rlhf_pipeline.core.records import User
 from rlhf_pipeline.reports.words import format_count
+from rlhf_pipeline.watch.drift.cluster_history import find_cluster
 from rlhf_pipeline.web.permissions import Permission, Principal, permissions_of
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import names_for
@@ -85,7 +86,7 @@ def offer(site: Site, principal: Principal, asked: Offer) -> Offered:
     if asked.ids is not None:
         ids = list(dict.fromkeys(asked.ids))
     elif asked.cluster is not None:
-        _, found = site.files.find_cluster(asked.cluster)
+        _, found = find_cluster(site.files, asked.cluster)
         ids = list(found.comparison_ids)
     else:
         ids = site.store.comparisons.find_offerable_ids(

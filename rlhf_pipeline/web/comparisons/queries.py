@@ -9,7 +9,8 @@ from pydantic import Field, computed_field
 from rlhf_pipeline.core.api_types.base import Page
 from rlhf_pipeline.core.api_types.filters import ComparisonFilter
 from rlhf_pipeline.core.api_types.project import ComparisonOut
-from rlhf_pipeline.core.records import DayClusters, Interval, PromptCluster
+from rlhf_pipeline.core.records import Interval
+from rlhf_pipeline.watch.drift.cluster_history import DayClusters, PromptCluster
 from rlhf_pipeline.web.comparisons.identity import names_its_maker
 from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor, plain_rows
 from rlhf_pipeline.web.permissions import Principal
@@ -82,11 +83,11 @@ def _build_comparisons(site: Site, rows: list[dict[str, Any]]) -> list[Compariso
 
 def clusters(site: Site, day: date | None) -> Page[ClusterOut]:
     """The clusters of the day, by default of the last one with any."""
-    days = site.files.cluster_days()
+    days = site.files.report_days("clusters")
     wanted = [one for one in days if day is None or one == day.isoformat()][-1:]
     items = tuple(
         build_cluster(found, one)
-        for found in site.files.read_clusters(wanted).values()
+        for found in site.files.read_reports("clusters", wanted, DayClusters).values()
         for one in found.clusters
     )
     return Page(items=items, next=None)

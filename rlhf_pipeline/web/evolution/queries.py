@@ -81,7 +81,7 @@ def _read_policies(site: Site, started: Mapping[str, DecisionOut]) -> list[Polic
     made = moments | {version: gate.decided_at for version, gate in decided.items()}
     days = find_vote_days(site.store, site.settings.project, {*moments.values(), *made.values()})
     start = find_start(site.store, site.settings.project)
-    files = site.files.evaluation_files()
+    files = site.files.report_files()
     champion = history[-1].version if history else None
     versions = sorted(made, reverse=True)
 
@@ -106,12 +106,13 @@ def _read_policies(site: Site, started: Mapping[str, DecisionOut]) -> list[Polic
             promotion=_describe_promotion(promotion, days),
             decision=_find_decision(promotion, gate.run_id if gate else None, started),
             training=gate and gate.registered and _describe_training(site, gate.registered),
-            has_report=site.files.evaluation_path(label).name in files,
+            has_report=site.files.report_path("evaluation", label).name in files,
             compared_with=tuple(
                 other
                 for other in versions
                 if other != version
-                and site.files.samples_path(label, label_of(site, other)).name in files
+                and site.files.report_path("samples", f"{label}_{label_of(site, other)}").name
+                in files
             ),
         )
 

@@ -174,7 +174,7 @@ def show_report(
 ) -> Response:
     """The evaluation of a candidate as the page that its stage wrote, with a way back."""
     label = queries.label_of(site, version)
-    page = site.files.read_evaluation_page(label)
+    page = site.files.read_page("evaluation", label)
     if page is None:
         raise Problem(
             404,

@@ -6,8 +6,8 @@ from datetime import date, timedelta
 
 from rlhf_pipeline.core.errors import NotFound
 from rlhf_pipeline.core.intervals import interval_of_share
-from rlhf_pipeline.core.records import DayClusters, Interval, PromptCluster
-from rlhf_pipeline.watch.drift.cluster_history import DAYS_FOLLOWED
+from rlhf_pipeline.core.records import Interval
+from rlhf_pipeline.watch.drift.cluster_history import DAYS_FOLLOWED, DayClusters, PromptCluster
 from rlhf_pipeline.web.evolution.answers import (
     LearntCluster,
     PolicyVersionOut,
@@ -37,8 +37,8 @@ def describe_training(site: Site, version: Version) -> TrainingOut:
     first = version.day - timedelta(days=DAYS_FOLLOWED - 1)
     began = max(first, changed_at.date()) if changed_at else first
     until = version.day + timedelta(days=DAYS_FOLLOWED)
-    wanted = [day for day in site.files.cluster_days() if str(first) <= day <= str(until)]
-    days = list(site.files.read_clusters(wanted).values())
+    wanted = [day for day in site.files.report_days("clusters") if str(first) <= day <= str(until)]
+    days = list(site.files.read_reports("clusters", wanted, DayClusters).values())
     learnt_from: Mapping[str, int] | None = None
     served = None
     if isinstance(version, PolicyVersionOut):

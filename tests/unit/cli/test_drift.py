@@ -13,8 +13,9 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.core.artefacts import Artefacts
 from rlhf_pipeline.core.config import HomeFacts, Settings
 from rlhf_pipeline.core.object_stores import put
-from rlhf_pipeline.core.records import DayClusters, DriftEvent, Interval, PromptCluster, utc_now
+from rlhf_pipeline.core.records import DriftEvent, Interval, utc_now
 from rlhf_pipeline.improve.retraining.triggers import TriggerParams, decide
+from rlhf_pipeline.watch.drift.cluster_history import DayClusters, PromptCluster
 from rlhf_pipeline.watch.drift.report import DriftSignals, drift_report
 
 MODEL = "demo.reward_model@1"
@@ -84,7 +85,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
             p_value=0.01,
             explained=0.4,
         )
-        put(workspace.files.clusters_path(day), clusters.model_dump_json().encode())
+        put(workspace.files.report_path("clusters", day), clusters.model_dump_json().encode())
     store.close()
     return home
 

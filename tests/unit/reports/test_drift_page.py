@@ -11,22 +11,17 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.core.records import (
-    DriftEvent,
-    ErrorSlice,
-    Evaluation,
-    Interval,
-    PolicyDay,
-    PromptMean,
-)
+from rlhf_pipeline.core.records import DriftEvent, Evaluation, Interval
 from rlhf_pipeline.learn.calibration import PredictedVotes, calibration_by_group
 from rlhf_pipeline.reports.drift_page import (
     DayEvidence,
     render_drift_page,
 )
 from rlhf_pipeline.watch.drift.clusters import ClusterParams, semantic_clusters
+from rlhf_pipeline.watch.drift.policy import PolicyDay, PromptMean
 from rlhf_pipeline.watch.drift.reference import Window
 from rlhf_pipeline.watch.drift.report import DriftSignals, drift_report
+from rlhf_pipeline.watch.drift.slices import ErrorSlice
 from rlhf_pipeline.watch.drift.stream import scan
 from rlhf_pipeline.watch.drift.words import hash_words, name_buckets
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from rlhf_pipeline.core.records import CalibrationWindow, Interval
-from rlhf_pipeline.learn.calibration.calibration_windows import new_models
+from rlhf_pipeline.core.records import Interval
+from rlhf_pipeline.learn.calibration.calibration_windows import CalibrationWindow, new_models
 from rlhf_pipeline.reports.calibration import chart_windows
 from rlhf_pipeline.reports.draw import draw_svg
 from rlhf_pipeline.reports.drift_page import render_drift_page

@@ -7,7 +7,7 @@ import pytest
 
 from rlhf_pipeline.core.metric_catalogue import let_silence_grow
 from rlhf_pipeline.core.monitoring import MetricPoint
-from rlhf_pipeline.core.records import PolicyDay, PromptMean
+from rlhf_pipeline.watch.drift.policy import PolicyDay, PromptMean
 from rlhf_pipeline.watch.metrics.stages import agreement_points, policy_points, verdict_points
 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)

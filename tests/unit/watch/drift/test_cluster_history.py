@@ -1,8 +1,12 @@
 """A cluster keeps its id from day to day while its words stay."""
 
 from rlhf_pipeline.core.intervals import interval_of_share
-from rlhf_pipeline.core.records import DayClusters, PromptCluster
-from rlhf_pipeline.watch.drift.cluster_history import find_failing_ids, follow
+from rlhf_pipeline.watch.drift.cluster_history import (
+    DayClusters,
+    PromptCluster,
+    find_failing_ids,
+    follow,
+)
 from rlhf_pipeline.watch.drift.cluster_terms import distinctive_terms
 
 SOUP = ("lentil soup recipe", "onion soup recipe")

@@ -5,7 +5,7 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.core.errors import InvalidScores, NotEnoughData
-from rlhf_pipeline.core.records import DayClusters
+from rlhf_pipeline.watch.drift.cluster_history import DayClusters
 from rlhf_pipeline.watch.drift.clusters import ClusterParams, semantic_clusters
 from rlhf_pipeline.watch.drift.reference import Window
 

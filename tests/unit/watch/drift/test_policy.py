@@ -6,9 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.core.records import PolicyDay, PromptMean, Verdict
+from rlhf_pipeline.core.records import Verdict
 from rlhf_pipeline.watch.drift.policy import (
+    PolicyDay,
     PolicyParams,
+    PromptMean,
     find_refusals,
     policy_tests,
     summarise_policy_day,

@@ -7,7 +7,8 @@ import numpy as np
 import pandas as pd
 
 from rlhf_pipeline.core.frames import DRIFT_REPORTS, check_frame
-from rlhf_pipeline.core.records import DriftEvent, PolicyDay, PromptMean, Verdict
+from rlhf_pipeline.core.records import DriftEvent, Verdict
+from rlhf_pipeline.watch.drift.policy import PolicyDay, PromptMean
 from rlhf_pipeline.watch.drift.reference import Window
 from rlhf_pipeline.watch.drift.report import (
     DriftParams,

@@ -4,9 +4,8 @@ import numpy as np
 import pandas as pd
 
 from rlhf_pipeline.core.frames import COMPARISONS, REFLECTIONS, check_frame
-from rlhf_pipeline.core.records import ErrorSlice
 from rlhf_pipeline.watch.drift.clusters import ClusterParams
-from rlhf_pipeline.watch.drift.slices import error_slices
+from rlhf_pipeline.watch.drift.slices import ErrorSlice, error_slices
 
 N = 400
 CATEGORIES = np.array(["coding", "factual", "safety", "poetry"])
