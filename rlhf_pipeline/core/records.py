@@ -77,26 +77,6 @@ class Record(BaseModel):
         return cls.model_validate_json(text)
 
 
-MAX_CATEGORY = 60  # characters
-
-
-def parse_category(value: object) -> str:
-    """A project's own category, or one of `Category`: trimmed, in lower case.
-
-    Raises ValueError for another type, and for an empty, long or unprintable text.
-
-    >>> parse_category(" Legal ")
-    'legal'
-    """
-    name = value.strip().lower() if isinstance(value, str) else ""
-    if not 0 < len(name) <= MAX_CATEGORY or not name.isprintable():
-        shown = repr(value)[:MAX_CATEGORY]
-        raise ValueError(
-            f"category {shown} must be a printable name of at most {MAX_CATEGORY} characters"
-        )
-    return name
-
-
 class Category(StrEnum):
     REASONING = "reasoning"
     FACTUAL = "factual"
@@ -1057,11 +1037,6 @@ class Feedback(NewFeedback):
     created_by: str
     comparison_id: str | None = None
     vote_id: str | None = None
-
-
-def lineage_tags(values: Mapping[str, object | None]) -> dict[str, str]:
-    """`values` as string tags for MLflow and Dagster, without missing values."""
-    return {key: str(value) for key, value in values.items() if value is not None}
 
 
 class Opening(Record):

@@ -15,7 +15,7 @@ from pydantic import Field
 
 from rlhf_pipeline.core.config import code_commit
 from rlhf_pipeline.core.errors import InvalidScores
-from rlhf_pipeline.core.records import Record, content_id, lineage_tags
+from rlhf_pipeline.core.records import Record, content_id
 from rlhf_pipeline.registry.tracking import COMMIT, Tracking
 
 RUN_KEY = "rlhf.run_key"
@@ -268,3 +268,8 @@ def _find_or_create(
     return Run(
         tracking, client.create_run(experiment_id, run_name=name, tags=tags).info.run_id, name, {}
     )
+
+
+def lineage_tags(values: Mapping[str, object | None]) -> dict[str, str]:
+    """`values` as string tags for MLflow and Dagster, without missing values."""
+    return {key: str(value) for key, value in values.items() if value is not None}

@@ -33,13 +33,13 @@ from rlhf_pipeline.core.records import (
     Promotion,
     content_hash,
     folder_hash,
-    lineage_tags,
 )
 from rlhf_pipeline.registry.runs import (
     UNKNOWN_CEILING,
     Run,
     TrackedRun,
     latest_runs,
+    lineage_tags,
     missing_ceilings,
     open_parent_run,
     open_run,

@@ -13,13 +13,31 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 from rlhf_pipeline.core.errors import PromptError
 from rlhf_pipeline.core.frames import PROMPTS, check_frame
 from rlhf_pipeline.core.protocols import TextGenerator
-from rlhf_pipeline.core.records import Difficulty, content_hash, content_id, parse_category
+from rlhf_pipeline.core.records import Difficulty, content_hash, content_id
 from rlhf_pipeline.generate.prompts.constraints import ConstraintParams, find_unusable
 
 if TYPE_CHECKING:
     from rlhf_pipeline.generate.prompts.selection import Selection
 
 ROWS_AT_ONCE = 5_000
+MAX_CATEGORY = 60  # characters
+
+
+def parse_category(value: object) -> str:
+    """A project's own category, or one of `Category`: trimmed, in lower case.
+
+    Raises ValueError for another type, and for an empty, long or unprintable text.
+
+    >>> parse_category(" Legal ")
+    'legal'
+    """
+    name = value.strip().lower() if isinstance(value, str) else ""
+    if not 0 < len(name) <= MAX_CATEGORY or not name.isprintable():
+        shown = repr(value)[:MAX_CATEGORY]
+        raise ValueError(
+            f"category {shown} must be a printable name of at most {MAX_CATEGORY} characters"
+        )
+    return name
 
 
 class PromptParams(ConstraintParams):

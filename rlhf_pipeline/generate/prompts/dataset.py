@@ -18,8 +18,14 @@ from rlhf_pipeline.core.frames import PROMPTS, check_frame
 from rlhf_pipeline.core.parameters import Parameters
 from rlhf_pipeline.core.plugins import select_params
 from rlhf_pipeline.core.protocols import TextGenerator
-from rlhf_pipeline.core.records import Category, Difficulty, parse_category
-from rlhf_pipeline.generate.prompts.base import ROWS_AT_ONCE, Draft, PromptParams, prompt_id
+from rlhf_pipeline.core.records import Category, Difficulty
+from rlhf_pipeline.generate.prompts.base import (
+    ROWS_AT_ONCE,
+    Draft,
+    PromptParams,
+    parse_category,
+    prompt_id,
+)
 from rlhf_pipeline.generate.prompts.constraints import find_unstorable, find_unusable
 from rlhf_pipeline.generate.prompts.rows import PromptRow, read_hub_rows, read_rows, replace_missing
 from rlhf_pipeline.generate.prompts.selection import Report, Selection

@@ -16,8 +16,8 @@ from rlhf_pipeline.core.errors import PromptError
 from rlhf_pipeline.core.parameters import Parameters
 from rlhf_pipeline.core.plugins import select_params
 from rlhf_pipeline.core.protocols import TextGenerator
-from rlhf_pipeline.core.records import Difficulty, parse_category
-from rlhf_pipeline.generate.prompts.base import Draft, PromptParams, check_size
+from rlhf_pipeline.core.records import Difficulty
+from rlhf_pipeline.generate.prompts.base import Draft, PromptParams, check_size, parse_category
 from rlhf_pipeline.generate.prompts.expressions import compute, names_in
 from rlhf_pipeline.generate.prompts.selection import Report, Selection
 
