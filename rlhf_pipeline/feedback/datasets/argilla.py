@@ -54,13 +54,15 @@ RECORD_ROWS = FrameSchema(
 def record_rows(comparisons: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
     """RECORD_ROWS of exported comparison rows and the EXPORTED_VOTES on them."""
     cast = check_frame(votes, EXPORTED_VOTES).sort_values("seq")
-    said = cast[cast["is_counting"] & (cast["choice"] != Choice.SKIP)]
-    is_machine = said["annotator_kind"] == AnnotatorKind.MACHINE
+    judgements = cast[cast["is_counting"] & (cast["choice"] != Choice.SKIP)]
+    is_machine = judgements["annotator_kind"] == AnnotatorKind.MACHINE
     responses = {
-        str(c): _responses(group) for c, group in said[~is_machine].groupby("comparison_id")
+        str(c): _responses(group) for c, group in judgements[~is_machine].groupby("comparison_id")
     }
     suggested = (
-        said[is_machine].drop_duplicates("comparison_id", keep="last").set_index("comparison_id")
+        judgements[is_machine]
+        .drop_duplicates("comparison_id", keep="last")
+        .set_index("comparison_id")
     )
     suggestions = {
         str(c): {
@@ -137,20 +139,20 @@ def votes_of(record: Mapping[str, Any], question: str = PREFERENCE) -> Iterator[
             "is_superseded": False,
         }
     by_user: dict[str, dict[str, Any]] = {}
-    for asked, answers in (record.get("responses") or {}).items():
+    for question_name, answers in (record.get("responses") or {}).items():
         for answer in answers:
-            by_user.setdefault(str(answer.get("user_id")), {})[asked] = answer.get("value")
-    for user, said in by_user.items():
-        yield about | {"annotator_id": user} | said
+            by_user.setdefault(str(answer.get("user_id")), {})[question_name] = answer.get("value")
+    for user, values in by_user.items():
+        yield about | {"annotator_id": user} | values
     suggestion = (record.get("suggestions") or {}).get(question)
     if suggestion is not None:
         when = {"voted_at": (record.get("metadata") or {}).get("suggested_at")} if own else {}
-        said = {question: suggestion.get("value"), "stated_confidence": suggestion.get("score")}
+        values = {question: suggestion.get("value"), "stated_confidence": suggestion.get("score")}
         machine = {
             "annotator_id": suggestion.get("agent") or "suggestion",
             "annotator_kind": AnnotatorKind.MACHINE.value,
         }
-        yield about | machine | said | when
+        yield about | machine | values | when
 
 
 def _responses(votes: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:

@@ -45,30 +45,30 @@ def parse_text(value: Any, name: str, *, may_be_empty: bool = False) -> str:
         raise RowRejected(
             f"{name} is {value}, not a text. Numbers this large must be written as text"
         )
-    said = value if isinstance(value, str) else _number_as_text(value)
-    if not may_be_empty and not said.strip():
+    text = value if isinstance(value, str) else _number_as_text(value)
+    if not may_be_empty and not text.strip():
         raise RowRejected(f"{name} is empty")
     try:
-        size = len(said.encode())
+        size = len(text.encode())
     except UnicodeEncodeError as cause:
-        if BYTE_AS_SURROGATE.match(said[cause.start]):
+        if BYTE_AS_SURROGATE.match(text[cause.start]):
             raise RowRejected(
-                f"{name} is not UTF-8 (byte 0x{ord(said[cause.start]) - 0xDC00:02X} after "
+                f"{name} is not UTF-8 (byte 0x{ord(text[cause.start]) - 0xDC00:02X} after "
                 f"{cause.start:,} characters). Save the file as UTF-8"
             ) from cause
         raise RowRejected(
-            f"{name} contains a lone surrogate (U+{ord(said[cause.start]):04X}), half of a "
+            f"{name} contains a lone surrogate (U+{ord(text[cause.start]):04X}), half of a "
             "character. Write the whole character"
         ) from cause
     if size > MAX_TEXT:
         raise RowRejected(
             f"{name} has {size:,} bytes, the limit is {MAX_TEXT:,}. Shorten or drop it"
         )
-    if "\0" in said:
+    if "\0" in text:
         raise RowRejected(
             f"{name} contains a NUL character, which Postgres cannot store. Remove it"
         )
-    return said
+    return text
 
 
 def parse_optional_text(value: Any, name: str) -> str | None:
@@ -77,12 +77,13 @@ def parse_optional_text(value: Any, name: str) -> str | None:
 
 def parse_identifier(value: Any, name: str) -> str:
     """An id as stripped text; 7, 7.0 and "7" are the same id. Raises RowRejected."""
-    said = parse_text(value, name).strip()
-    if len(said) > MAX_ID:
+    identifier = parse_text(value, name).strip()
+    if len(identifier) > MAX_ID:
         raise RowRejected(
-            f"{name} has {len(said):,} characters, the limit is {MAX_ID}. Is it another column?"
+            f"{name} has {len(identifier):,} characters, the limit is {MAX_ID}. Is it another "
+            "column?"
         )
-    return said
+    return identifier
 
 
 def parse_optional_identifier(value: Any, name: str) -> str | None:
@@ -94,18 +95,18 @@ def parse_number(value: Any, name: str, *, low: float, high: float = math.inf) -
     if is_missing(value):
         return None
     try:
-        found = float(value) if not isinstance(value, bool) else math.nan
+        number = float(value) if not isinstance(value, bool) else math.nan
     except (TypeError, ValueError, OverflowError):
-        found = math.nan
-    if not math.isfinite(found):
+        number = math.nan
+    if not math.isfinite(number):
         raise RowRejected(f"{name} is {_abbreviate(value)}, not a finite number")
-    if not low <= found <= high:
+    if not low <= number <= high:
         raise RowRejected(
-            f"{name} is {found:g}; expected {low:g} to {high:g}"
+            f"{name} is {number:g}; expected {low:g} to {high:g}"
             if high < math.inf
-            else f"{name} is {found:g}; expected at least {low:g}"
+            else f"{name} is {number:g}; expected at least {low:g}"
         )
-    return found
+    return number
 
 
 def parse_integer(value: Any, name: str, *, low: int, high: int) -> int | None:
@@ -113,16 +114,16 @@ def parse_integer(value: Any, name: str, *, low: int, high: int) -> int | None:
         value = int(value)
     if isinstance(value, int) and not isinstance(value, bool) and low <= value <= high:
         return value  # a float cannot represent integers above 2^53
-    found = parse_number(value, name, low=low, high=high)
-    if found is not None and found != int(found):
-        raise RowRejected(f"{name} is {found:g}, not a whole number")
-    return None if found is None else int(found)
+    number = parse_number(value, name, low=low, high=high)
+    if number is not None and number != int(number):
+        raise RowRejected(f"{name} is {number:g}, not a whole number")
+    return None if number is None else int(number)
 
 
 def parse_enum(value: Any, name: str, allowed: type[E]) -> E:
-    said = str(value).strip().lower() if not is_missing(value) else ""
+    word = str(value).strip().lower() if not is_missing(value) else ""
     try:
-        return allowed(said)
+        return allowed(word)
     except ValueError:
         raise RowRejected(
             f"{name} is {_abbreviate(value)}; allowed: {', '.join(allowed)}"
@@ -132,33 +133,33 @@ def parse_enum(value: Any, name: str, allowed: type[E]) -> E:
 def parse_optional_word(value: Any, name: str, allowed: tuple[str, ...]) -> str | None:
     if is_missing(value):
         return None
-    said = str(value).strip().lower()
-    if said not in allowed:
+    word = str(value).strip().lower()
+    if word not in allowed:
         raise RowRejected(f"{name} is {_abbreviate(value)}; allowed: {', '.join(allowed)}")
-    return said
+    return word
 
 
 def parse_optional_flag(value: Any, name: str) -> bool | None:
     """True for true or 1, False for false or 0, None if missing. Raises RowRejected."""
     if is_missing(value):
         return None
-    said = (str(int(value)) if value in (0, 1) else str(value)).strip().lower()
-    if said not in FLAGS:
+    word = (str(int(value)) if value in (0, 1) else str(value)).strip().lower()
+    if word not in FLAGS:
         raise RowRejected(f"{name} is {_abbreviate(value)}; allowed: {', '.join(FLAGS)}")
-    return FLAGS[said]
+    return FLAGS[word]
 
 
 def parse_choice(value: Any, words: Mapping[str, Choice]) -> Choice:
     """A choice by the words of the mapping, else by our own words in any letter case. Raises
     RowRejected.
     """
-    said = (
+    word = (
         _number_as_text(value)
         if isinstance(value, int | float) and not isinstance(value, bool)
         else str(value)
     )
-    if not is_missing(value) and said.strip() in words:
-        return words[said.strip()]
+    if not is_missing(value) and word.strip() in words:
+        return words[word.strip()]
     try:
         return parse_enum(value, "choice", Choice)
     except RowRejected as cause:
@@ -185,27 +186,27 @@ class MomentParser:
         """
         if is_missing(value):
             return None
-        found = self._parse_naive(value, name)
-        if found.tzinfo is None:
+        moment = self._parse_naive(value, name)
+        if moment.tzinfo is None:
             self.n_without_zone += 1
-            found = found.replace(tzinfo=self._zone)
+            moment = moment.replace(tzinfo=self._zone)
         else:
             self.n_with_zone += 1
         try:
-            found = found.astimezone(dt.UTC)
+            moment = moment.astimezone(dt.UTC)
         except (OverflowError, ValueError):
             raise RowRejected(f"{name} is {_abbreviate(value)}, not a valid time") from None
-        if found < EARLIEST:
+        if moment < EARLIEST:
             raise RowRejected(
                 f"{name} is {_abbreviate(value)}, before {EARLIEST.year}. Check the clock that "
                 "wrote it"
             )
-        if found > self._latest:
+        if moment > self._latest:
             raise RowRejected(f"{name} is {_abbreviate(value)}, in the future")
-        return found
+        return moment
 
     def _parse_naive(self, value: Any, name: str) -> dt.datetime:
-        said = value
+        cell = value
         if isinstance(value, dt.datetime):
             return value
         if isinstance(value, dt.date):
@@ -222,7 +223,7 @@ class MomentParser:
             return dt.datetime.fromtimestamp(seconds, dt.UTC)
         except (TypeError, ValueError, OverflowError, OSError):
             raise RowRejected(
-                f"{name} is {_abbreviate(said)}, not a valid time. Write ISO 8601, such as "
+                f"{name} is {_abbreviate(cell)}, not a valid time. Write ISO 8601, such as "
                 "2026-01-31T12:00:00Z, or Unix seconds"
             ) from None
 
@@ -232,5 +233,5 @@ def _number_as_text(value: float) -> str:
 
 
 def _abbreviate(value: Any) -> str:
-    said = repr(value if isinstance(value, str | int | float | bool | None) else str(value))
-    return said if len(said) <= 60 else f"{said[:57]}…"
+    text = repr(value if isinstance(value, str | int | float | bool | None) else str(value))
+    return text if len(text) <= 60 else f"{text[:57]}…"

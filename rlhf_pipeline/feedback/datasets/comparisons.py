@@ -92,9 +92,9 @@ class ComparisonImport:
         self.divided_prompts = refuse_split_conflicts(
             rows, binding, own, what, self.store.splits, progress
         ).describe_divided()
-        seen: set[str] = set()
+        seen_ids: set[str] = set()
         for batch in chunks(rows):
-            self._publish(self._select_new(batch, binding, own, seen))
+            self._publish(self._select_new(batch, binding, own, seen_ids))
             progress(rows.position, rows.size, "comparisons")
         return self.counts
 
@@ -103,7 +103,7 @@ class ComparisonImport:
         batch: Sequence[FileRow],
         binding: Binding,
         own: ExportedRows,
-        seen: set[str],
+        seen_ids: set[str],
     ) -> list[dict[str, Any]]:
         """The valid and unknown rows of the batch as COMPARISONS rows with their flag."""
         read, refused = own.parse(batch, binding, self._build_comparison)
@@ -133,8 +133,8 @@ class ComparisonImport:
                     )
                 )
                 continue
-            is_first = comparison_id not in seen
-            seen.add(comparison_id)
+            is_first = comparison_id not in seen_ids
+            seen_ids.add(comparison_id)
             if comparison_id in stored or not is_first:
                 self.counts = self.counts.plus(**{"known" if is_first else "merged": 1})
                 continue

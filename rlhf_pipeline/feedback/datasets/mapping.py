@@ -91,21 +91,21 @@ class ColumnMapping(BaseModel):
         """Read a YAML file and `name=column` flags, which take precedence. Raises DatasetError if
         either is invalid.
         """
-        said: dict[str, Any] = {}
+        document: dict[str, Any] = {}
         if path is not None:
             try:
-                said = parse_yaml(path.read_text(encoding="utf-8")) or {}
+                document = parse_yaml(path.read_text(encoding="utf-8")) or {}
             except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
                 raise DatasetError(
                     f"Mapping {path} is not valid YAML: {cause}. Write `columns:` and below it "
                     "`our_name: their_column`."
                 ) from cause
-        if isinstance(said, dict) and isinstance(said.get("choices"), dict):
-            said = said | {
-                "choices": {str(word): choice for word, choice in said["choices"].items()}
+        if isinstance(document, dict) and isinstance(document.get("choices"), dict):
+            document = document | {
+                "choices": {str(word): choice for word, choice in document["choices"].items()}
             }
         try:
-            mapping = cls.model_validate(said)
+            mapping = cls.model_validate(document)
         except ValidationError as cause:
             problems = "; ".join(
                 f"{'.'.join(map(str, e['loc'])) or 'the file'}: {e['msg']}" for e in cause.errors()
@@ -155,7 +155,7 @@ def bind(
     Raises DatasetError, which lists the known names or columns, for an unknown name or column and
     for a missing required one.
     """
-    shown = ", ".join(columns) or "none"
+    file_columns = ", ".join(columns) or "none"
     strangers = sorted(set(mapping.columns) - set(names))
     if strangers:
         raise DatasetError(
@@ -168,21 +168,21 @@ def bind(
     if absent:
         raise DatasetError(
             f"{what}: the mapping names missing columns: {', '.join(absent)}. The file has: "
-            f"{shown}."
+            f"{file_columns}."
         )
     bound = {}
     for name, aliases in names.items():
-        found = mapping.columns.get(name) or next(
+        source_column = mapping.columns.get(name) or next(
             (column for column in (name, *aliases) if column in columns), None
         )
-        if found is not None:
-            bound[name] = found
+        if source_column is not None:
+            bound[name] = source_column
     for group in required:
         if not any(name in bound for name in group):
-            known = ", ".join(alias for name in group for alias in (name, *names[name]))
+            known_names = ", ".join(alias for name in group for alias in (name, *names[name]))
             raise DatasetError(
-                f"{what}: no column for {' or '.join(group)}. The file has: {shown}. Known names: "
-                f"{known}. Name the column with --map {group[0]}=COLUMN."
+                f"{what}: no column for {' or '.join(group)}. The file has: {file_columns}. Known "
+                f"names: {known_names}. Name the column with --map {group[0]}=COLUMN."
             )
     return Binding(
         bound, [column for column in columns if column not in bound.values() and column != SCHEMA]

@@ -157,10 +157,10 @@ def is_exported(value: object) -> bool:
     """
     if not isinstance(value, str) or not value.startswith(f"{FAMILY}-v"):
         return False
-    known = [schema.name for schema in KINDS.values()]
-    if value not in known:
+    schemas = [schema.name for schema in KINDS.values()]
+    if value not in schemas:
         raise FrameError(
-            f"Unknown row schema {value!r}; known: {', '.join(known)}. Install the version that "
+            f"Unknown row schema {value!r}; known: {', '.join(schemas)}. Install the version that "
             "wrote the rows."
         )
     return True
@@ -180,9 +180,9 @@ def vote_rows(votes: pd.DataFrame, *, superseded: bool = False) -> pd.DataFrame:
     `superseded`.
     """
     checked = check_frame(votes, EXPORTED_VOTES)
-    kept = checked if superseded else checked[~checked["is_superseded"]]
+    rows = checked if superseded else checked[~checked["is_superseded"]]
     return _apply_schema(
-        kept.assign(source_pair_id=kept["source_pair_id"].fillna(kept["comparison_id"])), VOTE_ROWS
+        rows.assign(source_pair_id=rows["source_pair_id"].fillna(rows["comparison_id"])), VOTE_ROWS
     )
 
 
@@ -195,26 +195,26 @@ def tuple_rows(votes: pd.DataFrame, comparisons: pd.DataFrame, project: str) -> 
     a vote whose comparison is not in `comparisons`.
     """
     cast = check_frame(votes, EXPORTED_VOTES)
-    judged = _fill_source(check_frame(comparisons, COMPARISONS), project)
-    unknown = cast.loc[~cast["comparison_id"].isin(judged["comparison_id"])]
+    comparisons = _fill_source(check_frame(comparisons, COMPARISONS), project)
+    unknown = cast.loc[~cast["comparison_id"].isin(comparisons["comparison_id"])]
     if not unknown.empty:
         vote = unknown.iloc[0]
         raise UnknownComparison(
             f"Vote {vote['vote_id']} is on comparison {vote['comparison_id']}, which is not in "
             "`comparisons`. Pass it as well."
         )
-    hashed = judged["split_group"].fillna(judged["prompt_id"]).map(split_of)
-    shown = judged.assign(split=judged["split"].fillna(hashed)).rename(
+    hashed = comparisons["split_group"].fillna(comparisons["prompt_id"]).map(split_of)
+    pairs = comparisons.assign(split=comparisons["split"].fillna(hashed)).rename(
         columns={"completion_a": "a", "completion_b": "b"}
     )
-    teaches = shown.loc[
-        shown["flag"].isna() & shown["repeat_of"].isna(),
+    teaches = pairs.loc[
+        pairs["flag"].isna() & pairs["repeat_of"].isna(),
         ["comparison_id", *_SOURCE, "prompt", "a", "b", "split"],
     ]
-    kept = drop_machine_votes(cast[cast["is_counting"] & cast["choice"].isin(TUPLE_CHOICES)]).drop(
-        columns="source_pair_id"
-    )
-    joined = kept.merge(teaches, on="comparison_id").sort_values("seq")
+    choices = drop_machine_votes(
+        cast[cast["is_counting"] & cast["choice"].isin(TUPLE_CHOICES)]
+    ).drop(columns="source_pair_id")
+    joined = choices.merge(teaches, on="comparison_id").sort_values("seq")
     return _apply_schema(joined.rename(columns={"choice": "preferred"}), TUPLE_ROWS)
 
 
@@ -256,8 +256,8 @@ class ExportedRows:
         for row in batch:
             try:
                 cells, is_own = self.unprotect_cells(row)
-                made = build(binding.select_cells(cells), row.line, is_own)
-                parsed.append((row, made, is_own))
+                record = build(binding.select_cells(cells), row.line, is_own)
+                parsed.append((row, record, is_own))
             except RowRejected as cause:
                 refused.append((row, str(cause)))
         return parsed, refused
@@ -269,13 +269,13 @@ class ExportedRows:
         if row.fault is not None:
             raise RowRejected(row.fault)
         cells = row.cells
-        said = cells.get(SCHEMA)
+        schema = cells.get(SCHEMA)
         try:
-            if not is_exported(said):
+            if not is_exported(schema):
                 return cells, False
         except FrameError as cause:
             raise RowRejected(str(cause)) from cause
-        kind = str(said).rpartition("/")[2]
+        kind = str(schema).rpartition("/")[2]
         if kind not in (self._kind, "tuple"):  # a tuple row holds a vote and its comparison
             raise RowRejected(
                 f"the row is an exported {kind}, not a {self._kind}. Use the matching `rlhf "

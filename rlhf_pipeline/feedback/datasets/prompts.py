@@ -45,14 +45,14 @@ class PromptImport:
     ) -> ImportCounts:
         binding = bind(mapping.PROMPTS, names, rows.columns, what=what, required=REQUIRED)
         self.unused = binding.unused
-        known, seen = _load_known_ids(self.target), set[str]()
+        stored_ids, seen_ids = _load_known_ids(self.target), set[str]()
         with open_atomically(self.target) as file:
             if self.target.exists():
                 with self.target.open("rb") as earlier:
                     shutil.copyfileobj(earlier, file)
             for batch in chunks(rows):
                 for row in batch:
-                    self._take(row, binding, file, known, seen)
+                    self._take(row, binding, file, stored_ids, seen_ids)
                 progress(rows.position, rows.size, "prompts")
         return self.counts
 
@@ -61,8 +61,8 @@ class PromptImport:
         row: FileRow,
         binding: mapping.Binding,
         file: IO[bytes],
-        known: set[str],
-        seen: set[str],
+        stored_ids: set[str],
+        seen_ids: set[str],
     ) -> None:
         try:
             if row.fault is not None:
@@ -73,11 +73,11 @@ class PromptImport:
             self.counts = self.counts.plus(rejected=1)
             return
         name = prompt_id(prompt["text"], prompt["reference"])
-        is_first = name not in seen
-        seen.add(name)
+        is_first = name not in seen_ids
+        seen_ids.add(name)
         if not is_first:
             self.counts = self.counts.plus(merged=1)
-        elif name in known:
+        elif name in stored_ids:
             self.counts = self.counts.plus(known=1)
         else:
             file.write(f"{json.dumps(prompt, ensure_ascii=False)}\n".encode())
@@ -85,8 +85,8 @@ class PromptImport:
 
     def _prompt(self, cells: Mapping[str, Any]) -> dict[str, Any]:
         """A row of the target file."""
-        said = clean(parse_text(cells["text"], "text"))
-        draft = parse_draft(replace_missing(cells) | {"text": said}, self.domain or "")
+        text = clean(parse_text(cells["text"], "text"))
+        draft = parse_draft(replace_missing(cells) | {"text": text}, self.domain or "")
         if isinstance(draft, str):
             raise RowRejected(draft)
         return {
@@ -94,32 +94,32 @@ class PromptImport:
             "category": draft.category,
             "difficulty": draft.difficulty,
             "reference": draft.reference,
-            "variables": {"n_whitespace_tokens": len(said.split()), **draft.variables},
+            "variables": {"n_whitespace_tokens": len(text.split()), **draft.variables},
         }
 
 
-def clean(said: str) -> str:
+def clean(text: str) -> str:
     r"""Strip the text and normalise line ends to \n, so that prompts that differ only in these are
     equal.
 
     >>> clean("  Why?\r\nSay it. ")
     'Why?\nSay it.'
     """
-    return said.replace("\r\n", "\n").replace("\r", "\n").strip()
+    return text.replace("\r\n", "\n").replace("\r", "\n").strip()
 
 
 def _load_known_ids(target: Path) -> set[str]:
     """Ids of the prompts of earlier imports."""
-    known: set[str] = set()
+    ids: set[str] = set()
     if target.exists():
         try:
             with target.open(encoding="utf-8") as file:
                 for line in file:
                     row = json.loads(line)
-                    known.add(prompt_id(row["text"], row.get("reference")))
+                    ids.add(prompt_id(row["text"], row.get("reference")))
         except (OSError, ValueError, KeyError, TypeError) as cause:
             raise DatasetError(
                 f"{target}, the file of imported prompts, cannot be read: {cause}. Restore it, or "
                 "move it away to start over."
             ) from cause
-    return known
+    return ids

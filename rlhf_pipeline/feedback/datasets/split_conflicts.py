@@ -70,9 +70,9 @@ class Splits:
         return len(self._prompts)
 
     def add(
-        self, prompt: str, group: str | None, split: str | None, at: int | str, shown: str
+        self, prompt: str, group: str | None, split: str | None, at: int | str, label: str
     ) -> None:
-        """Add one comparison of a prompt id, `shown` in messages."""
+        """Add one comparison of a prompt id, named `label` in messages."""
         here = SplitPlace(split or split_of(group or prompt), group is not None, at)
         if group is not None:
             there = self._groups.setdefault(_key(content_id("split group", group)), here)
@@ -86,10 +86,10 @@ class Splits:
         if not here.is_grouped and there.split == here.split and key in self.divided:
             there = self.divided[key][0]  # the second split of the prompt
         if there.split != here.split and there.is_grouped and here.is_grouped:
-            self.divided.setdefault(key, (here, shown))
+            self.divided.setdefault(key, (here, label))
         elif there.split != here.split:
             raise DatasetError(
-                f"{self._what}: prompt {shown!r} is in two splits, {there}, {here}. "
+                f"{self._what}: prompt {label!r} is in two splits, {there}, {here}. "
                 f"{LEAK_WARNING} Give both the same split, leave it out to split by prompt, or "
                 "give each its own split_group if they are different tasks."
             )
@@ -135,8 +135,8 @@ def refuse_split_conflicts(
             progress(rows.position, rows.size, "splits")
         with suppress(RowRejected):
             cells, is_own = own.unprotect_cells(row)
-            prompt, group, split, shown = _split_fields(binding.select_cells(cells), is_own=is_own)
-            splits.add(prompt, group, split, row.line, shown)
+            prompt, group, split, label = _split_fields(binding.select_cells(cells), is_own=is_own)
+            splits.add(prompt, group, split, row.line, label)
     return splits
 
 

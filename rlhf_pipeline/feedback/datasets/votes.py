@@ -118,9 +118,9 @@ class VoteImport:
                 "import votes without times with --undated: they count for training, but not for "
                 "drift."
             )
-        seen: set[str] = set()
+        seen_keys: set[str] = set()
         for batch in chunks(rows):
-            self._stage(batch, names.choices, binding, own, seen)
+            self._stage(batch, names.choices, binding, own, seen_keys)
             progress(rows.position, rows.size, "reading")
 
     def cast(self, votes: VoteWriter, progress: Progress = ignore_progress) -> None:
@@ -138,18 +138,18 @@ class VoteImport:
         words: Mapping[str, Choice],
         binding: Binding,
         own: ExportedRows,
-        seen: set[str],
+        seen_keys: set[str],
     ) -> None:
         read, refused = own.parse(batch, binding, partial(self._build_vote, words=words))
         placed = self._match_comparisons(read, refused)
         self.rejects.add_all(refused)
         keys = import_keys([vote for _, vote, _ in placed])
-        known = self.known.find_known_keys(keys)
+        known_keys = self.known.find_known_keys(keys)
         turns = self.known.find_votes(
             [
                 vote["comparison_id"]
                 for key, (_, vote, _) in zip(keys, placed, strict=True)
-                if key not in known
+                if key not in known_keys
             ]
         )
         n_merged = n_known = 0
@@ -162,11 +162,11 @@ class VoteImport:
                 vote["choice"],
                 vote["voted_at"],
             ) in turns
-            is_first = key not in seen
-            seen.add(key)
+            is_first = key not in seen_keys
+            seen_keys.add(key)
             if not is_first:
                 n_merged += 1
-            elif key in known or (is_own and is_stored):
+            elif key in known_keys or (is_own and is_stored):
                 n_known += 1
             elif is_stored and vote["voted_at"] is not None:
                 doubled.append((row, STORED_DIFFERENTLY))
@@ -198,8 +198,8 @@ class VoteImport:
         placed = []
         for row, vote, is_own in read:
             own_id, source_id = vote["comparison_id"], vote.pop("source_pair_id")
-            found = own_id if own_id in stored else by_source_id.get(source_id)
-            if found is None:
+            comparison = own_id if own_id in stored else by_source_id.get(source_id)
+            if comparison is None:
                 reason = (
                     f"source_pair_id {source_id!r} is not a comparison of this project. Import its "
                     "comparisons first"
@@ -211,7 +211,7 @@ class VoteImport:
                     )
                 refused.append((row, reason))
             else:
-                placed.append((row, vote | {"comparison_id": found}, is_own))
+                placed.append((row, vote | {"comparison_id": comparison}, is_own))
         return placed
 
     def _build_vote(
@@ -229,12 +229,12 @@ class VoteImport:
         if comparison_id is None and source_id is None:
             raise RowRejected("comparison_id and source_pair_id are both missing")
         annotator = parse_identifier(cells["annotator_id"], "annotator_id")
-        said = parse_choice(cells["choice"], words)
-        said_kind = cells.get("annotator_kind")
+        choice = parse_choice(cells["choice"], words)
+        kind_cell = cells.get("annotator_kind")
         kind = (
             AnnotatorKind.HUMAN
-            if is_missing(said_kind)
-            else parse_enum(said_kind, "annotator_kind", AnnotatorKind)
+            if is_missing(kind_cell)
+            else parse_enum(kind_cell, "annotator_kind", AnnotatorKind)
         )
         # names of models need no pseudonym
         is_kept = is_own or self.pseudonyms is None or kind == AnnotatorKind.MACHINE
@@ -246,8 +246,8 @@ class VoteImport:
             "source_pair_id": source_id,
             "annotator_id": annotator,
             "annotator_kind": kind.value,
-            "choice": said.value,
-            "strength": _parse_strength(cells.get("strength"), said),
+            "choice": choice.value,
+            "strength": _parse_strength(cells.get("strength"), choice),
             "voted_at": self.clock.parse(cells.get("voted_at"), "voted_at"),
             "duration_s": parse_number(cells.get("duration_s"), "duration_s", low=0),
             "reason": ""
@@ -264,10 +264,11 @@ class VoteImport:
         group = parse_optional_identifier(cell, "annotator_group")
         if group is None:
             return
-        known = self.groups.setdefault(annotator, group)
-        if known != group:
+        earlier_group = self.groups.setdefault(annotator, group)
+        if earlier_group != group:
             raise RowRejected(
-                f"annotator_group {group!r}, but an earlier row places the annotator in {known!r}"
+                f"annotator_group {group!r}, but an earlier row places the annotator in "
+                f"{earlier_group!r}"
             )
 
 
@@ -276,13 +277,13 @@ def import_keys(votes: Sequence[Mapping[str, Any]]) -> list[str]:
     return [f"import:{content_id(*(vote[name] for name in IDENTITY))}" for vote in votes]
 
 
-def _parse_strength(value: Any, said: Choice) -> int | None:
+def _parse_strength(value: Any, choice: Choice) -> int | None:
     """Strength 1 to 4 with choice a or b. Strength 0 on a tie is read as none."""
-    found = parse_integer(value, "strength", low=0, high=MAX_STRENGTH)
-    if found is not None and found > 0 and said not in (Choice.A, Choice.B):
-        raise RowRejected(f"strength {found} with choice {said}; strength needs choice a or b")
-    if found == 0 and said in (Choice.A, Choice.B):
+    strength = parse_integer(value, "strength", low=0, high=MAX_STRENGTH)
+    if strength is not None and strength > 0 and choice not in (Choice.A, Choice.B):
+        raise RowRejected(f"strength {strength} with choice {choice}; strength needs choice a or b")
+    if strength == 0 and choice in (Choice.A, Choice.B):
         raise RowRejected(
-            f"strength 0 with choice {said}; expected 1 (slight) to {MAX_STRENGTH} (strong)"
+            f"strength 0 with choice {choice}; expected 1 (slight) to {MAX_STRENGTH} (strong)"
         )
-    return found or None
+    return strength or None

@@ -53,15 +53,15 @@ def agreement(votes: pd.DataFrame, params: AgreementParams | None = None) -> Agr
     Skips and machine votes are left out. Raises FrameError.
     """
     params = params or AgreementParams()
-    judged = _judging_votes(votes)
-    first = judged[judged["repeat_of"].isna()]
-    n_ties = int(judged["choice"].isin([Choice.TIE, Choice.BOTH_BAD]).sum())
+    judgements = _judging_votes(votes)
+    first = judgements[judgements["repeat_of"].isna()]
+    n_ties = int(judgements["choice"].isin([Choice.TIE, Choice.BOTH_BAD]).sum())
     return Agreement(
-        n_votes=len(judged),
+        n_votes=len(judgements),
         n_comparisons=int(first["comparison_id"].nunique()),
-        n_annotators=int(judged["annotator_id"].nunique()),
+        n_annotators=int(judgements["annotator_id"].nunique()),
         n_overlapping=int((first.groupby("comparison_id")["annotator_id"].nunique() >= 2).sum()),
-        share_of_ties=n_ties / len(judged) if len(judged) else None,
+        share_of_ties=n_ties / len(judgements) if len(judgements) else None,
         raw_agreement=_raw_agreement(first, params),
         self_consistency=self_consistency(votes, params),
     )
@@ -126,10 +126,10 @@ def self_consistency(
     return interval_of_mean(same, groups=groups, params=params or AgreementParams())
 
 
-def _repeat_card_judgements(judged: pd.DataFrame) -> pd.DataFrame:
+def _repeat_card_judgements(judgements: pd.DataFrame) -> pd.DataFrame:
     """`repeat_judgements` of repeat cards whose original the annotator judged."""
-    repeats = judged[judged["repeat_of"].notna()]
-    originals = judged[["comparison_id", "annotator_id", "choice"]].rename(
+    repeats = judgements[judgements["repeat_of"].notna()]
+    originals = judgements[["comparison_id", "annotator_id", "choice"]].rename(
         columns={"comparison_id": "repeat_of"}
     )
     both = repeats.merge(originals, on=["repeat_of", "annotator_id"], suffixes=("", "_first"))

@@ -11,5 +11,5 @@ def name_annotator_groups(votes: pd.DataFrame, groups: Mapping[str, str]) -> pd.
     """The group of the annotator of each vote, with the index of `votes`; `groups` is by annotator
     id. An annotator without a group has that of the vote's origin.
     """
-    named = votes["annotator_id"].map(dict(groups)).astype(object)
-    return named.fillna(votes["origin"]) if "origin" in votes else named
+    names = votes["annotator_id"].map(dict(groups)).astype(object)
+    return names.fillna(votes["origin"]) if "origin" in votes else names

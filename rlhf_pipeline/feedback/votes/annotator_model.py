@@ -129,8 +129,8 @@ def _fit_teacher(
 
 def _is_outside_test(votes: pd.DataFrame, comparisons: pd.DataFrame) -> "pd.Series[bool]":
     """Whether each vote's comparison, and for a repeat its original, is outside the test split."""
-    shown = check_frame(comparisons, COMPARISONS)
-    in_test = shown.loc[splits_of(shown) == "test", "comparison_id"]
+    comparisons = check_frame(comparisons, COMPARISONS)
+    in_test = comparisons.loc[splits_of(comparisons) == "test", "comparison_id"]
     return ~(judged_comparison(votes).isin(in_test) | votes["comparison_id"].isin(in_test))
 
 

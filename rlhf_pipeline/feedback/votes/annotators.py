@@ -140,13 +140,13 @@ def annotator_figures(
     are missing. Raises FrameError.
     """
     params = params or FiguresParams()
-    judged = drop_machine_votes(counting(votes))
+    judgements = drop_machine_votes(counting(votes))
     comparisons = None if comparisons is None else check_frame(comparisons, COMPARISONS)
-    known = model.annotators
-    names = known["annotator_id"].to_numpy(dtype=str)
+    annotators = model.annotators
+    names = annotators["annotator_id"].to_numpy(dtype=str)
     # the joint model lacks annotators who judged only flagged comparisons
-    judged = keep_rows(
-        judged, (judged["choice"] != Choice.SKIP) & judged["annotator_id"].isin(names)
+    judgements = keep_rows(
+        judgements, (judgements["choice"] != Choice.SKIP) & judgements["annotator_id"].isin(names)
     )
     tell = GroupStatistics(len(names), params.level)
 
@@ -155,16 +155,16 @@ def annotator_figures(
 
     def share(measure: str, counted: str, what: "pd.Series[bool]") -> Figures:
         return tell.share(
-            measure, counted, encode_annotators(judged.loc[what.index, "annotator_id"]), what
+            measure, counted, encode_annotators(judgements.loc[what.index, "annotator_id"]), what
         )
 
     again = repeat_judgements(keep_rows(votes, votes["annotator_id"].isin(names)))
-    timed, sure = judged[judged["duration_s"].notna()], compare_with_others(judged)
+    timed, sure = judgements[judgements["duration_s"].notna()], compare_with_others(judgements)
     figures = {
         "annotator_id": names,
-        "n_votes": known["n_votes"].to_numpy(),
+        "n_votes": annotators["n_votes"].to_numpy(),
         **{
-            name: known[name].to_numpy()
+            name: annotators[name].to_numpy()
             for measure in ("reliability", "position_bias")
             for name in interval_columns(measure)
         },
@@ -178,8 +178,8 @@ def annotator_figures(
             timed["duration_s"],
         ),
         **share("too_fast", "n_read", is_too_fast(timed, comparisons, params.fastest_reading)),
-        **share("same_as_before", "n_followed", _repeats_side(judged)),
-        **share("gold_accuracy", "n_gold", matches_gold(judged, comparisons)),
+        **share("same_as_before", "n_followed", _repeats_side(judgements)),
+        **share("gold_accuracy", "n_gold", matches_gold(judgements, comparisons)),
         **tell.confidence(
             encode_annotators(sure["annotator_id"]), sure["stated_confidence"], sure["is_right"]
         ),
@@ -194,61 +194,63 @@ def is_too_fast(
     """Whether each vote in `timed` is too fast to read both completions; votes with unknown
     completions are left out.
     """
-    shown = COMPARISONS.empty_frame() if comparisons is None else comparisons
-    length = (shown["completion_a"].str.len() + shown["completion_b"].str.len()).astype("float64")
+    comparisons = COMPARISONS.empty_frame() if comparisons is None else comparisons
+    length = (comparisons["completion_a"].str.len() + comparisons["completion_b"].str.len()).astype(
+        "float64"
+    )
     characters = (
         timed["comparison_id"]
-        .map(dict(zip(shown["comparison_id"], length, strict=True)))
+        .map(dict(zip(comparisons["comparison_id"], length, strict=True)))
         .astype("float64")
         .dropna()
     )
     return timed.loc[characters.index, "duration_s"] * fastest < characters
 
 
-def _repeats_side(judged: pd.DataFrame) -> "pd.Series[bool]":
+def _repeats_side(votes: pd.DataFrame) -> "pd.Series[bool]":
     """Whether each vote repeats the annotator's previous displayed side, among votes with known
     sides.
     """
-    ordered = judged.sort_values(["annotator_id", "seq"])
-    shown = displayed_side(ordered)
-    before = shown.groupby(ordered["annotator_id"]).shift()
-    followed = before.notna() & shown.notna()
-    return shown[followed] == before[followed]
+    ordered = votes.sort_values(["annotator_id", "seq"])
+    sides = displayed_side(ordered)
+    before = sides.groupby(ordered["annotator_id"]).shift()
+    followed = before.notna() & sides.notna()
+    return sides[followed] == before[followed]
 
 
-def displayed_side(judged: pd.DataFrame) -> pd.Series:
+def displayed_side(votes: pd.DataFrame) -> pd.Series:
     """The displayed side of each vote: 1 left, -1 right, 0 neither; missing if `is_swapped` is, for
     ties too.
     """
-    side = judged["choice"].map({Choice.A: 1.0, Choice.B: -1.0}).fillna(0.0)
-    return side.where(~judged["is_swapped"].fillna(False).astype(bool), -side).where(
-        judged["is_swapped"].notna()
+    side = votes["choice"].map({Choice.A: 1.0, Choice.B: -1.0}).fillna(0.0)
+    return side.where(~votes["is_swapped"].fillna(False).astype(bool), -side).where(
+        votes["is_swapped"].notna()
     )
 
 
-def matches_gold(judged: pd.DataFrame, comparisons: pd.DataFrame | None) -> "pd.Series[bool]":
+def matches_gold(votes: pd.DataFrame, comparisons: pd.DataFrame | None) -> "pd.Series[bool]":
     """Whether each vote on a gold comparison is correct; both_bad counts as a tie. Repeats are left
     out.
     """
-    shown = COMPARISONS.empty_frame() if comparisons is None else comparisons
-    known = shown[shown["gold"].notna() & shown["repeat_of"].isna()]
+    comparisons = COMPARISONS.empty_frame() if comparisons is None else comparisons
+    gold_comparisons = comparisons[comparisons["gold"].notna() & comparisons["repeat_of"].isna()]
     gold = (
-        judged["comparison_id"]
-        .map(dict(zip(known["comparison_id"], known["gold"], strict=True)))
+        votes["comparison_id"]
+        .map(dict(zip(gold_comparisons["comparison_id"], gold_comparisons["gold"], strict=True)))
         .dropna()
     )
-    choice = judged.loc[gold.index, "choice"]
+    choice = votes.loc[gold.index, "choice"]
     return choice.where(~choice.isin(TIES), Choice.TIE.value) == gold
 
 
-def compare_with_others(told: pd.DataFrame, by: str = "comparison_id") -> pd.DataFrame:
+def compare_with_others(votes: pd.DataFrame, by: str = "comparison_id") -> pd.DataFrame:
     """annotator_id, stated_confidence and is_right of votes for a side where the other votes of the
     same `by` have a majority.
     """
-    sided = told[told["repeat_of"].isna() & told["choice"].isin([Choice.A, Choice.B])]
+    sided = votes[votes["repeat_of"].isna() & votes["choice"].isin([Choice.A, Choice.B])]
     sign = (sided["choice"] == Choice.A).astype("int64") * 2 - 1
     others = sign.groupby(sided[by]).transform("sum") - sign
-    kept = sided["stated_confidence"].notna() & (others != 0)
-    return sided.loc[kept, ["annotator_id", "stated_confidence"]].assign(
-        is_right=(others[kept] > 0) == (sign[kept] > 0)
+    is_comparable = sided["stated_confidence"].notna() & (others != 0)
+    return sided.loc[is_comparable, ["annotator_id", "stated_confidence"]].assign(
+        is_right=(others[is_comparable] > 0) == (sign[is_comparable] > 0)
     )

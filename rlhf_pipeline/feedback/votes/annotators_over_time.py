@@ -108,43 +108,48 @@ def annotators_over_time(
     """
     figures = figures or FiguresParams()
     everything = _assign_windows(cast)[NEEDED]
-    said = _latest_in_window(everything)
-    if said.empty:
+    judgements = _latest_in_window(everything)
+    if judgements.empty:
         return ANNOTATORS_OVER_TIME.empty_frame()
-    shown = None if comparisons is None else check_frame(comparisons, COMPARISONS)
+    comparisons = None if comparisons is None else check_frame(comparisons, COMPARISONS)
     cells = (
-        said[["annotator_id", "first_day"]]
+        judgements[["annotator_id", "first_day"]]
         .drop_duplicates()
         .sort_values(["annotator_id", "first_day"], ignore_index=True)
     )
     place = cells.reset_index().rename(columns={"index": "cell"})
-    said = said.merge(place, on=["annotator_id", "first_day"])
-    said.index = pd.Index(said["seq"].to_numpy())
+    judgements = judgements.merge(place, on=["annotator_id", "first_day"])
+    judgements.index = pd.Index(judgements["seq"].to_numpy())
     tell = GroupStatistics(len(cells), figures.level)
 
     def share(measure: str, counted: str, what: "pd.Series[bool]") -> Figures:
-        return tell.share(measure, counted, _codes(said.loc[what.index, "cell"]), what)
+        return tell.share(measure, counted, _codes(judgements.loc[what.index, "cell"]), what)
 
-    timed, sure = said[said["duration_s"].notna()], compare_with_others(said, "in_window")
-    side = displayed_side(said).dropna()
+    timed, sure = (
+        judgements[judgements["duration_s"].notna()],
+        compare_with_others(judgements, "in_window"),
+    )
+    side = displayed_side(judgements).dropna()
     frame = pd.DataFrame(
         {
             "annotator_id": cells["annotator_id"],
             "first_day": cells["first_day"],
-            "last_day": said.groupby("cell")["last_day"].first(),
-            "n_votes": tell.count(_codes(said["cell"])),
-            **_agreement(tell, said),
+            "last_day": judgements.groupby("cell")["last_day"].first(),
+            "n_votes": tell.count(_codes(judgements["cell"])),
+            **_agreement(tell, judgements),
             **share(
                 "gold_accuracy",
                 "n_gold",
-                matches_gold(_first_seen_in_window(everything, said), shown),
+                matches_gold(_first_seen_in_window(everything, judgements), comparisons),
             ),
             **tell.median("median_seconds", "n_timed", _codes(timed["cell"]), timed["duration_s"]),
-            **share("too_fast", "n_read", is_too_fast(timed, shown, figures.fastest_reading)),
+            **share("too_fast", "n_read", is_too_fast(timed, comparisons, figures.fastest_reading)),
             **share("share_left", "n_sided", side[side != 0] > 0),
-            **share("self_consistency", "n_again", _repeats_answer(everything, said)),
+            **share("self_consistency", "n_again", _repeats_answer(everything, judgements)),
             **tell.confidence(
-                _codes(said.loc[sure.index, "cell"]), sure["stated_confidence"], sure["is_right"]
+                _codes(judgements.loc[sure.index, "cell"]),
+                sure["stated_confidence"],
+                sure["is_right"],
             ),
         }
     )
@@ -166,11 +171,11 @@ def _assign_windows(cast: pd.DataFrame) -> pd.DataFrame:
         )
         for day, begin in first.items()
     }
-    named = {
-        name: checked["day"].map({day: found[i] for day, found in window.items()})
+    columns = {
+        name: checked["day"].map({day: ends[i] for day, ends in window.items()})
         for i, name in enumerate(WINDOW)
     }
-    return checked.assign(**named)
+    return checked.assign(**columns)
 
 
 def _latest_in_window(cast: pd.DataFrame) -> pd.DataFrame:
@@ -179,22 +184,26 @@ def _latest_in_window(cast: pd.DataFrame) -> pd.DataFrame:
     """
     judge = cast.groupby(["annotator_id", "comparison_id", "first_day"], sort=False).ngroup()
     last = keep_last_turns(cast, judge.to_numpy()).sort_values("seq")
-    said = last[last["choice"] != Choice.SKIP]
-    window, windows = pd.factorize(said["first_day"])
-    return said.assign(
-        in_window=pd.factorize(said["comparison_id"])[0] * np.int64(len(windows)) + window
+    judgements = last[last["choice"] != Choice.SKIP]
+    window, windows = pd.factorize(judgements["first_day"])
+    return judgements.assign(
+        in_window=pd.factorize(judgements["comparison_id"])[0] * np.int64(len(windows)) + window
     )
 
 
-def _first_seen_in_window(cast: pd.DataFrame, said: pd.DataFrame) -> pd.DataFrame:
-    """The rows of `said` in the window of the annotator's first vote on the comparison: later votes
-    on a known comparison are better.
+def _first_seen_in_window(cast: pd.DataFrame, judgements: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `judgements` in the window of the annotator's first vote on the comparison: later
+    votes on a known comparison are better.
     """
     # by seq
-    judged = cast[cast["choice"] != Choice.SKIP].drop_duplicates(["annotator_id", "comparison_id"])
-    first = pd.MultiIndex.from_frame(judged[["annotator_id", "comparison_id", "first_day"]])
-    return said[
-        pd.MultiIndex.from_frame(said[["annotator_id", "comparison_id", "first_day"]]).isin(first)
+    first_votes = cast[cast["choice"] != Choice.SKIP].drop_duplicates(
+        ["annotator_id", "comparison_id"]
+    )
+    first = pd.MultiIndex.from_frame(first_votes[["annotator_id", "comparison_id", "first_day"]])
+    return judgements[
+        pd.MultiIndex.from_frame(judgements[["annotator_id", "comparison_id", "first_day"]]).isin(
+            first
+        )
     ]
 
 
@@ -202,11 +211,11 @@ def _codes(cells: pd.Series) -> Ints:
     return np.asarray(cells, dtype=np.int64)
 
 
-def _agreement(tell: GroupStatistics, said: pd.DataFrame) -> Figures:
+def _agreement(tell: GroupStatistics, judgements: pd.DataFrame) -> Figures:
     """How many of the others on its comparison in its window gave each vote's answer, without
     repeats; the interval is Wilson's.
     """
-    first = said[said["repeat_of"].isna()]
+    first = judgements[judgements["repeat_of"].isna()]
     answer = first["choice"].replace(Choice.BOTH_BAD, Choice.TIE)
     n_others = first.groupby("in_window")["choice"].transform("size") - 1
     n_same = first.groupby(["in_window", answer])["choice"].transform("size") - 1
@@ -216,29 +225,29 @@ def _agreement(tell: GroupStatistics, said: pd.DataFrame) -> Figures:
     return {"n_compared": n, **tell.wilson("agreement", tell.sums(code, shares), n)}
 
 
-def _repeats_answer(cast: pd.DataFrame, said: pd.DataFrame) -> "pd.Series[bool]":
-    """Whether each repeated judgement in `said` equals the annotator's earlier one, indexed by seq.
+def _repeats_answer(cast: pd.DataFrame, judgements: pd.DataFrame) -> "pd.Series[bool]":
+    """Whether each repeated judgement equals the annotator's earlier one, indexed by seq.
 
     A repeat, which swaps the sides, is compared with the last earlier vote on its original; a later
     pass with the last vote of the pass before.
     """
     spoken = cast[cast["choice"] != Choice.SKIP]
-    is_repeat = said["repeat_of"].notna()
-    repeats = said.loc[is_repeat].assign(about=said["repeat_of"], turn=0)
-    passes = said.loc[~is_repeat & (said["pass_no"].fillna(1) > 1)].assign(
-        about=said["comparison_id"], turn=lambda again: again["pass_no"] - 1
+    is_repeat = judgements["repeat_of"].notna()
+    repeats = judgements.loc[is_repeat].assign(about=judgements["repeat_of"], turn=0)
+    passes = judgements.loc[~is_repeat & (judgements["pass_no"].fillna(1) > 1)].assign(
+        about=judgements["comparison_id"], turn=lambda again: again["pass_no"] - 1
     )
     of_any = spoken.assign(about=spoken["comparison_id"], turn=0)
     of_pass = spoken.assign(about=spoken["comparison_id"], turn=spoken["pass_no"].fillna(1))
-    found = []
+    matches = []
     by = ["annotator_id", "about", "turn"]
     for again, before in ((repeats, of_any), (passes, of_pass)):
         both = again[["seq", *by, "choice"]].merge(
             before[["seq", *by, "choice"]], on=by, suffixes=("", "_first")
         )
         both = both[both["seq_first"] < both["seq"]].sort_values("seq_first")
-        found.append(both.drop_duplicates("seq", keep="last"))
-    swapped, same = found
+        matches.append(both.drop_duplicates("seq", keep="last"))
+    swapped, same = matches
     swapped = swapped.assign(
         choice=swapped["choice"].map(lambda choice: SWAPPED.get(choice, choice))
     )

@@ -105,17 +105,19 @@ def ceilings(
     rows = [_row(ALL, votes, params)]
     if groups is not None:
         names = {comparison: str(group) for comparison, group in groups.items()}
-        named = group_names(votes, names)
-        shown = group_names(_votes_for_a_side(votes), names).dropna().unique()
-        rows += [_row(str(name), votes[named == name], params) for name in sorted(shown)]
+        group_of_vote = group_names(votes, names)
+        shown_groups = group_names(_votes_for_a_side(votes), names).dropna().unique()
+        rows += [
+            _row(str(name), votes[group_of_vote == name], params) for name in sorted(shown_groups)
+        ]
     return check_frame(pd.DataFrame(rows, columns=list(CEILINGS.columns)), CEILINGS)
 
 
-def group_names(judged: pd.DataFrame, names: Mapping[str, str]) -> "pd.Series[str]":
+def group_names(votes: pd.DataFrame, names: Mapping[str, str]) -> "pd.Series[str]":
     """The group of each vote's comparison (for a repeat, of its original); missing if it has
     none.
     """
-    return judged["repeat_of"].fillna(judged["comparison_id"]).map(dict(names))
+    return votes["repeat_of"].fillna(votes["comparison_id"]).map(dict(names))
 
 
 def _votes_for_a_side(votes: pd.DataFrame) -> pd.DataFrame:
@@ -130,14 +132,14 @@ def _ceiling_from_repeats(votes: pd.DataFrame, params: AgreementParams) -> Inter
 def _row(name: str, votes: pd.DataFrame, params: AgreementParams) -> dict[str, object]:
     sided = _votes_for_a_side(votes)
     counted = _count_sides(sided)
-    found = {
+    intervals = {
         "estimate": ceiling_of_counts(counted, params),
         "at_least": _agreement_with_others(counted, params),
         "at_most": _ceiling_interval(_pairwise_agreement(counted, params)),
         "from_repeats": _ceiling_from_repeats(votes, params),
     }
     row: dict[str, object] = {"group": name, "n_votes": len(sided)}
-    for measure, interval in found.items():
+    for measure, interval in intervals.items():
         ends = (
             (None, None, None)
             if interval is None
@@ -251,8 +253,8 @@ def mean_decidedness(n: Ints, k: Ints, times: Ints) -> float:
 def _chances(n: Ints, k: Ints) -> Floats:
     """Likelihood of each vote pattern at each grid point (P, G), up to a factor per pattern."""
     sides = [
-        k[:, None] * np.log(one) + (n - k)[:, None] * np.log(other)
-        for one, other in ((GRID, 1 - GRID), (1 - GRID, GRID))
+        k[:, None] * np.log(chance) + (n - k)[:, None] * np.log(other)
+        for chance, other in ((GRID, 1 - GRID), (1 - GRID, GRID))
     ]
     both = np.logaddexp(*sides)
     return np.asarray(np.exp(both - both.max(axis=1, keepdims=True)))

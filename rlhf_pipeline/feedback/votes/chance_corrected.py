@@ -40,11 +40,11 @@ def krippendorff_alpha(
     bootstrap resamples prompts.
     """
     params = params or BootstrapParams()
-    judged = _first_judgements(votes)
-    codes, ids = pd.factorize(judged["comparison_id"], sort=True)
-    prompts = judged["prompt_id"].to_numpy()[np.unique(codes, return_index=True)[1]]
+    judgements = _first_judgements(votes)
+    codes, ids = pd.factorize(judgements["comparison_id"], sort=True)
+    prompts = judgements["prompt_id"].to_numpy()[np.unique(codes, return_index=True)[1]]
     counts = (
-        np.bincount(codes * N_ANSWERS + _encode_answers(judged), minlength=len(ids) * N_ANSWERS)
+        np.bincount(codes * N_ANSWERS + _encode_answers(judgements), minlength=len(ids) * N_ANSWERS)
         .reshape(-1, N_ANSWERS)
         .astype(np.float64)
     )
@@ -58,7 +58,7 @@ def krippendorff_alpha(
         return None
     index = group_index(prompts[overlapping], int(overlapping.sum()))
     n_groups = int(index.max()) + 1
-    found = percentile_interval(
+    interval = percentile_interval(
         value,
         _correct_for_chance(*_alpha_agreements(resampled_totals(parts, index, params))),
         int(overlapping.sum()),
@@ -67,13 +67,16 @@ def krippendorff_alpha(
     )
     each, _ = _alpha_agreements(parts)
     if np.ptp(each) > SAME:
-        return found
+        return interval
     low, high = (
         float(_correct_for_chance(end, by_chance)[0])
         for end in wilson_bounds(agreement, n_groups, params.level)
     )
-    return found.model_copy(
-        update={"low": max(-1.0, min(low, found.low)), "high": min(1.0, max(high, found.high))}
+    return interval.model_copy(
+        update={
+            "low": max(-1.0, min(low, interval.low)),
+            "high": min(1.0, max(high, interval.high)),
+        }
     )
 
 
@@ -82,9 +85,9 @@ def _first_judgements(votes: pd.DataFrame) -> pd.DataFrame:
     return checked[checked["choice"].isin(ANSWERS) & checked["repeat_of"].isna()]
 
 
-def _encode_answers(judged: pd.DataFrame) -> npt.NDArray[np.int64]:
+def _encode_answers(judgements: pd.DataFrame) -> npt.NDArray[np.int64]:
     return np.asarray(
-        judged["choice"].map({str(choice): number for choice, number in ANSWERS.items()}),
+        judgements["choice"].map({str(choice): number for choice, number in ANSWERS.items()}),
         dtype=np.int64,
     )
 
@@ -98,10 +101,10 @@ def _alpha_parts(counts: Floats) -> Floats:
 
 
 def _alpha_agreements(sums: Floats) -> Agreements:
-    equal, given = sums[:, 0], sums[:, 1:]
-    n = given.sum(axis=1)
+    equal, counts = sums[:, 0], sums[:, 1:]
+    n = counts.sum(axis=1)
     # two votes drawn without replacement
-    return equal / n, 1 - (n**2 - (given**2).sum(axis=1)) / (n * (n - 1))
+    return equal / n, 1 - (n**2 - (counts**2).sum(axis=1)) / (n * (n - 1))
 
 
 def _correct_for_chance(agreement: Floats, by_chance: Floats) -> Floats:

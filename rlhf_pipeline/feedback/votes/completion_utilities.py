@@ -44,10 +44,12 @@ class Utilities:
             for size in np.unique(sizes[block_of[a[~is_alone]]])
         ]
 
-    def select(self, kept: Ints) -> "Utilities":
+    def select(self, indices: Ints) -> "Utilities":
         """The completions of some comparisons, given by their indices."""
-        codes = np.unique(np.concatenate([self._a[kept], self._b[kept]]), return_inverse=True)[1]
-        return Utilities(codes[: len(kept)], codes[len(kept) :])
+        codes = np.unique(
+            np.concatenate([self._a[indices], self._b[indices]]), return_inverse=True
+        )[1]
+        return Utilities(codes[: len(indices)], codes[len(indices) :])
 
     def draw(self, rng: np.random.Generator) -> Floats:
         """Differences (n,) of utilities drawn from their prior."""
@@ -99,10 +101,10 @@ def _solve_blocks(
     matrix[:, np.arange(size), np.arange(size)] = PRIOR_PRECISION
     for i, j, sign in ((at, at, 1.0), (bt, bt, 1.0), (at, bt, -1.0), (bt, at, -1.0)):
         np.add.at(matrix, (block, i, j), sign * precision)
-    known = np.zeros((n_blocks, size))
-    np.add.at(known, (block, at), weighted)
-    np.add.at(known, (block, bt), -weighted)
+    right_side = np.zeros((n_blocks, size))
+    np.add.at(right_side, (block, at), weighted)
+    np.add.at(right_side, (block, bt), -weighted)
     covariance = np.linalg.inv(matrix)
-    means = (covariance @ known[..., None])[..., 0]
+    means = (covariance @ right_side[..., None])[..., 0]
     variance = covariance[block, at, at] + covariance[block, bt, bt] - 2 * covariance[block, at, bt]
     return means[block, at] - means[block, bt], variance

@@ -113,7 +113,7 @@ class ConsensusParams(Parameters):
 
 
 def consensus(
-    judged: pd.DataFrame, method: Weighing = "majority", params: ConsensusParams | None = None
+    judgements: pd.DataFrame, method: Weighing = "majority", params: ConsensusParams | None = None
 ) -> pd.DataFrame:
     """CONSENSUS of a JUDGEMENTS frame: one row per judged comparison, by id; the order of votes is
     irrelevant.
@@ -121,15 +121,15 @@ def consensus(
     Raises FrameError if the frame breaks its schema.
     """
     params = params or ConsensusParams()
-    judged = check_frame(judged, JUDGEMENTS)
-    if judged.empty:
+    judgements = check_frame(judgements, JUDGEMENTS)
+    if judgements.empty:
         return CONSENSUS.empty_frame()
-    codes, ids = pd.factorize(judged["comparison_id"], sort=True)
-    n, weights = len(ids), _weights(judged, method, params)
-    said = {choice: (judged["choice"] == choice).to_numpy() for choice in JUDGING}
+    codes, ids = pd.factorize(judgements["comparison_id"], sort=True)
+    n, weights = len(ids), _weights(judgements, method, params)
+    masks = {choice: (judgements["choice"] == choice).to_numpy() for choice in JUDGING}
     of = {
-        choice: np.bincount(codes, weights=weights * is_said, minlength=n)
-        for choice, is_said in said.items()
+        choice: np.bincount(codes, weights=weights * mask, minlength=n)
+        for choice, mask in masks.items()
     }
     # Weights are small integers, so sums are exact and do not depend on the order of votes.
     sides = np.column_stack([of[Choice.A], of[Choice.B], of[Choice.TIE] + of[Choice.BOTH_BAD]])
@@ -149,15 +149,15 @@ def consensus(
     )
     is_agreed = is_won & (share >= params.min_share - 1e-12)
     last_seq = np.zeros(n, dtype=np.int64)
-    np.maximum.at(last_seq, codes, judged["seq"].to_numpy())
-    n_said = {
-        f"n_{PLURALS.get(choice, choice)}": np.bincount(codes[is_said], minlength=n)
-        for choice, is_said in said.items()
+    np.maximum.at(last_seq, codes, judgements["seq"].to_numpy())
+    n_by_choice = {
+        f"n_{PLURALS.get(choice, choice)}": np.bincount(codes[mask], minlength=n)
+        for choice, mask in masks.items()
     }
     frame = pd.DataFrame(
         {
             "comparison_id": ids,
-            "prompt_id": judged["prompt_id"].to_numpy()[np.unique(codes, return_index=True)[1]],
+            "prompt_id": judgements["prompt_id"].to_numpy()[np.unique(codes, return_index=True)[1]],
             "state": np.where(
                 n_votes < params.min_votes, "open", np.where(is_agreed, "agreed", "disputed")
             ),
@@ -166,7 +166,7 @@ def consensus(
             "low": low,
             "high": high,
             "n_votes": n_votes,
-            **n_said,
+            **n_by_choice,
             "last_seq": last_seq,
         }
     )
@@ -188,7 +188,7 @@ def adjudication_queue(agreed: pd.DataFrame) -> pd.DataFrame:
     return disputed.loc[order.index].reset_index(drop=True)
 
 
-def _weights(judged: pd.DataFrame, method: Weighing, params: ConsensusParams) -> Floats:
+def _weights(judgements: pd.DataFrame, method: Weighing, params: ConsensusParams) -> Floats:
     if method == "majority":
-        return np.ones(len(judged))
-    return np.asarray(judged["strength"].fillna(params.strength_when_missing), dtype=np.float64)
+        return np.ones(len(judgements))
+    return np.asarray(judgements["strength"].fillna(params.strength_when_missing), dtype=np.float64)

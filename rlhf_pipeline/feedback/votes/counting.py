@@ -79,10 +79,10 @@ def repeat_passes(votes: pd.DataFrame) -> pd.DataFrame:
     standing vote of a later pass whose first pass is also in `votes`, in seq order. Raises
     FrameError.
     """
-    kept = standing(votes)
-    pass_no = kept["pass_no"].fillna(1)
-    first = kept.loc[pass_no == 1, [*JUDGE, "choice"]]
-    again = kept.loc[pass_no > 1, ["prompt_id", *JUDGE, "pass_no", "choice"]]
+    current_votes = standing(votes)
+    pass_no = current_votes["pass_no"].fillna(1)
+    first = current_votes.loc[pass_no == 1, [*JUDGE, "choice"]]
+    again = current_votes.loc[pass_no > 1, ["prompt_id", *JUDGE, "pass_no", "choice"]]
     both = again.merge(first, on=JUDGE, suffixes=("", "_first"))
     return both[["prompt_id", *JUDGE, "pass_no", "choice_first", "choice"]]
 
@@ -94,15 +94,15 @@ def select_changed(votes: pd.DataFrame) -> pd.DataFrame:
     return votes[(votes["pass_no"].fillna(1) > 1) | (votes["revision_no"].fillna(0) > 0)]
 
 
-def add_earlier_votes(votes: pd.DataFrame, known: pd.DataFrame) -> pd.DataFrame:
-    """`votes` and the earlier votes in `known` that they follow (see `select_changed`), in seq
-    order.
+def add_earlier_votes(votes: pd.DataFrame, stored_votes: pd.DataFrame) -> pd.DataFrame:
+    """`votes` and the earlier votes in `stored_votes` that they follow (see `select_changed`), in
+    seq order.
 
     Earlier votes are those of the same annotator on the same comparison, up to the highest seq in
     `votes`.
     """
     judges = pd.MultiIndex.from_frame(select_changed(votes)[JUDGE])
-    theirs = known[pd.MultiIndex.from_frame(known[JUDGE]).isin(judges)]
+    theirs = stored_votes[pd.MultiIndex.from_frame(stored_votes[JUDGE]).isin(judges)]
     earlier = theirs[theirs["seq"] <= votes["seq"].max()]
     together = pd.concat([earlier, votes]).drop_duplicates("vote_id")
     return together.sort_values("seq", ignore_index=True)

@@ -82,7 +82,7 @@ class ExpectationStep:
         j = votes.annotator[part]
         side = votes.side[part]
         strength = votes.strength[part]
-        shown = votes.shown[part]
+        display_side = votes.display_side[part]
         begins = np.flatnonzero(np.diff(votes.comparison[part], prepend=-1))
         c, times = votes.comparison[part][begins], np.diff(begins, append=len(j))
         mean, sd = cavity[0][c], np.sqrt(cavity[1][c])  # cavity distribution of d
@@ -93,9 +93,9 @@ class ExpectationStep:
         toward = np.where(side < 0, -1.0, 1.0)
         by_d = toward * of[DISCRIMINATION]
         felt = np.multiply.outer(by_d * np.repeat(sd, times), self.nodes)
-        felt += (by_d * np.repeat(mean, times) + toward * of[BIAS] * shown)[:, None]
-        said = chances(felt, ends.low, ends.high)
-        joint = np.add.reduceat(said.log, begins, axis=0) + self.log_weights
+        felt += (by_d * np.repeat(mean, times) + toward * of[BIAS] * display_side)[:, None]
+        probabilities = chances(felt, ends.low, ends.high)
+        joint = np.add.reduceat(probabilities.log, begins, axis=0) + self.log_weights
         most = joint.max(axis=1)
         posterior = np.exp(joint - most[:, None])
         evidence, first, second = (posterior @ self._powers).T
@@ -110,30 +110,32 @@ class ExpectationStep:
         difference = np.repeat(mean, times)[:, None] + np.multiply.outer(
             np.repeat(sd, times), self.nodes
         )
-        self._add_slope_variance(sums, part, said, np.repeat(posterior, times, axis=0), difference)
-        of_nodes = slopes(said, np.repeat(posterior, times, axis=0), self._powers)
+        self._add_slope_variance(
+            sums, part, probabilities, np.repeat(posterior, times, axis=0), difference
+        )
+        of_nodes = slopes(probabilities, np.repeat(posterior, times, axis=0), self._powers)
         by_power = Slopes(
             *(
                 _powers_of_difference(each, np.repeat(mean, times), np.repeat(sd, times))
                 for each in of_nodes
             )
         )
-        self._add_slopes(sums, part, ends, toward, said.odds, by_power)
+        self._add_slopes(sums, part, ends, toward, probabilities.odds, by_power)
 
     def _add_slope_variance(
-        self, sums: Sums, part: slice, said: Chances, weights: Floats, difference: Floats
+        self, sums: Sums, part: slice, probabilities: Chances, weights: Floats, difference: Floats
     ) -> None:
-        by_feeling = said.before.copy()
-        by_feeling[said.bounded] -= said.beyond
+        by_feeling = probabilities.before.copy()
+        by_feeling[probabilities.bounded] -= probabilities.beyond
         by_both = by_feeling * difference
         first, second = (weights * by_both).sum(axis=1), (weights * by_feeling).sum(axis=1)
-        shown = self.votes.shown[part]
-        mixed = shown * ((weights * by_both * by_feeling).sum(axis=1) - first * second)
+        display_side = self.votes.display_side[part]
+        mixed = display_side * ((weights * by_both * by_feeling).sum(axis=1) - first * second)
         for p, q, variance in (
             (DISCRIMINATION, DISCRIMINATION, (weights * by_both**2).sum(axis=1) - first**2),
             (DISCRIMINATION, BIAS, mixed),
             (BIAS, DISCRIMINATION, mixed),
-            (BIAS, BIAS, shown**2 * ((weights * by_feeling**2).sum(axis=1) - second**2)),
+            (BIAS, BIAS, display_side**2 * ((weights * by_feeling**2).sum(axis=1) - second**2)),
         ):
             np.add.at(sums.slope_variance[:, p, q], self.votes.annotator[part], variance)
 
@@ -144,7 +146,7 @@ class ExpectationStep:
         terms that could make them indefinite (Gauss-Newton).
         """
         j, strength = self.votes.annotator[part], self.votes.strength[part]
-        leaning, tight = toward * self.votes.shown[part], odds * (1.0 + odds)
+        leaning, tight = toward * self.votes.display_side[part], odds * (1.0 + odds)
         by_high, by_low = by.above[0] + odds, -(by.below[0] + odds)
         totals = (
             toward * (by.below[1] - by.above[1]),
@@ -182,5 +184,5 @@ def _powers_of_difference(of_nodes: Floats, mean: Floats, sd: Floats) -> Floats:
     """Convert sums (n, 3) weighted by 1, x, x² to sums (3, n) weighted by 1, d, d², with d = mean +
     sd x.
     """
-    one, x, xx = of_nodes.T
-    return np.stack([one, mean * one + sd * x, mean**2 * one + 2 * mean * sd * x + sd**2 * xx])
+    unit, x, xx = of_nodes.T
+    return np.stack([unit, mean * unit + sd * x, mean**2 * unit + 2 * mean * sd * x + sd**2 * xx])

@@ -22,29 +22,33 @@ def gold_pairs(comparisons: pd.DataFrame, voted: pd.DataFrame | None = None) -> 
     model. Raises FrameError if a frame breaks its schema.
     """
     comparisons = check_frame(comparisons, COMPARISONS)
-    known = comparisons[
+    gold_comparisons = comparisons[
         comparisons["gold"].isin(["a", "b"])
         & comparisons["flag"].isna()
         & comparisons["repeat_of"].isna()
     ]
-    if known.empty:
+    if gold_comparisons.empty:
         return PREFERENCE_PAIRS.empty_frame()
-    is_a = known["gold"] == "a"
+    is_a = gold_comparisons["gold"] == "a"
     pairs = pd.DataFrame(
         {
-            "day": known["day"],
-            "comparison_id": known["comparison_id"],
-            "prompt_id": known["prompt_id"],
-            "prompt": known["prompt"],
-            "chosen": known["completion_a"].where(is_a, known["completion_b"]),
-            "rejected": known["completion_b"].where(is_a, known["completion_a"]),
+            "day": gold_comparisons["day"],
+            "comparison_id": gold_comparisons["comparison_id"],
+            "prompt_id": gold_comparisons["prompt_id"],
+            "prompt": gold_comparisons["prompt"],
+            "chosen": gold_comparisons["completion_a"].where(
+                is_a, gold_comparisons["completion_b"]
+            ),
+            "rejected": gold_comparisons["completion_b"].where(
+                is_a, gold_comparisons["completion_a"]
+            ),
             "margin": MARGIN,
             "agreement": 1.0,
             "n_votes": 1,
-            "chosen_side": known["gold"],
+            "chosen_side": gold_comparisons["gold"],
             "annotator_kind": AnnotatorKind.HUMAN.value,
-            "category": known["category"],
-            "split": splits_of(known),
+            "category": gold_comparisons["category"],
+            "split": splits_of(gold_comparisons),
             "max_seq": 1,
         }
     ).sort_values("comparison_id", ignore_index=True)
@@ -69,18 +73,18 @@ def gold_ceiling(
             f"{len(lost)} votes have no comparison in `comparisons`, first {lost.iloc[0]}. Pass "
             "these comparisons as well."
         )
-    known = comparisons[
+    gold_comparisons = comparisons[
         comparisons["gold"].isin(["a", "b"])
         & comparisons["flag"].isna()
         & comparisons["repeat_of"].isna()
     ]
     sided = votes[
         votes["choice"].isin([Choice.A, Choice.B])
-        & votes["comparison_id"].isin(known["comparison_id"])
+        & votes["comparison_id"].isin(gold_comparisons["comparison_id"])
     ]
     if sided.empty:
         return None
-    gold = sided["comparison_id"].map(known.set_index("comparison_id")["gold"])
+    gold = sided["comparison_id"].map(gold_comparisons.set_index("comparison_id")["gold"])
     right = (sided["choice"] == gold).to_numpy(dtype=np.float64)
     return interval_of_mean(
         right, groups=sided["prompt_id"].to_numpy(), params=params or BootstrapParams()
@@ -96,10 +100,10 @@ def _add_vote_counts(pairs: pd.DataFrame, voted: pd.DataFrame) -> pd.DataFrame:
     side = pairs["comparison_id"].map(votes["chosen_side"])
     agree = (side == pairs["chosen_side"]).to_numpy(dtype=bool)
     of_votes = votes.reindex(pairs["comparison_id"])
-    kept = ["day", "margin", "agreement", "n_votes", "annotator_kind", "max_seq"]
+    columns = ["day", "margin", "agreement", "n_votes", "annotator_kind", "max_seq"]
     return pairs.assign(
         **{
             name: np.where(agree, of_votes[name].to_numpy(), pairs[name].to_numpy())
-            for name in kept
+            for name in columns
         }
     )

@@ -70,16 +70,18 @@ def chances(felt: Floats, low: Floats, high: Floats) -> Chances:
     return Chances(log, before, beyond, bounded, odds)
 
 
-def slopes(said: Chances, weights: Floats, powers: Floats) -> Slopes:
+def slopes(probabilities: Chances, weights: Floats, powers: Floats) -> Slopes:
     """Derivatives of `chances` under `weights` (n, k), which are overwritten, with `powers` (k, p)
     of the nodes.
     """
     above, curve_above = np.zeros((2, len(weights), powers.shape[1]))
-    beyond = weights[said.bounded] * said.beyond
-    above[said.bounded] = beyond @ powers
-    curve_above[said.bounded] = (beyond * (1.0 - said.beyond)) @ powers
-    before = np.multiply(weights, said.before, out=weights)
-    return Slopes(before @ powers, above, (before * (1.0 - said.before)) @ powers, curve_above)
+    beyond = weights[probabilities.bounded] * probabilities.beyond
+    above[probabilities.bounded] = beyond @ powers
+    curve_above[probabilities.bounded] = (beyond * (1.0 - probabilities.beyond)) @ powers
+    before = np.multiply(weights, probabilities.before, out=weights)
+    return Slopes(
+        before @ powers, above, (before * (1.0 - probabilities.before)) @ powers, curve_above
+    )
 
 
 def softplus(x: Floats) -> Floats:

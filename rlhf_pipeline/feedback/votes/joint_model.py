@@ -178,25 +178,28 @@ def joint_model(
     vote remains, UnknownComparison if COMPARISONS lacks a judged one, FrameError.
     """
     params = params or JointParams()
-    said = drop_machine_votes(check_frame(votes, VOTES))
-    judged = said[said["choice"].isin(SIDES)]
+    human_votes = drop_machine_votes(check_frame(votes, VOTES))
+    judgements = human_votes[human_votes["choice"].isin(SIDES)]
     if comparisons is not None:
         comparisons = check_frame(comparisons, COMPARISONS)
         flagged = comparisons.loc[comparisons["flag"].notna(), "comparison_id"]
-        judged = judged[
-            ~(judged["comparison_id"].isin(flagged) | judged_comparison(judged).isin(flagged))
+        judgements = judgements[
+            ~(
+                judgements["comparison_id"].isin(flagged)
+                | judged_comparison(judgements).isin(flagged)
+            )
         ]
-    if judged.empty:
+    if judgements.empty:
         raise NotEnoughVotes(
             "No usable votes: all are skips, machine votes or on flagged comparisons. Collect "
             "some first."
         )
     utilities = (
-        _build_utilities(judged, comparisons)
+        _build_utilities(judgements, comparisons)
         if params.shares_completions and comparisons is not None
         else None
     )
-    fit = _Fit(JudgementArrays(judged), utilities, params)
+    fit = _Fit(JudgementArrays(judgements), utilities, params)
     if start is not None:
         fit.start_from(start.fit)
     fit.run()
@@ -205,22 +208,22 @@ def joint_model(
         if params.n_simulated_votes
         else Corrections()
     )
-    return fit.model(corrections, max_seq=int(said["seq"].max()))
+    return fit.model(corrections, max_seq=int(human_votes["seq"].max()))
 
 
-def _build_utilities(judged: pd.DataFrame, comparisons: pd.DataFrame) -> Utilities:
-    ids = np.unique(judged_comparison(judged).to_numpy(dtype=str))
-    known = comparisons.set_index("comparison_id")
-    lost = ids[~np.isin(ids, known.index.to_numpy(dtype=str))]
+def _build_utilities(judgements: pd.DataFrame, comparisons: pd.DataFrame) -> Utilities:
+    ids = np.unique(judged_comparison(judgements).to_numpy(dtype=str))
+    rows = comparisons.set_index("comparison_id")
+    lost = ids[~np.isin(ids, rows.index.to_numpy(dtype=str))]
     if len(lost):
         raise UnknownComparison(
             f"{len(lost)} judged comparisons are missing from `comparisons`, first {lost[0]}. "
             "Pass these as well."
         )
-    known = known.loc[ids]
+    rows = rows.loc[ids]
     # The same text under two prompts is two completions: its quality depends on the prompt.
     names = [
-        known["prompt_id"].astype(str) + "\0" + known[f"completion_{side}_id"].astype(str)
+        rows["prompt_id"].astype(str) + "\0" + rows[f"completion_{side}_id"].astype(str)
         for side in "ab"
     ]
     codes = pd.factorize(pd.concat(names, ignore_index=True), sort=True)[0].astype(np.int64)
@@ -340,9 +343,11 @@ class _Fit:
         `Corrections.preference_sd` contains the latter.
         """
         spread = self.spread[DISCRIMINATION]
-        told = np.maximum(1 / self.covariance[:, DISCRIMINATION, DISCRIMINATION] - 1 / spread, 0.0)
+        precision = np.maximum(
+            1 / self.covariance[:, DISCRIMINATION, DISCRIMINATION] - 1 / spread, 0.0
+        )
         at_start = START_WEIGHT / START_VARIANCE[DISCRIMINATION]
-        of_typical = 1 / ((told / (1 + spread * told)).sum() + at_start)
+        of_typical = 1 / ((precision / (1 + spread * precision)).sum() + at_start)
         (mean, variance), typical = self.d, self.mean[DISCRIMINATION]
         if typical > 2 * np.sqrt(of_typical):
             of_typical = 0.0
@@ -391,9 +396,11 @@ class _Fit:
         bias = self.theta[:, BIAS]
         # If all annotators see the same completion left, only the prior separates a common left
         # bias from better completions on the left.
-        shown = self.votes.shown[self.votes.shown != 0]
-        if len(shown):
-            confounded = float(self.mean[DISCRIMINATION] * shown.mean()) ** 2 / self.votes.n_prompts
+        display_side = self.votes.display_side[self.votes.display_side != 0]
+        if len(display_side):
+            confounded = (
+                float(self.mean[DISCRIMINATION] * display_side.mean()) ** 2 / self.votes.n_prompts
+            )
             sd[:, BIAS] = np.sqrt(sd[:, BIAS] ** 2 + confounded)
         else:  # no display is known, so the bias is missing rather than 0
             bias = np.full(len(bias), np.nan)

@@ -15,45 +15,45 @@ SIDES = {Choice.A: 1, Choice.B: -1, Choice.TIE: 0, Choice.BOTH_BAD: 0}
 VOTES_AT_ONCE = 4_000  # votes per batch, so that intermediate arrays fit into a core's cache
 
 
-def judged_comparison(judged: pd.DataFrame) -> pd.Series:
+def judged_comparison(judgements: pd.DataFrame) -> pd.Series:
     """The comparison of each vote; for a repeat, its original."""
-    return judged["repeat_of"].fillna(judged["comparison_id"])
+    return judgements["repeat_of"].fillna(judgements["comparison_id"])
 
 
 class JudgementArrays:
     """Votes without skips as arrays (n,), sorted by comparison."""
 
-    def __init__(self, judged: pd.DataFrame):
-        is_repeat = judged["repeat_of"].notna().to_numpy()
+    def __init__(self, judgements: pd.DataFrame):
+        is_repeat = judgements["repeat_of"].notna().to_numpy()
         # 1 if a was displayed left, -1 if b was, 0 if unknown
-        swapped = judged["is_swapped"]
-        left = np.where(
+        swapped = judgements["is_swapped"]
+        card_side = np.where(
             swapped.isna(), 0, np.where(swapped.fillna(False).to_numpy(dtype=bool), -1, 1)
         )
-        self.ids, first, comparison = _number_ids(judged_comparison(judged))
-        self.prompts = judged["prompt_id"].to_numpy(dtype=object)[first]
-        self.names, _, annotator = _number_ids(judged["annotator_id"])
+        self.ids, first, comparison = _number_ids(judged_comparison(judgements))
+        self.prompts = judgements["prompt_id"].to_numpy(dtype=object)[first]
+        self.names, _, annotator = _number_ids(judgements["annotator_id"])
         side = (
-            judged["choice"]
+            judgements["choice"]
             .map({str(choice): side for choice, side in SIDES.items()})
             .to_numpy(dtype=np.int64)
         )
-        strength = judged["strength"].fillna(0).to_numpy(dtype=np.int64)
+        strength = judgements["strength"].fillna(0).to_numpy(dtype=np.int64)
         # Rounding of sums depends on the order; sorting makes the model independent of the order of
         # votes.
-        order = np.lexsort((strength, side, left, is_repeat, annotator, comparison))
+        order = np.lexsort((strength, side, card_side, is_repeat, annotator, comparison))
         self.comparison, self.annotator = comparison[order], annotator[order]
         self.side, self.strength = side[order], strength[order]
         # A repeat swaps a and b: a vote for its a is a vote for b of the original.
         turned = np.where(is_repeat[order], -1, 1)
         self.side = self.side * turned
         # Side on which a of the original was displayed; a card may swap the sides once more.
-        self.shown = turned * left[order]
-        self.n_prompts = judged["prompt_id"].nunique()
+        self.display_side = turned * card_side[order]
+        self.n_prompts = judgements["prompt_id"].nunique()
         self.starts = np.flatnonzero(np.diff(self.comparison, prepend=-1))
         self.has_ties = bool((side == 0).any())
         self.has_strengths = bool((strength > 0).any())
-        self.has_sides = bool(left.any())
+        self.has_sides = bool(card_side.any())
 
     def __len__(self) -> int:
         return len(self.comparison)
@@ -64,19 +64,19 @@ class JudgementArrays:
         other.side, other.strength = side, strength
         return other
 
-    def select_comparisons(self, kept: Ints, *, share: float) -> "JudgementArrays":
+    def select_comparisons(self, indices: Ints, *, share: float) -> "JudgementArrays":
         """The votes on some comparisons, given by their indices, which are a `share` of all.
 
         Annotators with similar numbers of votes are merged into one, so that each has about as many
         votes as before.
         """
         other = copy(self)
-        mask = np.isin(self.comparison, kept)
-        other.side, other.strength, other.shown = (
-            each[mask] for each in (self.side, self.strength, self.shown)
+        mask = np.isin(self.comparison, indices)
+        other.side, other.strength, other.display_side = (
+            each[mask] for each in (self.side, self.strength, self.display_side)
         )
-        other.ids, other.prompts = self.ids[kept], self.prompts[kept]
-        other.comparison = np.searchsorted(kept, self.comparison[mask])
+        other.ids, other.prompts = self.ids[indices], self.prompts[indices]
+        other.comparison = np.searchsorted(indices, self.comparison[mask])
         rank = np.argsort(np.argsort(np.bincount(self.annotator), kind="stable"), kind="stable")
         groups, other.annotator = np.unique(
             (rank * share).astype(np.int64)[self.annotator[mask]], return_inverse=True

@@ -42,7 +42,7 @@ class FrameStorage(Protocol):
 
 
 def consensus_by_model(
-    judged: pd.DataFrame, labels: pd.DataFrame, params: ConsensusParams | None = None
+    judgements: pd.DataFrame, labels: pd.DataFrame, params: ConsensusParams | None = None
 ) -> pd.DataFrame:
     """CONSENSUS of a JUDGEMENTS frame, by comparison id, by SOFT_LABELS fitted to all votes up to a
     seq.
@@ -53,11 +53,11 @@ def consensus_by_model(
     Raises FrameError if a frame breaks its schema or labels lack `max_seq`.
     """
     params = params or ConsensusParams()
-    said = consensus(judged, "majority", params).drop(columns=list(MODEL_COLUMNS))
-    known = check_frame(labels, SOFT_LABELS)
-    up_to_seq = newest_known_seq(known)
-    both = said.merge(
-        known[["comparison_id", "p_a", "p_low", "p_high"]], on="comparison_id"
+    majority = consensus(judgements, "majority", params).drop(columns=list(MODEL_COLUMNS))
+    labels = check_frame(labels, SOFT_LABELS)
+    up_to_seq = newest_known_seq(labels)
+    both = majority.merge(
+        labels[["comparison_id", "p_a", "p_low", "p_high"]], on="comparison_id"
     ).assign(up_to_seq=up_to_seq)
     p, low, high = (both[name].to_numpy(dtype=np.float64) for name in ("p_a", "p_low", "p_high"))
     is_a = p > 0.5
@@ -79,7 +79,7 @@ def consensus_by_model(
         }
     )
     both[list(sides.columns)] = both[list(sides.columns)].where(is_equal, sides)
-    since = judged.loc[judged["seq"] > up_to_seq, "comparison_id"].value_counts()
+    since = judgements.loc[judgements["seq"] > up_to_seq, "comparison_id"].value_counts()
     return check_frame(both.assign(n_since=both["comparison_id"].map(since).fillna(0)), CONSENSUS)
 
 

@@ -91,11 +91,11 @@ def make_pairs(
     params = params or PairParams()
     taught = teaching_votes(votes, comparisons, rule, with_machine_votes=params.with_machine_votes)
     tallies = _tallies(taught.votes, params)
-    kept = tallies[_is_pair(tallies, params)]
-    counts = _count(taught, tallies, kept)
-    if kept.empty:
+    pairs = tallies[_is_pair(tallies, params)]
+    counts = _count(taught, tallies, pairs)
+    if pairs.empty:
         return PREFERENCE_PAIRS.empty_frame(), counts
-    frame = kept.reset_index().merge(
+    frame = pairs.reset_index().merge(
         comparisons.drop(columns=["day"]), on="comparison_id", how="left", validate="one_to_one"
     )
     chose_a = frame["chosen_side"] == "a"
@@ -106,14 +106,14 @@ def make_pairs(
     by_dimension = _count_dimension_votes(taught.votes, sides)
     frame["dimension_votes"] = by_dimension.reindex(frame["comparison_id"]).to_numpy()
     # the annotator model adds soft_label and label_seq later
-    made = [name for name in PREFERENCE_PAIRS.columns if name not in ("soft_label", "label_seq")]
-    return check_frame(frame[made].sort_values("comparison_id"), PREFERENCE_PAIRS), counts
+    columns = [name for name in PREFERENCE_PAIRS.columns if name not in ("soft_label", "label_seq")]
+    return check_frame(frame[columns].sort_values("comparison_id"), PREFERENCE_PAIRS), counts
 
 
-def _count(taught: TeachingVotes, tallies: pd.DataFrame, kept: pd.DataFrame) -> PairCounts:
+def _count(taught: TeachingVotes, tallies: pd.DataFrame, pairs: pd.DataFrame) -> PairCounts:
     choice = taught.votes["choice"]
     n_comparisons = int(taught.votes["comparison_id"].nunique())
-    n_sided, n_kept_sided = int((tallies["n_votes"] > 0).sum()), int((kept["n_votes"] > 0).sum())
+    n_sided, n_kept_sided = int((tallies["n_votes"] > 0).sum()), int((pairs["n_votes"] > 0).sum())
     left_out = {name: getattr(taught, name) for name in TeachingVotes._fields[1:]}
     return PairCounts(
         n_votes=len(choice),
@@ -122,8 +122,8 @@ def _count(taught: TeachingVotes, tallies: pd.DataFrame, kept: pd.DataFrame) -> 
         n_comparisons=n_comparisons,
         n_only_ties=n_comparisons - n_sided,
         n_without_majority=n_sided - n_kept_sided,
-        n_pairs=len(kept),
-        n_mixed=int((kept["annotator_kind"] == "mixed").sum()),
+        n_pairs=len(pairs),
+        n_mixed=int((pairs["annotator_kind"] == "mixed").sum()),
         **left_out,
     )
 
@@ -205,7 +205,11 @@ def _count_dimension_votes(votes: pd.DataFrame, chosen_sides: Mapping[str, str])
             if side in (Choice.A, Choice.B):
                 counts[comparison_id][name][side != chosen] += 1
     return pd.Series(
-        {each: json.dumps(found, sort_keys=True) for each, found in counts.items()}, dtype="object"
+        {
+            each: json.dumps(dimension_counts, sort_keys=True)
+            for each, dimension_counts in counts.items()
+        },
+        dtype="object",
     )
 
 

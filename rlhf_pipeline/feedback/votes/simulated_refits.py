@@ -87,9 +87,9 @@ def measure_corrections(
         refits.append((refit(answers, utilities), d, theta[:, DISCRIMINATION]))
     ratios = [typical / max(again.mean[DISCRIMINATION], 1e-9) for again, _, _ in refits]
     scale = float(np.exp(np.mean(np.log(np.clip(ratios, *FACTORS)))))
-    found = np.concatenate([again.d[0] for again, _, _ in refits])
+    estimates = np.concatenate([again.d[0] for again, _, _ in refits])
     truth = np.concatenate([d for _, d, _ in refits])
-    utility = _bounded(float(found @ truth / max(found @ found, 1e-9)))
+    utility = _bounded(float(estimates @ truth / max(estimates @ estimates, 1e-9)))
 
     def widen(errors: list[Floats]) -> float:
         """The factor that makes standardised errors lie within the interval in `level` of cases."""
@@ -112,26 +112,28 @@ def measure_corrections(
         discrimination_sd=widen(
             [
                 (
-                    _equivalent_slopes(again, d, known, utility) / scale
+                    _equivalent_slopes(again, d, true_slopes, utility) / scale
                     - again.theta[:, DISCRIMINATION]
                 )
                 / np.sqrt(again.covariance[:, DISCRIMINATION, DISCRIMINATION])
-                for again, d, known in refits
+                for again, d, true_slopes in refits
             ]
         ),
     )
 
 
-def _equivalent_slopes(again: FittedVotes, d: Floats, known: Floats, utility: float) -> Floats:
-    """The discriminations (annotators,) at which the refit states the reliability that `known` ones
-    have on the true differences `d`. So the widths contain what a few completions leave open of how
-    far apart comparisons are.
+def _equivalent_slopes(
+    again: FittedVotes, d: Floats, true_slopes: Floats, utility: float
+) -> Floats:
+    """The discriminations (annotators,) at which the refit states the reliability that
+    `true_slopes` have on the true differences `d`. So the widths contain what a few completions
+    leave open of how far apart comparisons are.
     """
     from scipy.special import expit
 
     truth = expit(np.abs(d)[:, None] * SLOPES).mean(axis=0)
     stated = again.reliability(SLOPES, utility)
-    return np.asarray(np.interp(np.interp(known, SLOPES, truth), stated, SLOPES))
+    return np.asarray(np.interp(np.interp(true_slopes, SLOPES, truth), stated, SLOPES))
 
 
 def _bounded(factor: float) -> float:
@@ -152,9 +154,9 @@ def _select_part(
     sizes = np.bincount(prompt[votes.comparison], minlength=len(names))[order]
     chosen = np.zeros(len(names), dtype=bool)
     chosen[order[: int(np.searchsorted(np.cumsum(sizes), n_votes)) + 1]] = True
-    kept = np.flatnonzero(chosen[prompt])
-    part = votes.select_comparisons(kept, share=len(kept) / len(prompt))
-    return part, None if utilities is None else utilities.select(kept)
+    indices = np.flatnonzero(chosen[prompt])
+    part = votes.select_comparisons(indices, share=len(indices) / len(prompt))
+    return part, None if utilities is None else utilities.select(indices)
 
 
 def _simulate(
@@ -169,7 +171,7 @@ def _simulate(
     drawn = fit.mean + np.sqrt(fit.spread) * rng.normal(size=(len(votes.names), len(fit.mean)))
     theta = np.where(fit.is_free, drawn, fit.mean)
     of = theta[votes.annotator].T
-    felt = of[DISCRIMINATION] * d[votes.comparison] + of[BIAS] * votes.shown
+    felt = of[DISCRIMINATION] * d[votes.comparison] + of[BIAS] * votes.display_side
     felt += rng.logistic(size=len(votes))
     width = np.exp(of[WIDTH]) if votes.has_ties else np.zeros(len(votes))
     beyond = np.abs(felt) - width

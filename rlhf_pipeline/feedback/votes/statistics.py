@@ -56,16 +56,16 @@ class GroupStatistics:
         is_known = below >= 0
 
         def value_at(rank: Any) -> Floats:
-            found = np.full(len(n), np.nan)
-            found[is_known] = values[(first + rank)[is_known]]
-            return found
+            result = np.full(len(n), np.nan)
+            result[is_known] = values[(first + rank)[is_known]]
+            return result
 
-        told = (
+        interval = (
             (value_at((n - 1) // 2) + value_at(n // 2)) / 2,
             value_at(below),
             value_at(n - 1 - below),
         )
-        return {counted: n, **dict(zip(interval_columns(measure), told, strict=True))}
+        return {counted: n, **dict(zip(interval_columns(measure), interval, strict=True))}
 
     def confidence(self, code: Ints, stated: Any, is_right: Any) -> Figures:
         """n_sure, mean_confidence, confidence_gap and brier of stated confidences against
@@ -99,8 +99,8 @@ class GroupStatistics:
         share = np.where(is_known, k / np.maximum(n, 1), np.nan)
         low, high = wilson_bounds(share, np.maximum(n, 1), self.level)
         # rounding can put a sum of squares slightly outside its bounds
-        told = (share, np.minimum(low, share), np.maximum(high, share))
+        interval = (share, np.minimum(low, share), np.maximum(high, share))
         return {
             name: np.where(is_known, np.clip(end, 0.0, 1.0), np.nan)
-            for name, end in zip(interval_columns(measure), told, strict=True)
+            for name, end in zip(interval_columns(measure), interval, strict=True)
         }

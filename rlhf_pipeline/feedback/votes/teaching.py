@@ -64,11 +64,11 @@ NO_QUARANTINES = Quarantines()
 
 def find_active_quarantines(decisions: Iterable[TriggerDecision]) -> list[TriggerDecision]:
     """The decisions whose quarantine nobody has lifted."""
-    known = list(decisions)
-    lifted = {each.answers for each in known if each.remedy == "lift_quarantine"}
+    all_decisions = list(decisions)
+    lifted = {each.answers for each in all_decisions if each.remedy == "lift_quarantine"}
     return [
         each
-        for each in known
+        for each in all_decisions
         if each.action == "fire" and each.remedy == "quarantine" and each.decision_id not in lifted
     ]
 
@@ -87,7 +87,7 @@ class TeachingRule:
         cls, fires: Iterable[TriggerDecision], standing: Mapping[str, Adjudication]
     ) -> "TeachingRule":
         """By the fire decisions and by the standing decisions of experts."""
-        decided = {one: found.choice for one, found in standing.items()}
+        decided = {comparison_id: decision.choice for comparison_id, decision in standing.items()}
         return cls(Quarantines.from_decisions(fires), decided)
 
 
@@ -126,22 +126,22 @@ def teaching_votes(
     UnknownComparison for a vote whose comparison is not in `comparisons`, FrameError.
     """
     rule = rule or TeachingRule()
-    shown = check_frame(comparisons, COMPARISONS)
+    comparisons = check_frame(comparisons, COMPARISONS)
     trusted = rule.quarantines.drop(votes)
     counted = counting(trusted)
     choice = counted["comparison_id"].map(rule.decided)
     upheld = keep_rows(counted, choice.isna() | (choice == counted["choice"]))
-    judged = upheld if with_machine_votes else drop_machine_votes(upheld)
-    _require_known(judged, shown)
-    repeats = shown.loc[shown["repeat_of"].notna(), "comparison_id"]
-    is_repeat = judged["repeat_of"].notna() | judged["comparison_id"].isin(repeats)
-    flagged = shown.loc[shown["flag"].notna(), "comparison_id"]
-    is_flagged = ~is_repeat & judged["comparison_id"].isin(flagged)
+    judgements = upheld if with_machine_votes else drop_machine_votes(upheld)
+    _require_known(judgements, comparisons)
+    repeats = comparisons.loc[comparisons["repeat_of"].notna(), "comparison_id"]
+    is_repeat = judgements["repeat_of"].notna() | judgements["comparison_id"].isin(repeats)
+    flagged = comparisons.loc[comparisons["flag"].notna(), "comparison_id"]
+    is_flagged = ~is_repeat & judgements["comparison_id"].isin(flagged)
     return TeachingVotes(
-        keep_rows(judged, ~is_repeat & ~is_flagged),
+        keep_rows(judgements, ~is_repeat & ~is_flagged),
         n_quarantined=len(votes) - len(trusted),
         n_overruled=len(counted) - len(upheld),
-        n_machine=len(upheld) - len(judged),
+        n_machine=len(upheld) - len(judgements),
         n_repeats=int(is_repeat.sum()),
         n_flagged=int(is_flagged.sum()),
     )

@@ -32,9 +32,10 @@ def format_for(path: Path | None = None, name: str | None = None) -> Format:
     for member in FORMATS.values():
         if path.name.lower().endswith(member.suffix):
             return member()
-    known = ", ".join(f"{member.suffix} ({name})" for name, member in FORMATS.items())
+    formats = ", ".join(f"{member.suffix} ({name})" for name, member in FORMATS.items())
     raise ConfigurationError(
-        f"{path}: unknown suffix {path.suffix!r}. Known: {known}. Rename the file, or set --format."
+        f"{path}: unknown suffix {path.suffix!r}. Known: {formats}. Rename the file, or set "
+        "--format."
     )
 
 

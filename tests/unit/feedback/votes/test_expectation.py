@@ -42,7 +42,7 @@ def chance(
     discrimination, bias, width, scale = theta[votes.annotator[vote]]
     side, strength = votes.side[vote], votes.strength[vote]
     toward = -1 if side < 0 else 1
-    felt = toward * (discrimination * d + bias * votes.shown[vote])
+    felt = toward * (discrimination * d + bias * votes.display_side[vote])
     low, high = np.exp(width), np.inf
     if side == 0:
         low, high = -np.exp(width), np.exp(width)
