@@ -76,13 +76,13 @@ def pair_completions(
     """
     prompts, completions = check_frame(prompts, PROMPTS), check_frame(completions, COMPLETIONS)
     earlier = COMPARISONS.empty_frame() if earlier is None else check_frame(earlier, COMPARISONS)
-    known = {
+    prompt_details = {
         p: (text, category)
         for p, text, category in zip(
             prompts["prompt_id"], prompts["text"], prompts["category"], strict=True
         )
     }
-    orphans = completions[~completions["prompt_id"].isin(list(known))]
+    orphans = completions[~completions["prompt_id"].isin(list(prompt_details))]
     if len(orphans):
         completion_id, prompt_id = orphans.iloc[0][["completion_id", "prompt_id"]]
         raise FrameError(
@@ -90,7 +90,7 @@ def pair_completions(
             "Pass the prompts it was made from."
         )
     rows = [
-        _row(day, params.seed, prompt_id, *known[prompt_id], pair)
+        _row(day, params.seed, prompt_id, *prompt_details[prompt_id], pair)
         for prompt_id, candidates in _group_by_prompt(completions)
         for pair in _choose_pairs(
             candidates, params, np.random.default_rng(_seed(params.seed, day, prompt_id))
@@ -102,14 +102,14 @@ def pair_completions(
     )
     # Repeats of earlier days may come at any time; those of this day only after all its pairs.
     own = again["repeat_of"].isin(fresh["comparison_id"])
-    shown = pd.concat(
+    comparisons = pd.concat(
         [
             shuffle_by_seed(pd.concat([fresh, again[~own]], ignore_index=True), params.seed),
             again[own],
         ],
         ignore_index=True,
     )
-    return check_frame(shown.assign(position=range(len(shown))), COMPARISONS)
+    return check_frame(comparisons.assign(position=range(len(comparisons))), COMPARISONS)
 
 
 def _group_by_prompt(completions: pd.DataFrame) -> Iterator[tuple[str, list[Completion]]]:

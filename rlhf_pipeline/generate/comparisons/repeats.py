@@ -67,11 +67,11 @@ def _swap_sides(comparisons: pd.DataFrame, day: str, seed: int) -> pd.DataFrame:
     renaming = SWAPPED_COLUMNS | {b: a for a, b in SWAPPED_COLUMNS.items()}
     again = comparisons.rename(columns=renaming)[list(COMPARISONS.columns)].reset_index(drop=True)
     again = again.assign(day=day, seed=seed, repeat_of=comparisons["comparison_id"].to_numpy())
-    named = zip(
+    id_parts = zip(
         again["prompt_id"],
         again["completion_a_id"],
         again["completion_b_id"],
         again["repeat_of"],
         strict=True,
     )
-    return again.assign(comparison_id=[comparison_id(day, *row) for row in named])
+    return again.assign(comparison_id=[comparison_id(day, *row) for row in id_parts])

@@ -149,8 +149,8 @@ def route(
             f"{len(strays)} predictions are of comparisons that are not given, first "
             f"{strays.iloc[0]}. Hand in those as well."
         )
-    asked = checked[checked["repeat_of"].isna() & checked["flag"].isna()]
-    rows = asked[["comparison_id"]].merge(predicted, on="comparison_id", how="left")
+    originals = checked[checked["repeat_of"].isna() & checked["flag"].isna()]
+    rows = originals[["comparison_id"]].merge(predicted, on="comparison_id", how="left")
     p = rows["p_calibrated"].fillna(0.5)
     draw = [content_hash("routing", params.routing_seed, c) for c in rows["comparison_id"]]
     rows = rows.assign(confidence=p.where(p >= 0.5, 1 - p), draw=draw)

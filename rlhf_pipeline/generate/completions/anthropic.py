@@ -69,11 +69,11 @@ class AnthropicBackend(HTTPBackend["AsyncAnthropic"]):
         # The raw answer: the client's models are not validated, and cost a third of the call.
         messages = self.open_client().messages.with_raw_response
         answer = await messages.create(**self._build_body(request))
-        found = json.loads(await answer.read())
-        if find_error(found):  # behind a status of 200
-            return self._build_refusal(found)
-        text = "".join(block["text"] for block in found["content"] if block["type"] == "text")
-        return self._build_message(text, found.get("stop_reason"), found.get("usage"))
+        body = json.loads(await answer.read())
+        if find_error(body):  # behind a status of 200
+            return self._build_refusal(body)
+        text = "".join(block["text"] for block in body["content"] if block["type"] == "text")
+        return self._build_message(text, body.get("stop_reason"), body.get("usage"))
 
     def _build_message(self, text: str, stop_reason: str | None, usage: object) -> Reply:
         is_refusal = stop_reason == "refusal"

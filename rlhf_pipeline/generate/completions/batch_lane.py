@@ -112,18 +112,20 @@ class BatchLane(HostedLane):
         """
         for each in await self._persist(self.work.ledger.read_batches, self.work.run_id):
             batch, age = await self._find(each), utc_now() - each.submitted_at
-            said = f"{self.key[0]} does not know the batch {each.batch_id or each.submission_id}."
+            message = (
+                f"{self.key[0]} does not know the batch {each.batch_id or each.submission_id}."
+            )
             if batch is not None:
                 if batch.status in OVER:
                     await self._read(each, batch)
             elif age >= (UNLISTED_AFTER if each.batch_id is None else GONE_AFTER):
-                said += " It may be billed. Request its items again with --retry-lost."
-                self._report(each, {}, fault("lost", said))
+                message += " It may be billed. Request its items again with --retry-lost."
+                self._report(each, {}, fault("lost", message))
             elif each.batch_id is not None:
-                said += (
+                message += (
                     " Set api_key (RLHF_API_KEY) and base_url (RLHF_BASE_URL) as they were then."
                 )
-                self.closed = fault("unknown_model", said)
+                self.closed = fault("unknown_model", message)
 
     async def _find(self, each: LedgerBatch) -> "Batch | None":
         """The provider's batch; one whose submission was interrupted is looked for in its list."""
@@ -158,7 +160,9 @@ class BatchLane(HostedLane):
         for claim in each.claims:
             reply = replies.get(str(claim.item_no), missing)
             self.closed = self.closed or (reply if reply.closes else None)
-            made = build_attempt(
+            attempt = build_attempt(
                 self.key, self.work.plan, claim, reply, self.work.params, utc_now()
             )
-            self.attempts.append(replace(made, not_before=None, submission_id=each.submission_id))
+            self.attempts.append(
+                replace(attempt, not_before=None, submission_id=each.submission_id)
+            )

@@ -89,20 +89,20 @@ def generate(
     pieces, outcomes = list[pd.DataFrame](), run.read()
     # Piece by piece: rows of a hundred thousand prompts as Python objects would fill a gigabyte.
     while some := list(islice(outcomes, ROWS_AT_ONCE)):
-        for one, _ in some:
-            n_cached += one.is_cached
-            n_attempts += one.n_attempts
-            if one.state == "failed":
-                kinds[one.kind or "unknown"] += 1
-                first_error = first_error or one.error
-        rows = [_row(plan, one.item_no, parse_result(one, text)) for one, text in some]
+        for item, _ in some:
+            n_cached += item.is_cached
+            n_attempts += item.n_attempts
+            if item.state == "failed":
+                kinds[item.kind or "unknown"] += 1
+                first_error = first_error or item.error
+        rows = [_row(plan, item.item_no, parse_result(item, text)) for item, text in some]
         pieces.append(
             check_frame(pd.DataFrame(rows, columns=list(COMPLETIONS.columns)), COMPLETIONS)
         )
     n = len(plan)
     if n and kinds.total() == n:
-        named = f"{backend.name} ({backend.model_version})"
-        raise CompletionError(f"All {n} completions by {named} failed; the first: {first_error}")
+        label = f"{backend.name} ({backend.model_version})"
+        raise CompletionError(f"All {n} completions by {label} failed; the first: {first_error}")
     frame = pd.concat(pieces, ignore_index=True) if pieces else COMPLETIONS.empty_frame()
     return Generation(
         run_id=run.run_id,

@@ -121,15 +121,15 @@ STATUSES = {
 
 def fault(kind: str, error: str, **more: Any) -> Reply:
     """The Reply of a kind; `billing` and `wait_s` override its defaults."""
-    known = KINDS[kind]
+    defaults = KINDS[kind]
     return Reply(
         **{
-            "outcome": known.outcome,
+            "outcome": defaults.outcome,
             "kind": kind,
-            "billing": known.billing,
+            "billing": defaults.billing,
             "error": error,
-            "is_fault": known.is_fault,
-            "closes": known.closes,
+            "is_fault": defaults.is_fault,
+            "closes": defaults.closes,
             **more,
         }
     )
@@ -143,11 +143,11 @@ CURES = {
 
 
 def http_fault(
-    status: int, said: str, code: str | None, headers: Mapping[str, str], model: str, **more: Any
+    status: int, message: str, code: str | None, headers: Mapping[str, str], model: str, **more: Any
 ) -> Reply:
     """The Reply of an HTTP status of 300 and above, with the cure if every call would fail."""
     kind = _classify_status(status, code)
-    error = f"HTTP {status}: {said}"
+    error = f"HTTP {status}: {message}"
     if KINDS[kind].closes:
         cure = (
             f"Correct the setting api_model (RLHF_API_MODEL), now {model!r}, or base_url "
@@ -165,11 +165,11 @@ def status_of(error: Mapping[str, Any]) -> int:
     >>> status_of({"type": "invalid_request_error", "code": None})
     400
     """
-    for said in (error.get("code"), error.get("type")):
-        if isinstance(said, int) and 400 <= said < 600:
-            return said
-        if isinstance(said, str) and said.lower() in STATUSES:
-            return STATUSES[said.lower()]
+    for status in (error.get("code"), error.get("type")):
+        if isinstance(status, int) and 400 <= status < 600:
+            return status
+        if isinstance(status, str) and status.lower() in STATUSES:
+            return STATUSES[status.lower()]
     return 500
 
 
@@ -180,8 +180,8 @@ def _classify_status(status: int, code: str | None) -> str:
         return "overloaded"
     if status in (408, 409) or status >= 500:
         return "server_error"
-    named = {401: "wrong_key", 403: "wrong_key", 404: "unknown_model", 429: "rate_limited"}
-    return named.get(status, "bad_request")
+    kinds = {401: "wrong_key", 403: "wrong_key", 404: "unknown_model", 429: "rate_limited"}
+    return kinds.get(status, "bad_request")
 
 
 def waiting_time(headers: Mapping[str, str], now: datetime) -> float | None:
@@ -197,15 +197,15 @@ def waiting_time(headers: Mapping[str, str], now: datetime) -> float | None:
     >>> waiting_time({"retry-after": "soon"}, now) is None
     True
     """
-    said = headers.get("retry-after", "")
-    for text, unit in ((headers.get("retry-after-ms", ""), 1000), (said, 1)):
+    retry_after = headers.get("retry-after", "")
+    for text, unit in ((headers.get("retry-after-ms", ""), 1000), (retry_after, 1)):
         try:
             seconds = float(text) / unit
         except ValueError:
             continue
         if math.isfinite(seconds) and seconds >= 0:
             return min(seconds, LONGEST_WAIT_S)
-    until = _parse_http_date(said)
+    until = _parse_http_date(retry_after)
     if until is None:
         return None
     told_at = _parse_http_date(headers.get("date", "")) or now

@@ -154,15 +154,15 @@ class HostedLane:
     async def _fail_useless(self) -> None:
         """Fail uncalled items of prompts that can no longer give a pair."""
         work = self.work
-        gone = [c.item_no for c in self.waiting if work.is_useless(c.item_no)]
+        useless_items = [c.item_no for c in self.waiting if work.is_useless(c.item_no)]
         prompts, work.useless = work.useless, []
-        if not (gone or prompts):
+        if not (useless_items or prompts):
             return
-        if gone:
+        if useless_items:
             self.waiting = deque(c for c in self.waiting if not work.is_useless(c.item_no))
-            await self._release(gone)
+            await self._release(useless_items)
         why = "Not called: too many of this prompt's completions failed for it to give a pair."
-        await self._fail_open("no_pair", why, [*gone, *work.items_of(prompts)])
+        await self._fail_open("no_pair", why, [*useless_items, *work.items_of(prompts)])
 
     async def _work(self) -> None:
         try:
@@ -246,19 +246,19 @@ class HostedLane:
         """Record attempts and claim up to `n_wanted` items in one transaction; None claims nothing
         any more. Items that no budget covers fail.
         """
-        work, taken = self.work, self.attempts[:AT_ONCE]
+        work, attempts = self.work, self.attempts[:AT_ONCE]
         turn: LedgerTransaction = await self._persist(
             work.ledger.settle_and_claim,
             work.run_id,
             self.owner,
-            taken,
+            attempts,
             {} if n_wanted is None else {self.key: n_wanted},
             work.params.budget,
             is_dead=is_dead,
         )
-        del self.attempts[: len(taken)]
-        work.settle_all(taken, turn)
-        if taken or turn.from_cache:
+        del self.attempts[: len(attempts)]
+        work.settle_all(attempts, turn)
+        if attempts or turn.from_cache:
             work.report()
         if short := turn.over_budget.get(self.key):
             why = f"Not called: {short.why}. Raise the budget and run again."
@@ -287,8 +287,8 @@ class HostedLane:
         until = utc_now() + timedelta(seconds=wait_s)
         if self.closed is None or self.parked_until is not None:
             self.parked_until = max(until, self.parked_until or until)
-        said = f"{self.key[0]} is asked again after {wait_s:,.0f} s, in another run: {why}"
-        reply = fault("long_wait", said, wait_s=wait_s)
+        message = f"{self.key[0]} is asked again after {wait_s:,.0f} s, in another run: {why}"
+        reply = fault("long_wait", message, wait_s=wait_s)
         self.closed = self.closed or reply
         return reply
 

@@ -90,14 +90,14 @@ class HTTPBackend(ABC, Generic[C]):
 
         sdk = import_module(self.sdk)
         if isinstance(cause, sdk.APIError) and not isinstance(cause, sdk.APIConnectionError):
-            found = cause.body if find_error(cause.body) else {"error": cause.body or str(cause)}
+            body = cause.body if find_error(cause.body) else {"error": cause.body or str(cause)}
             answer = getattr(cause, "response", None)
             if answer is None or answer.status_code < 300:  # within a stream
-                return self._build_refusal(found, pieces=pieces)
-            return self._build_refusal(found, answer.status_code, answer.headers)
+                return self._build_refusal(body, pieces=pieces)
+            return self._build_refusal(body, answer.status_code, answer.headers)
         cause = cause.__cause__ or cause
         where = self._public_address
-        said = self.redact(f"{type(cause).__name__}: {cause}")
+        message = self.redact(f"{type(cause).__name__}: {cause}")
         if isinstance(
             cause,
             httpx2.ConnectError
@@ -106,14 +106,16 @@ class HTTPBackend(ABC, Generic[C]):
             | httpx2.UnsupportedProtocol
             | httpx2.ProxyError,
         ):
-            return fault("unreachable", f"{where} cannot be reached ({said})")
+            return fault("unreachable", f"{where} cannot be reached ({message})")
         if pieces:
-            return fault("cut", f"{where} broke off its answer ({said})", partial="".join(pieces))
+            return fault(
+                "cut", f"{where} broke off its answer ({message})", partial="".join(pieces)
+            )
         if isinstance(cause, httpx2.TimeoutException):
-            return fault("timeout", f"{where} gave no answer in time ({said})")
+            return fault("timeout", f"{where} gave no answer in time ({message})")
         if isinstance(cause, httpx2.TransportError | OSError):
-            return fault("dropped", f"{where} ended the connection before it answered ({said})")
-        return fault("garbled", f"{where} sent what is no completion ({said})")
+            return fault("dropped", f"{where} ended the connection before it answered ({message})")
+        return fault("garbled", f"{where} sent what is no completion ({message})")
 
     def open_client(self) -> C:
         """The client of this event loop: connections belong to the loop that opened them."""
@@ -130,9 +132,9 @@ class HTTPBackend(ABC, Generic[C]):
     @abstractmethod
     def _make_client(self) -> C: ...
 
-    def redact(self, said: object) -> str:
+    def redact(self, message: object) -> str:
         """A message of the provider, shortened and without secrets."""
-        return redact(said, *self._secrets)
+        return redact(message, *self._secrets)
 
     @abstractmethod
     async def _fetch_whole(self, request: CompletionRequest) -> Reply: ...
@@ -153,12 +155,12 @@ class HTTPBackend(ABC, Generic[C]):
         if not isinstance(text, str):
             raise TypeError(f"the text is {type(text).__name__}")
         if reason is None:
-            said = f"{self._public_address} ended its answer without a finish reason"
-            return fault("cut", said, status=status, partial=text or None)
+            message = f"{self._public_address} ended its answer without a finish reason"
+            return fault("cut", message, status=status, partial=text or None)
         self.has_answered = True
         counted = usage if isinstance(usage, dict) else {}
         n_prompt_tokens, n_tokens = (_parse_count(counted.get(name)) for name in self.counts)
-        told: dict[str, Any] = {
+        fields: dict[str, Any] = {
             "finish_reason": reason,
             "n_prompt_tokens": n_prompt_tokens,
             "n_tokens": n_tokens,
@@ -167,21 +169,23 @@ class HTTPBackend(ABC, Generic[C]):
             "billing": "metered" if counted else "unknown",
         }
         if refusal:
-            said = f"{self.model} refused: {self.redact(refusal)}"
-            return fault("refusal", said, **(told | {"finish_reason": "error"}))
+            message = f"{self.model} refused: {self.redact(refusal)}"
+            return fault("refusal", message, **(fields | {"finish_reason": "error"}))
         if reason == "content_filter":
-            return fault("content_filter", f"{self.model} stopped by its content filter.", **told)
+            return fault("content_filter", f"{self.model} stopped by its content filter.", **fields)
         if not text.strip():
-            said = f"{self.model} sent an empty completion (finish reason {reason})."
-            return fault("empty", said, **(told | {"finish_reason": "error"}))
+            message = f"{self.model} sent an empty completion (finish reason {reason})."
+            return fault("empty", message, **(fields | {"finish_reason": "error"}))
         if "\x00" in text or text != text.encode("utf-8", "replace").decode():
-            said = f"{self.model} sent a text with NUL or a lone surrogate, which databases refuse."
-            return fault("unstorable", said, **(told | {"finish_reason": "error"}))
-        return Reply(outcome="succeeded", kind="succeeded", text=text, **told)
+            message = (
+                f"{self.model} sent a text with NUL or a lone surrogate, which databases refuse."
+            )
+            return fault("unstorable", message, **(fields | {"finish_reason": "error"}))
+        return Reply(outcome="succeeded", kind="succeeded", text=text, **fields)
 
     def _build_refusal(
         self,
-        found: object,
+        body: object,
         status: int | None = None,
         headers: Mapping[str, str] | None = None,
         pieces: Sequence[str] = (),
@@ -189,14 +193,14 @@ class HTTPBackend(ABC, Generic[C]):
         """The Reply to an error object, of this status or of the one that its words mean. It is
         free unless a part of an answer came before it.
         """
-        error = find_error(found) or {"message": str(found)}
-        said = self.redact(error.get("message") or error)
+        error = find_error(body) or {"message": str(body)}
+        message = self.redact(error.get("message") or error)
         more = {"billing": "unknown", "partial": "".join(pieces) or None} if pieces else {}
         # `code` is more specific than `type` if it is a word.
         words = [word for word in (error.get("code"), error.get("type")) if isinstance(word, str)]
         return http_fault(
             status_of(error) if status is None else status,
-            f"{self._public_address}: {said}",
+            f"{self._public_address}: {message}",
             next(filter(None, words), None),
             headers or {},
             self.model,
@@ -241,7 +245,7 @@ class HTTPBackend(ABC, Generic[C]):
         return (self._key, *secrets_of(self.base_url))
 
 
-def find_error(found: object) -> dict[str, Any] | None:
+def find_error(body: object) -> dict[str, Any] | None:
     """The error object of an answer or event, in either of the common forms; None if it is not an
     error.
 
@@ -250,9 +254,9 @@ def find_error(found: object) -> dict[str, Any] | None:
     >>> print(find_error({"error": None, "choices": []}))
     None
     """
-    if not isinstance(found, dict):
+    if not isinstance(body, dict):
         return None
-    error = found if found.get("object") == "error" else found.get("error")
+    error = body if body.get("object") == "error" else body.get("error")
     return {"message": error} if error and not isinstance(error, dict) else error or None
 
 

@@ -74,19 +74,19 @@ def _complete(
     room = policy.context_length - max_tokens
     lengths = [policy.count_prompt_tokens(r.prompt) for r in requests]
     # A prompt that does not fit must not fail its batch.
-    asked = [r for r, length in zip(requests, lengths, strict=True) if length <= room]
+    fitting_requests = [r for r, length in zip(requests, lengths, strict=True) if length <= room]
     started = time.perf_counter()
-    made = iter(
+    generations = iter(
         policy.generate(
-            [r.prompt for r in asked],
-            temperature=[r.temperature for r in asked],
-            top_p=[r.top_p for r in asked],
-            seeds=[r.seed for r in asked],
+            [r.prompt for r in fitting_requests],
+            temperature=[r.temperature for r in fitting_requests],
+            top_p=[r.top_p for r in fitting_requests],
+            seeds=[r.seed for r in fitting_requests],
             max_new_tokens=max_tokens,
-            batch_size=max(1, len(asked)),
+            batch_size=max(1, len(fitting_requests)),
         )
     )
-    share = (time.perf_counter() - started) * 1000 / max(len(asked), 1)
+    share = (time.perf_counter() - started) * 1000 / max(len(fitting_requests), 1)
     for length in lengths:
         if length > room:
             yield CompletionResult.failed(
@@ -95,11 +95,11 @@ def _complete(
                 f"max_new_tokens."
             )
             continue
-        one = next(made)
+        generation = next(generations)
         yield CompletionResult(
-            text=one.text,
-            n_prompt_tokens=one.n_prompt_tokens,
-            n_tokens=one.n_tokens,
+            text=generation.text,
+            n_prompt_tokens=generation.n_prompt_tokens,
+            n_tokens=generation.n_tokens,
             latency_ms=share,
-            finish_reason=one.finish_reason,
+            finish_reason=generation.finish_reason,
         )

@@ -22,14 +22,14 @@ def complete_local(work: CompletionWork, backend: DirectBackend, batch_size: int
     ledger, owner, attempts = work.ledger, make_owner(), list[Attempt]()
     lane = lane_of(backend)
 
-    def record_and_claim(wanted: dict[Lane, int]) -> LedgerTransaction:
+    def record_and_claim(n_by_lane: dict[Lane, int]) -> LedgerTransaction:
         turn = persist_with_retry(
             ledger,
             ledger.settle_and_claim,
             work.run_id,
             owner,
             attempts,
-            wanted,
+            n_by_lane,
             Budget(),
             is_dead=is_dead,
         )

@@ -84,16 +84,16 @@ class OpenAICompatibleBackend(HTTPBackend["AsyncOpenAI"]):
         answer = await completions.create(**self._build_body(request))
         return self._parse_response(answer.status_code, json.loads(answer.content))
 
-    def _parse_response(self, status: int, found: dict[str, Any]) -> Reply:
+    def _parse_response(self, status: int, body: dict[str, Any]) -> Reply:
         """The Reply to a whole answer. Raises an error of `error_types` for a malformed one."""
         if status >= 400:
-            return self._build_refusal(found, status)
-        if not found.get("choices") and find_error(found):  # behind a status of 200
-            return self._build_refusal(found)
-        [choice, *_] = found["choices"]
+            return self._build_refusal(body, status)
+        if not body.get("choices") and find_error(body):  # behind a status of 200
+            return self._build_refusal(body)
+        [choice, *_] = body["choices"]
         message, reason = choice["message"], choice.get("finish_reason") or "stop"
         return self._build_reply(
-            message.get("content"), message.get("refusal"), reason, found.get("usage"), status
+            message.get("content"), message.get("refusal"), reason, body.get("usage"), status
         )
 
     def encode_batch(self, requests: Mapping[str, CompletionRequest]) -> bytes:
@@ -110,9 +110,9 @@ class OpenAICompatibleBackend(HTTPBackend["AsyncOpenAI"]):
         replies: dict[str, Reply] = {}
         for line in content.split("\n"):  # `splitlines` splits within texts, such as at U+2028
             with suppress(ValueError, LookupError, TypeError, AttributeError):
-                told = json.loads(line)
-                answer = told["response"]
-                replies[told["custom_id"]] = self._parse_response(
+                entry = json.loads(line)
+                answer = entry["response"]
+                replies[entry["custom_id"]] = self._parse_response(
                     answer["status_code"], answer["body"]
                 )
         return replies

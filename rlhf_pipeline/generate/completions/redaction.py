@@ -64,16 +64,16 @@ def secrets_of(base_url: str) -> tuple[str, ...]:
         if re.sub("[-_]", "", name.lower()) not in PLAIN
     ]
     user, _, password = userinfo.partition(":")
-    sent = b64encode(f"{user}:{password}".encode()).decode() if userinfo else ""  # RFC 7617
-    found = (userinfo, sent, password or user, *values)
-    return tuple(one for one in found if len(one) >= LEAST)
+    basic_auth = b64encode(f"{user}:{password}".encode()).decode() if userinfo else ""  # RFC 7617
+    candidates = (userinfo, basic_auth, password or user, *values)
+    return tuple(secret for secret in candidates if len(secret) >= LEAST)
 
 
-def redact(said: object, *secrets: str) -> str:
+def redact(message: object, *secrets: str) -> str:
     """Shorten a message of a server or client library to one line, without keys and other secrets,
     which some servers repeat: plain, or escaped as in a URL, HTML, Python or JSON.
     """
-    line = " ".join(str(said).split())
+    line = " ".join(str(message).split())
     # Replaced before it is cut: half a key would no longer be found.
     forms = {
         form

@@ -71,16 +71,16 @@ class LedgerRun:
         )
         for _ in range(ROUNDS):
             self._complete_open(origin)
-            n_unsettled, gone = 0, list[int]()
-            for one, text in self.read():
-                n_unsettled += one.state in UNSETTLED
-                if one.state == "succeeded" and text is None:
-                    gone.append(one.item_no)
-            if not gone and not n_unsettled:
+            n_unsettled, pruned_items = 0, list[int]()
+            for item, text in self.read():
+                n_unsettled += item.state in UNSETTLED
+                if item.state == "succeeded" and text is None:
+                    pruned_items.append(item.item_no)
+            if not pruned_items and not n_unsettled:
                 ledger.end(run_id)
                 return
-            if gone:
-                ledger.reopen(run_id, gone)  # pruned
+            if pruned_items:
+                ledger.reopen(run_id, pruned_items)  # pruned
         if n_unsettled:
             raise CompletionError(
                 f"{n_unsettled:,} of {total:,} completions are neither made nor failed; the "
@@ -88,7 +88,7 @@ class LedgerRun:
                 f"them, or the store loses writes: check its disk."
             )
         raise CompletionError(
-            f"The store loses completions as they are made: {len(gone):,} of {total:,} are "
+            f"The store loses completions as they are made: {len(pruned_items):,} of {total:,} are "
             f"missing. Check its disk."
         )
 
@@ -99,16 +99,19 @@ class LedgerRun:
         states = iter(self.ledger.item_states(self.run_id))
         keys = self.plan.keys
         while some := list(islice(states, ROWS_AT_ONCE)):
-            wanted = [keys[one.item_no] for one in some if one.state == "succeeded"]
-            kept = self.ledger.results(wanted)
-            for one in some:
-                yield one, kept.get(keys[one.item_no]) if one.state == "succeeded" else None
+            result_keys = [keys[item.item_no] for item in some if item.state == "succeeded"]
+            texts = self.ledger.results(result_keys)
+            for item in some:
+                yield (
+                    item,
+                    texts.get(keys[item.item_no]) if item.state == "succeeded" else None,
+                )
 
     def _complete_open(self, origin: str | None) -> None:
         n_left, lost = 0, Counter[int]()
-        for one in self.ledger.item_states(self.run_id):
-            n_left += one.state in UNSETTLED
-            lost[one.item_no // self.plan.n_of_prompt] += one.state == "failed"
+        for item in self.ledger.item_states(self.run_id):
+            n_left += item.state in UNSETTLED
+            lost[item.item_no // self.plan.n_of_prompt] += item.state == "failed"
         total, backend = len(self.plan), self.plan.backend
         if not n_left:
             self.progress(total, total, self.note or "made before")
@@ -146,7 +149,7 @@ class LedgerRun:
         raise BackendUnavailable(why)
 
     def _n_unsettled(self) -> int:
-        return sum(one.state in UNSETTLED for one in self.ledger.item_states(self.run_id))
+        return sum(item.state in UNSETTLED for item in self.ledger.item_states(self.run_id))
 
     def _note_spending(self) -> list[str]:
         if self.calls.prompt_price is None and self.calls.completion_price is None:
@@ -183,7 +186,7 @@ def complete_requests(
     calls = calls or CallParams()
     run = LedgerRun(asset, RequestList(backend, requests, calls), calls, ledger, progress, note)
     run.complete({})
-    return [(one, parse_result(one, text)) for one, text in run.read()]
+    return [(item, parse_result(item, text)) for item, text in run.read()]
 
 
 def parse_result(settled: LedgerSettlement, text: str | None) -> CompletionResult:

@@ -62,10 +62,10 @@ def _fill_template(request: CompletionRequest) -> CompletionResult:
     )
     opening, closing = variants[drawn]
     words = f"{opening} {request.prompt[:LONGEST_QUOTE]} {closing}".split()
-    kept = words[: request.max_tokens]
+    completion = words[: request.max_tokens]
     return CompletionResult(
-        text=" ".join(kept),
+        text=" ".join(completion),
         n_prompt_tokens=len(request.prompt.split()),
-        n_tokens=len(kept),
-        finish_reason="stop" if len(kept) == len(words) else "length",
+        n_tokens=len(completion),
+        finish_reason="stop" if len(completion) == len(words) else "length",
     )

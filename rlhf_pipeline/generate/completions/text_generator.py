@@ -56,12 +56,12 @@ class BackendTextGenerator:
             )
             for i, text in enumerate(texts)
         ]
-        made: list[str | None] = []
-        asked = complete_requests(
+        completions: list[str | None] = []
+        results = complete_requests(
             self._backend, requests, ledger=self._ledger, calls=self._calls, asset=self._asset
         )
-        for _, result in asked:
+        for _, result in results:
             if result.error is not None:
                 self.failures_[result.error] = self.failures_.get(result.error, 0) + 1
-            made.append(None if result.error is not None else result.text)
-        return made
+            completions.append(None if result.error is not None else result.text)
+        return completions

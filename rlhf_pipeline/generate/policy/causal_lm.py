@@ -259,7 +259,7 @@ class Policy(PromptFormat):
             raise CompletionError(f"{len(seeds)} seeds for {n} prompts. Give one seed per prompt.")
         ids = [self._prompt_ids(prompt) for prompt in prompts]
         self._check_room(ids, max_new_tokens)
-        made: dict[int, GeneratedText] = {}
+        generations: dict[int, GeneratedText] = {}
         # Rows of similar length share a batch, which saves padding.
         order = sorted(range(n), key=lambda i: len(ids[i]))
         for start in range(0, n, batch_size):
@@ -271,8 +271,8 @@ class Policy(PromptFormat):
                 [seeds[i] for i in rows],
                 max_new_tokens,
             )
-            made.update(zip(rows, batch, strict=True))
-        return [made[i] for i in range(n)]
+            generations.update(zip(rows, batch, strict=True))
+        return [generations[i] for i in range(n)]
 
     def save(self, folder: Path) -> None:
         """Write weights as safetensors, configuration and tokenizer in the layout that
@@ -412,8 +412,8 @@ class Policy(PromptFormat):
         )
         with torch.inference_mode():
             logits = self.model(input_ids=ids, attention_mask=mask).logits[:, :-1].double()
-            taken = logits.gather(-1, ids[:, 1:, None])[..., 0] - logits.logsumexp(-1)
-        return np.asarray((taken * scored).sum(-1).cpu(), dtype=np.float64)
+            log_p = logits.gather(-1, ids[:, 1:, None])[..., 0] - logits.logsumexp(-1)
+        return np.asarray((log_p * scored).sum(-1).cpu(), dtype=np.float64)
 
 
 class _TokenChooser:

@@ -46,9 +46,9 @@ def choose_placement(device: str = "auto", dtype: Dtype = "auto") -> Placement:
     elif device.startswith("cuda"):
         number = int(device.partition(":")[2] or 0)
         if number >= n_gpus:
-            seen = f"{n_gpus} GPU{'s' if n_gpus > 1 else ''}" if n_gpus else "no GPU"
+            gpus = f"{n_gpus} GPU{'s' if n_gpus > 1 else ''}" if n_gpus else "no GPU"
             raise ConfigurationError(
-                f"device is {device}, but torch sees {seen} here. Set device to cpu or auto, or "
+                f"device is {device}, but torch sees {gpus} here. Set device to cpu or auto, or "
                 "install a build of torch for this GPU."
             )
         device = f"cuda:{number}"

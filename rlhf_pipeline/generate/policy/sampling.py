@@ -110,8 +110,8 @@ def choose_tokens(logits: Any, temperature: Any, top_p: Any, noise: Any) -> Any:
     noisy = logits / scale + noise  # log p up to a constant per row, which changes no argmax
     cut = (~greedy & (top_p < 1)).nonzero()[:, 0]
     if len(cut):  # only these rows need probabilities
-        kept = _find_nucleus((logits[cut] / scale[cut]).softmax(dim=1), top_p[cut])
-        noisy[cut] = noisy[cut].masked_fill(~kept, -torch.inf)
+        nucleus = _find_nucleus((logits[cut] / scale[cut]).softmax(dim=1), top_p[cut])
+        noisy[cut] = noisy[cut].masked_fill(~nucleus, -torch.inf)
     return noisy.argmax(dim=1)
 
 

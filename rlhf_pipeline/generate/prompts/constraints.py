@@ -191,7 +191,7 @@ def _compile_term(term: str) -> re.Pattern[str]:
     before, after = (
         "" if re.match(UNSPACED, sign) else r"\w" for sign in (words[0][0], words[-1][-1])
     )
-    said = r"\s+".join(map(re.escape, words))
+    pattern = r"\s+".join(map(re.escape, words))
     return re.compile(
-        (f"(?<!{before})" if before else "") + said + (f"(?!{after})" if after else "")
+        (f"(?<!{before})" if before else "") + pattern + (f"(?!{after})" if after else "")
     )

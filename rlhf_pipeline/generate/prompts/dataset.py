@@ -101,17 +101,17 @@ def read_drafts(
     one. Equal texts come once, even if their accents are encoded differently. `report` receives
     rows that are not prompts, and counts repeats.
     """
-    seen: set[str] = set()
+    seen_ids: set[str] = set()
     for row in rows:
         draft = row.fault or parse_draft(row.cells, domain)
         if isinstance(draft, str):
             report.reject("row", draft, where=row.where)
             continue
         name = prompt_id(normalize("NFC", draft.text), draft.reference)
-        if name in seen:
+        if name in seen_ids:
             report.n_duplicates += 1
         else:
-            seen.add(name)
+            seen_ids.add(name)
             yield row.where, draft
 
 
@@ -174,13 +174,13 @@ def parse_draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
     reference = row.get("reference")
     template = row.get("template_id")
     variables = _parse_variables(row.get("variables"), domain)
-    for name, said in (
+    for name, value in (
         ("reference", reference),
         ("template_id", template),
         ("domain", domain),
         ("variables", variables),
     ):
-        if (why := _find_unstorable(said)) is not None:
+        if (why := _find_unstorable(value)) is not None:
             return f"{name} {why}"
     return Draft(
         text,
@@ -192,30 +192,30 @@ def parse_draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
     )
 
 
-def _normalise_word(said: Any) -> Any:
-    return said.strip().lower() if isinstance(said, str) else said
+def _normalise_word(value: Any) -> Any:
+    return value.strip().lower() if isinstance(value, str) else value
 
 
-def _find_unstorable(said: Any) -> str | None:
+def _find_unstorable(value: Any) -> str | None:
     """Why a cell other than the text cannot be stored."""
-    if isinstance(said, list):
+    if isinstance(value, list):
         return "is a list, not a text. Give one"
-    if isinstance(said, Mapping):
+    if isinstance(value, Mapping):
         # as JSON, where NUL is an escape and can be stored
-        said = json.dumps(dict(said), ensure_ascii=False, default=str)
-    return find_unstorable(said) if isinstance(said, str) else None
+        value = json.dumps(dict(value), ensure_ascii=False, default=str)
+    return find_unstorable(value) if isinstance(value, str) else None
 
 
-def _parse_variables(said: Any, domain: str) -> Mapping[str, Any]:
+def _parse_variables(value: Any, domain: str) -> Mapping[str, Any]:
     """Variables of a row: JSON in an exported row, else an object or missing."""
-    if isinstance(said, str):
+    if isinstance(value, str):
         try:
-            said = json.loads(said)
+            value = json.loads(value)
         except (ValueError, RecursionError):
-            said = None
+            value = None
     return (
-        {**said, **_domain_variables(domain)}
-        if isinstance(said, Mapping)
+        {**value, **_domain_variables(domain)}
+        if isinstance(value, Mapping)
         else _domain_variables(domain)
     )
 

@@ -70,7 +70,7 @@ class DistilabelGenerator:
 
     def _ask(self, task: Task, lines: Sequence[Draft], selection: Selection) -> None:
         """Request all missing prompts in one call."""
-        wanted = [
+        requests = [
             (
                 line,
                 level or line.difficulty,
@@ -81,10 +81,10 @@ class DistilabelGenerator:
         ]
         rows = [
             row
-            for batch in task.process([{"input": said} for _, _, said in wanted])
+            for batch in task.process([{"input": instruction} for _, _, instruction in requests])
             for row in batch
         ]
-        for (line, level, _), row in zip(wanted, rows, strict=True):
+        for (line, level, _), row in zip(requests, rows, strict=True):
             texts = [
                 NUMBERING.sub("", " ".join(str(text).split()))
                 for text in row.get("instructions") or ()
@@ -134,10 +134,10 @@ def build_self_instruct(text_generator: TextGenerator | None, *, seed: int = 0) 
             num_generations: int = 1,
             **options: Any,
         ) -> list[dict[str, Any]]:
-            asked = ["\n\n".join(message["content"] for message in chat) for chat in inputs]
-            said = ask(writer, asked, seed=seed)
+            instructions = ["\n\n".join(message["content"] for message in chat) for chat in inputs]
+            texts = ask(writer, instructions, seed=seed)
             unknown = {"input_tokens": [0], "output_tokens": [0]}
-            return [{"generations": [text or None], "statistics": unknown} for text in said]
+            return [{"generations": [text or None], "statistics": unknown} for text in texts]
 
     task: Any = SelfInstruct(llm=TextGeneratorLLM(), num_instructions=AT_ONCE, input_batch_size=50)
     task.load()

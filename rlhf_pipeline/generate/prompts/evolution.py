@@ -181,7 +181,7 @@ class EvolutionGenerator:
     ) -> list[Individual]:
         """Score the children that keep the rules, reject the others, and remember those scored."""
         report, where = selection.report, f"generation {generation}"
-        kept: list[Child] = []
+        survivors: list[Child] = []
         for child in children:
             if isinstance(child, RuleViolation):
                 report.reject(*child, where=where)
@@ -190,10 +190,10 @@ class EvolutionGenerator:
                     report.n_near_duplicates += 1
                     continue
                 alike.add(child.made.draft.text)
-                kept.append(child)
-        scores = self._fitness.scores([child.made.draft.text for child in kept], seed=seed)
+                survivors.append(child)
+        scores = self._fitness.scores([child.made.draft.text for child in survivors], seed=seed)
         born = []
-        for child, score in zip(kept, scores, strict=True):
+        for child, score in zip(survivors, scores, strict=True):
             if score is None:
                 report.reject(
                     "fitness",
@@ -214,18 +214,18 @@ def _count_survivors(
     if that is more.
     """
     categories = sorted({i.draft.category for i in seeds})
-    wanted: dict[str, int] = defaultdict(int)
+    n_open: dict[str, int] = defaultdict(int)
     for (category, _), n in selection.open_cells.items():
         for name in categories if category is None else [category]:
-            wanted[name] += n if category is not None else -(-n // len(categories))
-    return {category: max(population, wanted[category]) for category in categories}
+            n_open[name] += n if category is not None else -(-n // len(categories))
+    return {category: max(population, n_open[category]) for category in categories}
 
 
 def _group_by_category(living: Iterable[Individual]) -> dict[str, list[Individual]]:
-    found: dict[str, list[Individual]] = defaultdict(list)
+    groups: dict[str, list[Individual]] = defaultdict(list)
     for individual in living:
-        found[individual.child.made.draft.category].append(individual)
-    return dict(sorted(found.items()))
+        groups[individual.child.made.draft.category].append(individual)
+    return dict(sorted(groups.items()))
 
 
 def _select_fittest(living: Iterable[Individual], places: Mapping[str, int]) -> list[Individual]:

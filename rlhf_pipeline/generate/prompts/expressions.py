@@ -82,9 +82,9 @@ def compute(
             return int(value)
         return _write_decimal(_make_exact(value)) if decimals else None
     except FAULTS as cause:
-        known = {name: v for name, v in variables.items() if not isinstance(v, Mapping)}
+        values = {name: v for name, v in variables.items() if not isinstance(v, Mapping)}
         raise PromptError(
-            f"{where}: {expression!r} cannot be computed from {known} ({cause}). Correct "
+            f"{where}: {expression!r} cannot be computed from {values} ({cause}). Correct "
             "`derived:` or `reference:`; they have variables, numbers, + - * / // % ** and "
             f"{', '.join(FUNCTIONS)}."
         ) from cause

@@ -66,8 +66,8 @@ class JudgedDifficulty:
         self._generator = text_generator
 
     def scores(self, texts: Sequence[str], *, seed: int) -> list[float | None]:
-        said = ask(self._generator, [JUDGE.format(text=text) for text in texts], seed=seed)
-        return [_parse_grade(answer) for answer in said]
+        answers = ask(self._generator, [JUDGE.format(text=text) for text in texts], seed=seed)
+        return [_parse_grade(answer) for answer in answers]
 
 
 def demands(text: str) -> float:
@@ -87,5 +87,5 @@ def demands(text: str) -> float:
 
 
 def _parse_grade(answer: str) -> float | None:
-    found = re.fullmatch(r"\D{0,40}?\b(10|[1-9])(?:\s*/\s*10)?\b\D{0,40}", answer.strip())
-    return float(found.group(1)) if found else None
+    match = re.fullmatch(r"\D{0,40}?\b(10|[1-9])(?:\s*/\s*10)?\b\D{0,40}", answer.strip())
+    return float(match.group(1)) if match else None

@@ -57,7 +57,7 @@ class FreeformGenerator:
         """Request one text per missing prompt. The request names the level of a cell, because the
         lines have none.
         """
-        wanted = [
+        requests = [
             (
                 line,
                 level or line.difficulty,
@@ -66,12 +66,16 @@ class FreeformGenerator:
             for (category, level), n in selection.open_cells.items()
             for line in cycle_lines(lines, n, category)
         ]
-        asked = [f"{how}, as one line, that asks for this: {line.text}" for line, _, how in wanted]
+        instructions = [
+            f"{how}, as one line, that asks for this: {line.text}" for line, _, how in requests
+        ]
         drafts = [
             Draft(
                 " ".join(text.split()), line.category, level, variables={"instruction": line.text}
             )
-            for (line, level, _), text in zip(wanted, ask(generator, asked, seed=seed), strict=True)
+            for (line, level, _), text in zip(
+                requests, ask(generator, instructions, seed=seed), strict=True
+            )
         ]
         offer_generated(drafts, selection)
 

@@ -24,18 +24,18 @@ FAULT = re.compile(r"\{\s*[\"']?(?:error|detail|message)[\"']?\s*:", re.IGNORECA
 REPLACEMENT_CHARACTER = "\ufffd"  # replacement character of undecodable bytes
 
 
-def ask(text_generator: TextGenerator, asked: Sequence[str], *, seed: int) -> list[str]:
-    """Request one text for each of `asked`. Raises PromptError if the generator returns another
-    number.
+def ask(text_generator: TextGenerator, instructions: Sequence[str], *, seed: int) -> list[str]:
+    """Request one text for each of `instructions`. Raises PromptError if the generator returns
+    another number.
     """
-    said = list(text_generator.generate_texts(asked, seed=seed)) if asked else []
-    if len(said) != len(asked):
+    texts = list(text_generator.generate_texts(instructions, seed=seed)) if instructions else []
+    if len(texts) != len(instructions):
         raise PromptError(
-            f"The text generator {type(text_generator).__name__} gave {len(said)} texts for "
-            f"{len(asked)} instructions, so they cannot be matched. It must return one each, "
-            f"empty if it has none."
+            f"The text generator {type(text_generator).__name__} gave {len(texts)} texts for "
+            f"{len(instructions)} instructions, so they cannot be matched. It must return one "
+            f"each, empty if it has none."
         )
-    return said
+    return texts
 
 
 def find_prompt_fault(text: str) -> str | None:

@@ -110,14 +110,14 @@ class WrittenMutations:
         for _ in pairs:
             way = "depth" if rng.random() < DEPTH_SHARE else "breadth"
             kinds.append((way, list(HOW[way])[int(rng.integers(len(HOW[way])))]))
-        asked = [
+        instructions = [
             ASK[way].format(how=HOW[way][how], text=parent.draft.text)
             for (way, how), (parent, _) in zip(kinds, pairs, strict=True)
         ]
-        said = ask(self._generator, asked, seed=seed)
+        texts = ask(self._generator, instructions, seed=seed)
         return [
             _parse_written(parent, text, *kind)
-            for (parent, _), text, kind in zip(pairs, said, kinds, strict=True)
+            for (parent, _), text, kind in zip(pairs, texts, kinds, strict=True)
         ]
 
 
@@ -166,9 +166,9 @@ def _combine(parent: Parent, other: Parent) -> Child | RuleViolation:
 
 
 def _make_child(
-    made: Parent, mutation: str, parents: tuple[Parent, ...], *, harder: bool = False
+    content: Parent, mutation: str, parents: tuple[Parent, ...], *, harder: bool = False
 ) -> Child | RuleViolation:
-    text = " ".join(part for part in (made.before, made.root.text, *made.after) if part)
+    text = " ".join(part for part in (content.before, content.root.text, *content.after) if part)
     if len(text) > MAX_CHARS:
         return RuleViolation(
             "mutation", f"{len(text):,} characters, a mutation may have {MAX_CHARS:,}"
@@ -177,17 +177,17 @@ def _make_child(
     level = LEVELS[min(LEVELS.index(Difficulty(level)) + harder, len(LEVELS) - 1)].value
     draft = Draft(
         text,
-        made.root.category,
+        content.root.category,
         level,
-        made.root.reference,
-        made.root.template_id,
-        made.root.variables,
+        content.root.reference,
+        content.root.template_id,
+        content.root.variables,
     )
-    return Child(replace(made, draft=draft), mutation, tuple(p.draft.prompt_id for p in parents))
+    return Child(replace(content, draft=draft), mutation, tuple(p.draft.prompt_id for p in parents))
 
 
-def _parse_written(parent: Parent, said: str, way: str, how: str) -> Child | RuleViolation:
-    text = " ".join(said.split()).removeprefix("Prompt:").strip()
+def _parse_written(parent: Parent, answer: str, way: str, how: str) -> Child | RuleViolation:
+    text = " ".join(answer.split()).removeprefix("Prompt:").strip()
     if (why := find_prompt_fault(text)) is not None:
         return RuleViolation("mutation", f"{why} ({way}, {how})")
     if text.casefold() == parent.draft.text.casefold():

@@ -72,9 +72,9 @@ def read_hub_rows(name: str, split: str) -> Iterator[PromptRow]:
         for number, cells in enumerate(rows, start=1):
             yield PromptRow(f"{where}, row {number}", replace_missing(cells))
     except (OSError, ValueError, RuntimeError, datasets.exceptions.DatasetsError) as cause:
-        said = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
+        reason = str(cause).splitlines()[0] if str(cause) else type(cause).__name__
         raise PromptError(
-            f"The {where} cannot be read ({said}). Check its name and split; without a network "
+            f"The {where} cannot be read ({reason}). Check its name and split; without a network "
             "give a folder of JSONL, CSV or Parquet files."
         ) from cause
 
@@ -118,8 +118,8 @@ def _read_documents(folder: Path) -> Iterator[PromptRow]:
                 "disk",
             )
         else:
-            known = {
+            variables = {
                 "document": path.relative_to(folder).as_posix(),
                 "n_whitespace_tokens": len(text.split()),
             }
-            yield PromptRow(str(path), {"text": text, "variables": known})
+            yield PromptRow(str(path), {"text": text, "variables": variables})

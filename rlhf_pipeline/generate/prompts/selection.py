@@ -82,9 +82,9 @@ class Report:
         >>> report.summary()
         '97 kept, 0 duplicates, 0 near-duplicates, 0 excluded, 1 rejected (1 by row)'
         """
-        said = ", ".join(f"{n:,} {what}" for what, n in self.counts.items())
+        counts = ", ".join(f"{n:,} {what}" for what, n in self.counts.items())
         rules = ", ".join(f"{n:,} by {rule}" for rule, n in self.n_rejected.most_common())
-        return f"{said} ({rules})" if rules else said
+        return f"{counts} ({rules})" if rules else counts
 
 
 class Selection:
@@ -138,7 +138,7 @@ class Selection:
     @property
     def drafts(self) -> Iterator[Draft]:
         """The accepted drafts, cell by cell in the order of the quotas."""
-        return (draft for taken in self._taken.values() for _, draft in taken)
+        return (draft for cell in self._taken.values() for _, draft in cell)
 
     @property
     def is_full(self) -> bool:
@@ -209,17 +209,19 @@ class Selection:
 
         Raises PromptError naming the first quota that `what` could not fill.
         """
-        for (category, level), wanted in self.open_cells.items():
-            found = len(self._taken[category, level])
-            raise PromptError(self._describe_shortage(what, wanted + found, found, category, level))
+        for (category, level), n_missing in self.open_cells.items():
+            n_found = len(self._taken[category, level])
+            raise PromptError(
+                self._describe_shortage(what, n_missing + n_found, n_found, category, level)
+            )
         self._ids.clear()
         return to_frame(self._drain_drafts(), source=source, day=day, seed=seed)
 
     def _drain_drafts(self) -> Iterator[tuple[str, Draft]]:
-        for taken in self._taken.values():
-            taken.reverse()
-            while taken:
-                yield taken.pop()
+        for cell in self._taken.values():
+            cell.reverse()
+            while cell:
+                yield cell.pop()
 
     def _cell(self, draft: Draft) -> Cell:
         return (
@@ -228,19 +230,19 @@ class Selection:
         )
 
     def _describe_shortage(
-        self, what: str, wanted: int, found: int, category: str | None, level: str | None
+        self, what: str, n_wanted: int, n_found: int, category: str | None, level: str | None
     ) -> str:
         kind = " ".join(k for k in (level, category) if k) or "new"
-        said = (
-            f"{what} has {found} unused {kind} prompts, {wanted} were asked for. "
+        message = (
+            f"{what} has {n_found} unused {kind} prompts, {n_wanted} were asked for. "
             f"Lower n or the share of {kind}, or add prompts."
         )
         if self.report.n_excluded:
-            said += f" {self.report.n_excluded:,} more are excluded from this run."
+            message += f" {self.report.n_excluded:,} more are excluded from this run."
         if category and self._offered_categories and category not in self._offered_categories:
-            said += f" Its categories: {', '.join(sorted(self._offered_categories))}."
+            message += f" Its categories: {', '.join(sorted(self._offered_categories))}."
         rejected = self.report.rejections
         if not rejected:
-            return said
-        shown = "; ".join(map(str, rejected[:SHOWN_REJECTIONS]))
-        return f"{said} {self.report.n_rejected.total():,} were rejected, the first: {shown}."
+            return message
+        examples = "; ".join(map(str, rejected[:SHOWN_REJECTIONS]))
+        return f"{message} {self.report.n_rejected.total():,} were rejected, the first: {examples}."

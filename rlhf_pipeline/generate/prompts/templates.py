@@ -118,15 +118,15 @@ class TemplateGenerator:
             if self._path
             else load_shipped_templates(select_params(TemplateParams, params).library)
         )
-        known = sorted({t.category for t in templates})
+        categories = sorted({t.category for t in templates})
         for name in params.categories:
-            if name not in known:
+            if name not in categories:
                 raise PromptError(
                     f"There are no templates of category {name!r}. The known ones are "
-                    f"{', '.join(known)}: "
+                    f"{', '.join(categories)}: "
                     "choose among them, or another source."
                 )
-        selection.divide_equally(known)
+        selection.divide_equally(categories)
         rng = np.random.default_rng(seed)
         for (category, difficulty), n in selection.open_cells.items():
             _take_turns(
@@ -199,7 +199,7 @@ def _parse(raw: Mapping[str, Any], row: int, library: Mapping[str, Any]) -> Iter
     levels: Mapping[str, Any] = raw.get("levels") or {raw.get("difficulty", Difficulty.MEDIUM): {}}
     tables = library.get("tables") or {}
     for level, overrides in levels.items():
-        said = {**raw, **{key: value for key, value in overrides.items() if key in LEVEL_FIELDS}}
+        fields = {**raw, **{key: value for key, value in overrides.items() if key in LEVEL_FIELDS}}
         specs = {
             **(raw.get("variables") or {}),
             **{name: spec for name, spec in overrides.items() if name not in LEVEL_FIELDS},
@@ -207,17 +207,17 @@ def _parse(raw: Mapping[str, Any], row: int, library: Mapping[str, Any]) -> Iter
         variables = {
             name: _parse_values(name, spec, library, where) for name, spec in specs.items()
         }
-        reference = said.get("reference")
+        reference = fields.get("reference")
         read = set() if reference is None else names_in(str(reference), where=where)
         try:
             template = Template(
                 template_id=raw.get("id"),
                 category=raw.get("category"),
                 difficulty=level,
-                text=said.get("text"),
+                text=fields.get("text"),
                 variables=variables,
-                derived=said.get("derived", {}),
-                distinct=said.get("distinct", ()),
+                derived=fields.get("derived", {}),
+                distinct=fields.get("distinct", ()),
                 reference=reference,
                 tables={name: tables[name] for name in read - set(variables) if name in tables},
             )
@@ -234,13 +234,13 @@ def _parse_values(name: str, spec: Any, library: Mapping[str, Any], where: str) 
     if isinstance(spec, dict) and "range" in spec:
         return _parse_range(name, spec["range"], where)
     kind, key = ("tables", spec.get("table")) if isinstance(spec, dict) else ("lists", spec)
-    known = library.get(kind) or {}
-    if key not in known:
+    entries = library.get(kind) or {}
+    if key not in entries:
         raise PromptError(
             f"{where}: variable {name!r} names {key!r}, which is not among {kind}. Known: "
-            f"{', '.join(known) or 'none'}."
+            f"{', '.join(entries) or 'none'}."
         )
-    return tuple(known[key])
+    return tuple(entries[key])
 
 
 def _parse_range(name: str, bounds: Any, where: str) -> tuple[int, ...]:
@@ -259,14 +259,14 @@ def _check_names(template: Template, where: str) -> None:
     in_text = [
         field for _, field, _, _ in string.Formatter().parse(template.text) if field is not None
     ]
-    known = set(template.variables)
+    names = set(template.variables)
     read: set[str] = set()
     for name, expression in template.derived.items():
-        read |= names_in(expression, where=where) - known
-        known.add(name)
+        read |= names_in(expression, where=where) - names
+        names.add(name)
     if template.reference is not None:
-        read |= names_in(template.reference, where=where) - known - set(template.tables)
-    missing = sorted(({*in_text, *template.distinct} - known) | read)
+        read |= names_in(template.reference, where=where) - names - set(template.tables)
+    missing = sorted(({*in_text, *template.distinct} - names) | read)
     if missing:
         raise PromptError(
             f"{where}: variables {missing} are not defined. Add them under `variables:` or take "
