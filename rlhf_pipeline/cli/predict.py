@@ -79,11 +79,12 @@ def load_judge(workspace: Workspace, label: str | None) -> Judge:
 
 def predict_all(judge: Judge, rows: list[dict[str, Any]], path: Path) -> int:
     with progress_bar(f"predictions of {judge.label}") as progress:
-        known: dict[tuple[str, str], float] = {}
+        score_cache: dict[tuple[str, str], float] = {}
         for start in range(0, len(rows), AT_ONCE):
             some = rows[start : start + AT_ONCE]
             answers = judge.predict(
-                [Question(**{name: row[name] for name in FIELDS}) for row in some], known=known
+                [Question(**{name: row[name] for name in FIELDS}) for row in some],
+                score_cache=score_cache,
             )
             append_lines(
                 path, (build_line(row, answer) for row, answer in zip(some, answers, strict=True))

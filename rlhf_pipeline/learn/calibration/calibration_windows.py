@@ -87,10 +87,10 @@ CALIBRATION_OVER_TIME = FrameSchema(
         "last_seq": integer("highest seq of these votes", nullable=True, low=1),
         **{
             f"{name}{end}": number(
-                f"{what}{said}; missing where there are too few", nullable=True, **UNIT
+                f"{what}{suffix}; missing where there are too few", nullable=True, **UNIT
             )
             for name, what in FIGURES.items()
-            for end, said in (("", ""), ("_low", ", lower end"), ("_high", ", upper end"))
+            for end, suffix in (("", ""), ("_low", ", lower end"), ("_high", ", upper end"))
         },
         "ceiling_basis": text(
             "what the noise ceiling is from where votes do not overlap",
@@ -125,9 +125,9 @@ def report_days(day: str, first: str, params: OverTimeParams | None = None) -> l
     """
     n = (params or OverTimeParams()).n_windows
     return [
-        found
-        for found in (_days_earlier(day, back) for back in reversed(range(n)))
-        if found >= first or found == day
+        report_day
+        for report_day in (_days_earlier(day, back) for back in reversed(range(n)))
+        if report_day >= first or report_day == day
     ]
 
 
@@ -140,7 +140,7 @@ def days_of_window(day: str, params: OverTimeParams | None = None) -> list[str]:
 
 
 def calibration_over_time(
-    judged: pd.DataFrame,
+    predictions: pd.DataFrame,
     votes: pd.DataFrame,
     days: Sequence[str],
     params: OverTimeParams | None = None,
@@ -148,13 +148,15 @@ def calibration_over_time(
     """One window per day of `days`, in their order; without a judgement n_votes is 0 and there are
     no figures.
 
-    `judged`: columns seq, day, p, outcome, error, group (comparison) and reward_model, as
+    `predictions`: columns seq, day, p, outcome, error, group (comparison) and reward_model, as
     `reflection.served_predictions` gives them: p was predicted before the vote; day is that of the
     vote. `votes`: VOTES of the same days, for the noise ceiling and for the prompts, which
     intervals resample. Below MIN_PAIRS comparisons there is no figure. Rows may come in any order.
     Raises FrameError for missing columns, InvalidScores for an invalid p or outcome.
     """
-    return tuple(_measure_window(window) for window in iter_windows(judged, votes, days, params))
+    return tuple(
+        _measure_window(window) for window in iter_windows(predictions, votes, days, params)
+    )
 
 
 @dataclass(frozen=True)
@@ -172,7 +174,7 @@ class WindowVotes:
 
 
 def iter_windows(
-    judged: pd.DataFrame,
+    predictions: pd.DataFrame,
     votes: pd.DataFrame,
     days: Sequence[str],
     params: OverTimeParams | None = None,
@@ -181,13 +183,13 @@ def iter_windows(
     `calibration_over_time`.
     """
     params = params or OverTimeParams()
-    missing = [name for name in JUDGED_COLUMNS if name not in judged]
+    missing = [name for name in JUDGED_COLUMNS if name not in predictions]
     if missing:
         raise FrameError(
             f"Judged predictions have no columns {missing}. Pass the result of "
             f"`served_predictions`."
         )
-    rows = judged.sort_values(["day", "seq"])
+    rows = predictions.sort_values(["day", "seq"])
     cast = check_frame(votes, VOTES).sort_values(["day", "seq"])
     prompts = dict(zip(cast["comparison_id"], cast["prompt_id"], strict=True))
     rows = rows.assign(prompt=rows["group"].map(prompts).fillna(rows["group"]))
@@ -212,19 +214,19 @@ def over_time_frame(windows: Sequence[CalibrationWindow]) -> pd.DataFrame:
 
 def new_models(windows: Sequence[CalibrationWindow]) -> list[tuple[int, str]]:
     """(Number of the window, label) of each reward model first judged after the first window."""
-    known = set(windows[0].reward_models) if windows else set()
-    found: list[tuple[int, str]] = []
+    labels = set(windows[0].reward_models) if windows else set()
+    models: list[tuple[int, str]] = []
     for i, window in enumerate(windows):
-        new = [label for label in window.reward_models if label not in known]
-        found += [(i, new[-1])] if new else []
-        known.update(new)
-    return found
+        new = [label for label in window.reward_models if label not in labels]
+        models += [(i, new[-1])] if new else []
+        labels.update(new)
+    return models
 
 
 def _select_current(window: WindowVotes) -> WindowVotes:
     # A vote that was superseded within the window does not count.
-    judged = window.judged[window.judged["seq"].isin(standing(window.cast)["seq"])]
-    current = judged[judged["reward_model"] == _find_current_model(judged)]
+    predictions = window.judged[window.judged["seq"].isin(standing(window.cast)["seq"])]
+    current = predictions[predictions["reward_model"] == _find_current_model(predictions)]
     # Other votes may be of another taste: a ceiling of theirs says nothing of this accuracy.
     is_beside = window.cast["comparison_id"].isin(current["group"])
     return replace(window, judged=current, cast=window.cast[is_beside])
@@ -250,13 +252,13 @@ def _measure_window(window: WindowVotes) -> CalibrationWindow:
     )
 
 
-def measure_votes(judged: pd.DataFrame) -> CalibrationMetrics:
-    """Of the `judged` votes of a window; the bootstrap draws the votes of a prompt together."""
+def measure_votes(predictions: pd.DataFrame) -> CalibrationMetrics:
+    """Of the `predictions` of a window; the bootstrap draws the votes of a prompt together."""
     return calibration_metrics(
-        judged["p"].to_numpy(),
-        judged["outcome"].to_numpy(),
-        right=1 - judged["error"].to_numpy(),
-        groups=judged["prompt"].to_numpy(),
+        predictions["p"].to_numpy(),
+        predictions["outcome"].to_numpy(),
+        right=1 - predictions["error"].to_numpy(),
+        groups=predictions["prompt"].to_numpy(),
     )
 
 

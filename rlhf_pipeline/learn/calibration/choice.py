@@ -87,15 +87,15 @@ class VoteRows:
         is_a = (pairs["chosen_side"] == "a").to_numpy()
         counting = pairs["weight"].to_numpy(dtype=np.float64)
         weights = np.concatenate([counting * n_chosen, counting * n_rejected])
-        kept = weights > 0
+        has_weight = weights > 0
         prompts = group_index(pairs["prompt_id"].to_numpy(), len(pairs))
         ids = pairs["comparison_id"].to_numpy(dtype=object)
         return cls(
-            np.tile(np.where(is_a, margins, -margins), 2)[kept],
-            np.concatenate([is_a, ~is_a]).astype(np.float64)[kept],
-            weights[kept],
-            np.tile(prompts, 2)[kept],
-            np.tile(ids, 2)[kept],
+            np.tile(np.where(is_a, margins, -margins), 2)[has_weight],
+            np.concatenate([is_a, ~is_a]).astype(np.float64)[has_weight],
+            weights[has_weight],
+            np.tile(prompts, 2)[has_weight],
+            np.tile(ids, 2)[has_weight],
             int((counting > 0).sum()),
         )
 
@@ -126,10 +126,10 @@ def _make(method: str, params: CalibrationParams) -> Calibrator:
 
 def usable_methods(rows: VoteRows, params: CalibrationParams) -> list[str]:
     """The methods to compare on these votes, `none` among them."""
-    named = [name for name in CALIBRATORS if name == NoCalibration.name or name in params.methods]
+    methods = [name for name in CALIBRATORS if name == NoCalibration.name or name in params.methods]
     if rows.weights.sum() < MIN_ISOTONIC_VOTES:
-        return [name for name in named if name != IsotonicCalibration.name]
-    return named
+        return [name for name in methods if name != IsotonicCalibration.name]
+    return methods
 
 
 def held_out_loss(method: str, rows: VoteRows, params: CalibrationParams) -> float:

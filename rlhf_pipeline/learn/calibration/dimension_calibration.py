@@ -78,7 +78,7 @@ def _measure(
     if calib.n_pairs >= params.min_pairs:
         with suppress(NotEnoughData):  # votes for one side alone, or on one prompt
             calibrator, _ = choose_calibrator(calib, params)
-    (found,) = calibration_by_group(
+    (calibration,) = calibration_by_group(
         PredictedVotes(
             None if calibrator is None else calibrator.transform(test.margins),
             test.outcomes,
@@ -92,7 +92,7 @@ def _measure(
         params=params,
     )
     return DimensionCalibration(
-        **found.model_dump(exclude={"noise_ceiling"}),
+        **calibration.model_dump(exclude={"noise_ceiling"}),
         noise_ceiling=ceiling_in_dimension(opened, params),
         method=None if calibrator is None else calibrator.name,
         params={} if calibrator is None else calibrator.to_json(),

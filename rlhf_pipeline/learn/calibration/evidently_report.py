@@ -149,7 +149,7 @@ def _run_evidently(
         name: [lte(limit) if name == LOWER_BOUND else gte(limit)]
         for name, limit in list_limits(thresholds).items()
     }
-    told: dict[str, dict[str, Any]] = {
+    options: dict[str, dict[str, Any]] = {
         OVERCONFIDENCE: {"latest": thresholds.slope_rows},
         RELIABILITY_QUANTITY: {
             "noise_ceiling": None
@@ -168,7 +168,7 @@ def _run_evidently(
     # there is none of votes that all agree
     quantities = [name for name in QUANTITIES if name != SLOPE or not all_agree(_rows(current))]
     metrics_asked = [
-        metric(quantity=name, tests=tested.get(name, []), **told.get(name, {}))
+        metric(quantity=name, tests=tested.get(name, []), **options.get(name, {}))
         for name in quantities
     ]
     return Report(metrics_asked).run(*sets)
@@ -218,7 +218,7 @@ def _metric_class() -> Any:
     return CalibrationQuantity
 
 
-def _reliability_widget(frame: pd.DataFrame, ceiling: list[float] | None, told: str) -> Any:
+def _reliability_widget(frame: pd.DataFrame, ceiling: list[float] | None, caption: str) -> Any:
     import plotly.graph_objects as go
     from evidently.legacy.renderers.html_widgets import plotly_figure
 
@@ -242,10 +242,10 @@ def _reliability_widget(frame: pd.DataFrame, ceiling: list[float] | None, told: 
     if ceiling is not None:
         value, low, high = ceiling
         figure.add_hrect(y0=low, y1=high, line_width=0, fillcolor="green", opacity=0.1)
-        figure.add_hline(y=value, line={"dash": "dot", "color": "green"}, annotation_text=told)
+        figure.add_hline(y=value, line={"dash": "dot", "color": "green"}, annotation_text=caption)
     else:
         figure.add_annotation(
-            text=told, x=0.99, y=0.02, xref="paper", yref="paper", showarrow=False
+            text=caption, x=0.99, y=0.02, xref="paper", yref="paper", showarrow=False
         )
     figure.update_layout(xaxis_title="stated confidence", yaxis_title="share predicted right")
     return plotly_figure(title="Reliability", figure=figure)

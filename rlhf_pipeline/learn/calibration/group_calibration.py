@@ -56,10 +56,13 @@ class PredictedVotes:
     right: Any = None
 
     @classmethod
-    def of_day(cls, judged: pd.DataFrame) -> Self:
+    def of_day(cls, predictions: pd.DataFrame) -> Self:
         """From the frame of `judged_predictions`."""
         return cls(
-            judged["p"], judged["outcome"], judged["group"].to_numpy(), right=1 - judged["error"]
+            predictions["p"],
+            predictions["outcome"],
+            predictions["group"].to_numpy(),
+            right=1 - predictions["error"],
         )
 
 
@@ -117,9 +120,9 @@ def ceilings_by_group(votes: pd.DataFrame, groups: Groups) -> dict[str, dict[str
     """
 
     def iter_ceilings(names: Mapping[str, str]) -> Iterator[tuple[str, Interval]]:
-        named = group_names(votes, names)
-        for name in sorted(named.dropna().unique()):
-            ceiling = noise_ceiling_or_repeats(votes[named == name])
+        group_of_vote = group_names(votes, names)
+        for name in sorted(group_of_vote.dropna().unique()):
+            ceiling = noise_ceiling_or_repeats(votes[group_of_vote == name])
             if ceiling is not None:
                 yield str(name), ceiling
 
@@ -195,8 +198,8 @@ def calibration_by_group(
 
 def largest_groups(groups: Sequence[GroupCalibration], n: int) -> list[GroupCalibration]:
     """The `n` largest groups, by grouping, largest first."""
-    found = sorted(groups, key=lambda group: (-group.n, group.by, group.group))[:n]
-    return sorted(found, key=lambda group: (group.by, -group.n, group.group))
+    largest = sorted(groups, key=lambda group: (-group.n, group.by, group.group))[:n]
+    return sorted(largest, key=lambda group: (group.by, -group.n, group.group))
 
 
 def _iter_members(

@@ -176,8 +176,14 @@ def bin_gaps(rows: FoldedRows, bins: Ints) -> tuple[Floats, Floats, Floats]:
     (`variance_of_share`).
     """
     mass = np.bincount(bins, weights=rows.weight)
-    kept = mass > 0
-    confidence = np.bincount(bins, weights=rows.weight * rows.confidence)[kept] / mass[kept]
-    accuracy = np.bincount(bins, weights=rows.weight * rows.right)[kept] / mass[kept]
-    effective = mass[kept] ** 2 / np.bincount(bins, weights=rows.weight**2)[kept]
-    return accuracy - confidence, mass[kept] / mass.sum(), variance_of_share(accuracy, effective)
+    is_filled = mass > 0
+    confidence = (
+        np.bincount(bins, weights=rows.weight * rows.confidence)[is_filled] / mass[is_filled]
+    )
+    accuracy = np.bincount(bins, weights=rows.weight * rows.right)[is_filled] / mass[is_filled]
+    effective = mass[is_filled] ** 2 / np.bincount(bins, weights=rows.weight**2)[is_filled]
+    return (
+        accuracy - confidence,
+        mass[is_filled] / mass.sum(),
+        variance_of_share(accuracy, effective),
+    )

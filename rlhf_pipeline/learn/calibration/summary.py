@@ -76,33 +76,33 @@ def calibration_metrics(
     blocks = _blocks(rows, right, bins)
     sizes = np.cumsum([block.shape[1] for block in blocks.values()])[:-1]
     drawn = resampled_totals(np.concatenate(list(blocks.values()), axis=1), rows.group, params)
-    seen = {name: block.sum(axis=0, keepdims=True) for name, block in blocks.items()}
+    totals = {name: block.sum(axis=0, keepdims=True) for name, block in blocks.items()}
     again = dict(zip(blocks, np.split(drawn, sizes, axis=1), strict=True))
-    supposed, by_chance = _perturb_uniform_bins(seen, again, rows, bins, params)
+    supposed, by_chance = _perturb_uniform_bins(totals, again, rows, bins, params)
 
     def interval(value: float, resampled: Floats) -> Interval:
         return percentile_interval(value, resampled, count, params, n_groups)
 
     def interval_of(measure: Callable[[Totals], Floats]) -> Interval:
-        return interval(float(measure(seen)[0]), measure(again))
+        return interval(float(measure(totals)[0]), measure(again))
 
-    found = {
+    intervals = {
         name: interval_of(partial(_mean, name=name)) for name in ("right", "brier", "log_loss")
     }
-    found["ece"] = interval(ece(rows, bins), _gap_sum(again))
-    found["ece_debiased"] = _debiased_interval(
-        seen, supposed, again, by_chance, params.level, interval
+    intervals["ece"] = interval(ece(rows, bins), _gap_sum(again))
+    intervals["ece_debiased"] = _debiased_interval(
+        totals, supposed, again, by_chance, params.level, interval
     )
     # resampling equal values gives equal values, which is not certainty
     if has_no_scatter(_mean(again, "right")):
-        found = _widen_to_wilson(found, rows, n_groups, params.level)
+        intervals = _widen_to_wilson(intervals, rows, n_groups, params.level)
     return CalibrationMetrics(
         n=count,
-        accuracy=found["right"],
-        ece_equal_mass=found["ece"],
-        brier=found["brier"],
-        log_loss=found["log_loss"],
-        ece_debiased=found["ece_debiased"],
+        accuracy=intervals["right"],
+        ece_equal_mass=intervals["ece"],
+        brier=intervals["brier"],
+        log_loss=intervals["log_loss"],
+        ece_debiased=intervals["ece_debiased"],
         slope=_slope(rows, params.level, count),
     )
 
@@ -145,12 +145,12 @@ def reliability_table(
 
 
 def _check_right(right: Any, n: int) -> Floats:
-    found = require_finite(right, "shares right")
-    if len(found) != n or ((found < 0) | (found > 1)).any():
+    shares = require_finite(right, "shares right")
+    if len(shares) != n or ((shares < 0) | (shares > 1)).any():
         raise InvalidScores(
-            f"{len(found)} shares right for {n} rows. Pass one share per row, from 0 to 1."
+            f"{len(shares)} shares right for {n} rows. Pass one share per row, from 0 to 1."
         )
-    return found
+    return shares
 
 
 def _slope(rows: FoldedRows, level: float, n: int) -> Interval | None:
@@ -162,7 +162,7 @@ def _slope(rows: FoldedRows, level: float, n: int) -> Interval | None:
 
 
 def _perturb_uniform_bins(
-    seen: Totals,
+    totals: Totals,
     again: Totals,
     rows: FoldedRows,
     bins: Ints,
@@ -174,7 +174,7 @@ def _perturb_uniform_bins(
     other bins.
     """
     rng = np.random.default_rng([params.seed, len(rows.right)])
-    supposed = {"mass": seen["mass"], "gap": seen["gap"].copy()}
+    supposed = {"mass": totals["mass"], "gap": totals["gap"].copy()}
     by_chance = np.full(again["gap"].shape, np.nan)
     for k in np.unique(bins):
         inside = (bins == k) & (rows.weight > 0)
@@ -184,7 +184,7 @@ def _perturb_uniform_bins(
         share, n = shares[0], len(np.unique(rows.group[inside]))
         rate = smooth_share(share, n)
         confidence = np.average(rows.confidence[inside], weights=rows.weight[inside])
-        supposed["gap"][:, k] += (rate - share) * seen["bin_mass"][:, k]
+        supposed["gap"][:, k] += (rate - share) * totals["bin_mass"][:, k]
         error = (rng.binomial(n, rate, params.n_resamples) / n - share) * again["bin_mass"][:, k]
         again["gap"][:, k] += error
         again["bin_right"][:, k] += error
@@ -193,12 +193,12 @@ def _perturb_uniform_bins(
 
 
 def _widen_to_wilson(
-    found: Mapping[str, Interval], rows: FoldedRows, n_groups: int, level: float
+    intervals: Mapping[str, Interval], rows: FoldedRows, n_groups: int, level: float
 ) -> dict[str, Interval]:
     """The measures of groups with one share right: each follows from the accuracy, if the right
     predictions were drawn at random.
     """
-    accuracy = found["right"].value
+    accuracy = intervals["right"].value
     ends = [float(end) for end in wilson_bounds(accuracy, n_groups, level)]
     right, wrong = (
         replace(rows, right=np.full_like(rows.right, all_are)) for all_are in (1.0, 0.0)
@@ -219,7 +219,7 @@ def _widen_to_wilson(
             update={"low": max(0.0, min(interval.low, *there)), "high": max(interval.high, *there)}
         )
 
-    return {name: widen(name, interval) for name, interval in found.items()}
+    return {name: widen(name, interval) for name, interval in intervals.items()}
 
 
 def _weighted_mean(rows: FoldedRows, measure: Callable[[FoldedRows], Floats]) -> float:
@@ -228,7 +228,7 @@ def _weighted_mean(rows: FoldedRows, measure: Callable[[FoldedRows], Floats]) ->
 
 def _blocks(rows: FoldedRows, right: Floats, bins: Ints) -> dict[str, Floats]:
     """What each row adds to each total, (n, k) by name: every measure is a function of totals."""
-    one = {
+    by_row = {
         "mass": rows.weight,
         "right": rows.weight * right,
         "brier": rows.weight * squared_errors(rows),
@@ -241,7 +241,7 @@ def _blocks(rows: FoldedRows, right: Floats, bins: Ints) -> dict[str, Floats]:
         "bin_mass2": rows.weight**2,
     }
     is_in = bins[:, None] == np.arange(int(bins.max()) + 1)
-    return {name: values[:, None] for name, values in one.items()} | {
+    return {name: values[:, None] for name, values in by_row.items()} | {
         name: np.asarray(is_in * values[:, None]) for name, values in by_bin.items()
     }
 
@@ -265,19 +265,24 @@ def _debiased(totals: Totals) -> Floats:
 
 
 def _debiased_interval(
-    seen: Totals, supposed: Totals, again: Totals, by_chance: Floats, level: float, interval: Around
+    totals: Totals,
+    supposed: Totals,
+    again: Totals,
+    by_chance: Floats,
+    level: float,
+    interval: Around,
 ) -> Interval:
     """The basic bootstrap interval: resamples scatter around the plain ECE of their source
     (`supposed`), which contains the rows' noise, not around the true ECE. It starts at 0 if noise
     alone could explain that plain ECE. `by_chance` is the noise of bins whose rows agree, see
     `_perturb_uniform_bins`.
     """
-    value, plain = float(_debiased(seen)[0]), float(_gap_sum(seen)[0])
+    value, plain = float(_debiased(totals)[0]), float(_gap_sum(totals)[0])
     resampled = np.clip(value - (_debiased(again) - float(_gap_sum(supposed)[0])), 0.0, 1.0)
-    shown = again["gap"] / again["mass"] - seen["gap"] / seen["mass"]
-    chance = by_chance * seen["bin_mass"] / seen["mass"]
-    noise = np.abs(np.where(np.isnan(chance), shown, chance)).sum(axis=1)
-    found = interval(max(0.0, value), resampled)
+    deviation = again["gap"] / again["mass"] - totals["gap"] / totals["mass"]
+    chance = by_chance * totals["bin_mass"] / totals["mass"]
+    noise = np.abs(np.where(np.isnan(chance), deviation, chance)).sum(axis=1)
+    estimate = interval(max(0.0, value), resampled)
     if plain <= np.quantile(noise, 0.5 + level / 2):
-        return found.model_copy(update={"low": 0.0})
-    return found
+        return estimate.model_copy(update={"low": 0.0})
+    return estimate

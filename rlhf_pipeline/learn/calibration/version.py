@@ -33,7 +33,7 @@ def calibrate_version(
     Votes before a change get `weight_before_change`, else the weight that the fit of the reward
     model chose, else that of `params`. Raises as `calibrate`.
     """
-    found = (
+    weight = (
         version.params.get("weight_before_change")
         if weight_before_change is None
         else weight_before_change
@@ -42,8 +42,8 @@ def calibrate_version(
         pairs,
         reward_model,
         params
-        if found is None
-        else params.model_copy(update={"weight_before_change": float(found)}),
+        if weight is None
+        else params.model_copy(update={"weight_before_change": float(weight)}),
         reward_model_label=version.label,
         data_hash=version.data_hash or "",
         votes=votes,
@@ -58,7 +58,7 @@ def calibration_figures(report: CalibrationReport) -> dict[str, float]:
     """
     raw = report.raw
     calibrated = report.calibrated
-    found: dict[str, Interval | None] = {
+    intervals: dict[str, Interval | None] = {
         "accuracy": raw.accuracy,
         "noise_ceiling": report.noise_ceiling,
         "ece_raw": raw.ece_equal_mass,
@@ -74,7 +74,7 @@ def calibration_figures(report: CalibrationReport) -> dict[str, float]:
     for head in report.by_dimension:
         for stage, metrics in (("raw", head.raw), ("calibrated", head.calibrated)):
             if metrics is not None:
-                found |= {
+                intervals |= {
                     f"ece_debiased_{stage}_in_{head.group}": metrics.ece_debiased,
                     f"slope_{stage}_in_{head.group}": metrics.slope,
                     f"brier_{stage}_in_{head.group}": metrics.brier,
@@ -82,7 +82,7 @@ def calibration_figures(report: CalibrationReport) -> dict[str, float]:
     ends = {"": "value", "_low": "low", "_high": "high"}
     return {
         f"{name}{end}": float(getattr(interval, of))
-        for name, interval in found.items()
+        for name, interval in intervals.items()
         if interval is not None
         for end, of in ends.items()
     }

@@ -31,14 +31,14 @@ def group_votes(
     """The groups of VOTES, indexed by seq: a column for each grouping of `comparisons`, and
     `annotator_group`, where `annotators` is by annotator id.
     """
-    found = {by: votes["comparison_id"].map(dict(names)) for by, names in comparisons.items()}
-    found[ANNOTATOR_GROUP] = name_annotator_groups(votes, annotators)
-    named = pd.DataFrame(found).set_index(votes["seq"].astype("int64"))
-    return named[~named.index.duplicated()]
+    columns = {by: votes["comparison_id"].map(dict(names)) for by, names in comparisons.items()}
+    columns[ANNOTATOR_GROUP] = name_annotator_groups(votes, annotators)
+    groups = pd.DataFrame(columns).set_index(votes["seq"].astype("int64"))
+    return groups[~groups.index.duplicated()]
 
 
 def windows_by_group(
-    judged: pd.DataFrame,
+    predictions: pd.DataFrame,
     votes: pd.DataFrame,
     groups: pd.DataFrame,
     days: Sequence[str],
@@ -46,13 +46,13 @@ def windows_by_group(
 ) -> dict[str, tuple[GroupCalibration, ...]]:
     """The groups of the window that ends on each of `days`, largest first; `n` counts comparisons.
 
-    `judged` and `votes` are those of `calibration_over_time`, `groups` the result of `group_votes`.
-    Groups of fewer than MIN_PAIRS comparisons or MIN_ANNOTATORS annotators are left out, and of
-    each grouping all but the MAX_GROUPS largest. Raises FrameError and InvalidScores.
+    `predictions` and `votes` are those of `calibration_over_time`, `groups` the result of
+    `group_votes`. Groups of fewer than MIN_PAIRS comparisons or MIN_ANNOTATORS annotators are left
+    out, and of each grouping all but the MAX_GROUPS largest. Raises FrameError and InvalidScores.
     """
     return {
         window.day: tuple(_iter_groups(window, groups))
-        for window in iter_windows(judged, votes, days, params)
+        for window in iter_windows(predictions, votes, days, params)
     }
 
 
@@ -62,11 +62,11 @@ def _iter_groups(window: WindowVotes, groups: pd.DataFrame) -> Iterator[GroupCal
         names = groups[by].dropna()
         of_judged, of_cast = window.judged["seq"].map(names), window.cast["seq"].map(names)
         for name, n in _find_large(window, by, of_judged, of_cast).items():
-            judged, cast = of_judged == name, of_cast == name
-            key = judged.to_numpy().tobytes() + cast.to_numpy().tobytes()
+            is_prediction, is_vote = of_judged == name, of_cast == name
+            key = is_prediction.to_numpy().tobytes() + is_vote.to_numpy().tobytes()
             if key not in measured:
-                ceiling = noise_ceiling_or_repeats(window.cast[cast])
-                measured[key] = measure_votes(window.judged[judged]), ceiling
+                ceiling = noise_ceiling_or_repeats(window.cast[is_vote])
+                measured[key] = measure_votes(window.judged[is_prediction]), ceiling
             calibrated, ceiling = measured[key]
             yield GroupCalibration(
                 by=by,

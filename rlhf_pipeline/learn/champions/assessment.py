@@ -63,19 +63,19 @@ def find_weakness(
     right, longer = wins(margins), wins(length_gaps(decided))
     accuracy = _mean_interval(right, decided, params)
     advantage = _mean_interval(right - longer, decided, params, of_shares=False)
-    told = f"accuracy {accuracy} on {len(decided)} held-out pairs is"
-    found = []
+    subject = f"accuracy {accuracy} on {len(decided)} held-out pairs is"
+    weaknesses = []
     if advantage.high < 0:
-        found.append(
-            f"{told} below {longer.mean():.3f} of preferring the longer completion (difference "
+        weaknesses.append(
+            f"{subject} below {longer.mean():.3f} of preferring the longer completion (difference "
             f"{advantage})"
         )
     least = None if ceiling is None else (0.5 + ceiling.low) / 2
     if least is not None and accuracy.high < least:
-        found.append(
-            f"{told} below {least:.3f}, half-way between a coin and the noise ceiling {ceiling}"
+        weaknesses.append(
+            f"{subject} below {least:.3f}, half-way between a coin and the noise ceiling {ceiling}"
         )
-    return "; ".join(found) or None
+    return "; ".join(weaknesses) or None
 
 
 def accuracy_difference(
@@ -118,13 +118,13 @@ class ChanceTest(NamedTuple):
     @property
     def message(self) -> str:
         """What is missing, in words."""
-        found = "too few votes since the last change of taste were left out to test it"
+        reason = "too few votes since the last change of taste were left out to test it"
         if self.accuracy is not None:
-            found = (
+            reason = (
                 f"its accuracy {self.accuracy} on {self.accuracy.n} left-out votes since the last "
                 "change of taste is not surely above that of a coin"
             )
-        return f"{found}: about {self.n_missing} more votes are missing"
+        return f"{reason}: about {self.n_missing} more votes are missing"
 
 
 def compare_with_chance(votes: pd.DataFrame, params: BootstrapParams | None = None) -> ChanceTest:
@@ -303,11 +303,11 @@ def _compare_calibrators(
     except NotEnoughData:
         return False, "no votes of the calib split to compare calibrators by"
     is_no_worse = loss <= to_beat + ROUNDING
-    told = (
+    comparison = (
         f"log loss {loss:.3f} through {new.calibrator_version}, {_compare_losses(loss, to_beat)} "
         f"{to_beat:.3f} through {champion.calibrator_version}"
     )
-    return is_no_worse, f"{told} on {len(held_out)} pairs of the calib split"
+    return is_no_worse, f"{comparison} on {len(held_out)} pairs of the calib split"
 
 
 def _compare_losses(loss: float, to_beat: float) -> str:

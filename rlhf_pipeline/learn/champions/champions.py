@@ -170,12 +170,12 @@ class Champions:
 
     def version(self, label: str) -> ModelVersion:
         """Return the reward model `name@version`. Raises ModelNotFound."""
-        found = self.registry.get("reward_model", label.rpartition("@")[2])
-        if found is None:
+        version = self.registry.get("reward_model", label.rpartition("@")[2])
+        if version is None:
             raise ModelNotFound(
                 f"The registry holds no {label}. `rlhf models list` shows what there is."
             )
-        return found
+        return version
 
     @property
     def vote_halves(self) -> Path:
@@ -206,20 +206,20 @@ class Champions:
         files, the Judge has a `load_error`. Both raise EncoderNotFound if the setting names none
         that is there.
         """
-        wanted = version or self.champion("reward_model")
-        if wanted is None:
+        model_version = version or self.champion("reward_model")
+        if model_version is None:
             return None
         encoder = self.encoder()  # outside the try: not the champion's fault
         loaded: RewardModel | None = None
         error: PipelineError | None = None
         try:
-            folder = self.registry.fetch_folder(wanted, self.cache)
+            folder = self.registry.fetch_folder(model_version, self.cache)
             loaded = load_reward_model(folder, encoder=encoder)
         except (ModelError, InvalidScores) as cause:
             if version is not None:
                 raise
             error = cause
-        return self._build_judge(wanted, loaded, error)
+        return self._build_judge(model_version, loaded, error)
 
     def _build_judge(
         self, version: ModelVersion, model: RewardModel | None, error: PipelineError | None = None
@@ -260,20 +260,20 @@ class Champions:
         """Kind and version behind `name@version` or `name@alias`. Raises ModelNotFound naming what
         there is.
         """
-        name, _, wanted = label.partition("@")
+        name, _, reference = label.partition("@")
         kinds: dict[str, Kind] = {self.registry.model_name(kind): kind for kind in KINDS}
         if name not in kinds:
             raise ModelNotFound(f"No model is called {name!r}. There are: {', '.join(kinds)}.")
         kind = kinds[name]
-        known = self.registry.list_versions(kind)
-        version = next((model for model in known if str(model.version) == wanted), None)
-        if version is None and wanted and not wanted.isdecimal():
+        versions = self.registry.list_versions(kind)
+        version = next((model for model in versions if str(model.version) == reference), None)
+        if version is None and reference and not reference.isdecimal():
             self.champion(kind)  # aliases follow the store
-            version = self.registry.get(kind, wanted)
+            version = self.registry.get(kind, reference)
         if version is None:
             raise ModelNotFound(
                 f"The registry holds no {label!r}. There are: "
-                f"{', '.join(model.label for model in known) or 'none'}."
+                f"{', '.join(model.label for model in versions) or 'none'}."
             )
         return kind, version
 

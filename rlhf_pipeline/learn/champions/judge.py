@@ -82,16 +82,16 @@ class Judge:
         *,
         progress: Progress = ignore_progress,
         now: datetime | None = None,
-        known: dict[tuple[str, str], float] | None = None,
+        score_cache: dict[tuple[str, str], float] | None = None,
     ) -> list[PairPrediction]:
         """Return a prediction for each question, in order. Exchanging a and b gives exactly 1 - p.
 
-        `known` keeps scores by prompt and completion from call to call, so that a text in many
-        questions is scored once. Raises InvalidScores if a score is NaN, and `load_error`.
+        `score_cache` keeps scores by prompt and completion from call to call, so that a text in
+        many questions is scored once. Raises InvalidScores if a score is NaN, and `load_error`.
         """
         n, prompts = len(questions), [q.prompt for q in questions]
         completions = [*(q.completion_a for q in questions), *(q.completion_b for q in questions)]
-        scores = self._scores([*prompts, *prompts], completions, progress, known)
+        scores = self._scores([*prompts, *prompts], completions, progress, score_cache)
         margins = scores[:n] - scores[n:]
         p_raw = preference_probability(margins)
         p_calibrated = (self.calibrator or NoCalibration()).transform(margins)
@@ -117,18 +117,20 @@ class Judge:
         prompts: Sequence[str],
         completions: Sequence[str],
         progress: Progress,
-        known: dict[tuple[str, str], float] | None = None,
+        score_cache: dict[tuple[str, str], float] | None = None,
     ) -> npt.NDArray[np.float64]:
         """Score distinct texts in one order, so no digit depends on a text's side."""
-        known = {} if known is None else known
+        score_cache = {} if score_cache is None else score_cache
         distinct_prompts, distinct_completions, place = distinct_texts(prompts, completions)
         texts = list(zip(distinct_prompts, distinct_completions, strict=True))
-        missing = [text for text in texts if text not in known]
+        missing = [text for text in texts if text not in score_cache]
         if missing:
             scores = self.reward_model.score(
                 [prompt for prompt, _ in missing],
                 [completion for _, completion in missing],
                 progress=progress,
             )
-            known.update(zip(missing, np.asarray(scores, dtype=np.float64).tolist(), strict=True))
-        return np.array([known[text] for text in texts], dtype=np.float64)[place]
+            score_cache.update(
+                zip(missing, np.asarray(scores, dtype=np.float64).tolist(), strict=True)
+            )
+        return np.array([score_cache[text] for text in texts], dtype=np.float64)[place]

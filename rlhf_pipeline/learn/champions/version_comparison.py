@@ -35,18 +35,18 @@ def measure_versions(
     """
     if len(pairs_that_count(pairs)) < MIN_PAIRS:
         return {}
-    found = {}
+    metrics = {}
     for judge in (current, *_load_promoted(champions, current.label)):
         try:
             calibrator = judge.calibrator or NoCalibration()
-            found[judge.label] = measure_pairs(
+            metrics[judge.label] = measure_pairs(
                 pairs, judge.reward_model, calibrator, params, progress=progress
             )
         except PipelineError as cause:
             if judge is current:
                 raise
             logger.warning("%s is not compared with the others: %s", judge.label, cause)
-    return found
+    return metrics
 
 
 def _load_promoted(champions: Champions, but: str) -> Iterator[Judge]:

@@ -170,8 +170,8 @@ class RewardModel(Protocol):
 
     def __reduce__(self) -> Any:
         """Pickled as its files, for the processes that `launch` starts."""
-        with tempfile.TemporaryDirectory() as made:
-            folder = Path(made) / "model"
+        with tempfile.TemporaryDirectory() as parent_folder:
+            folder = Path(parent_folder) / "model"
             self.save(folder)
             files = {
                 str(path.relative_to(folder)): path.read_bytes()

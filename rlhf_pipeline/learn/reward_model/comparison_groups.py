@@ -93,9 +93,9 @@ def _build_group(
     rows = sorted(
         row
         for text in place
-        for other, found in neighbours[text].items()
+        for other, shared_rows in neighbours[text].items()
         if text < other and other in place
-        for row in found
+        for row in shared_rows
     )
     return ComparisonGroup(
         np.array(list(place), dtype=np.int64),

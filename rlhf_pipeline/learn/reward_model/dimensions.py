@@ -32,15 +32,15 @@ def fit_dimension_heads(
     cross-validation over prompts, so a dimension judged on one prompt alone has no head.
     """
     heads = {}
-    for name, judged in read_dimension_votes(pairs).groupby("dimension", sort=True):
-        groups = group_index(judged["prompt_id"].to_numpy(), len(judged))
-        if len(judged) < least or groups.max() < 1:
+    for name, pair_votes in read_dimension_votes(pairs).groupby("dimension", sort=True):
+        groups = group_index(pair_votes["prompt_id"].to_numpy(), len(pair_votes))
+        if len(pair_votes) < least or groups.max() < 1:
             continue
-        rows = judged["row"].to_numpy()
-        votes = judged["n"].to_numpy(dtype=np.float64)
+        rows = pair_votes["row"].to_numpy()
+        votes = pair_votes["n"].to_numpy(dtype=np.float64)
         own = HeadProblem(
             problem.differences[rows],
-            judged["n_chosen"].to_numpy(dtype=np.float64) / votes,
+            pair_votes["n_chosen"].to_numpy(dtype=np.float64) / votes,
             pairs["weight"].to_numpy(dtype=np.float64)[rows] * votes,
             problem.penalty,
         )
@@ -87,23 +87,25 @@ def measure_dimension_heads(
 
 
 def _measure_accuracy(
-    judged: pd.DataFrame, margins: Floats, params: BootstrapParams | None
+    pair_votes: pd.DataFrame, margins: Floats, params: BootstrapParams | None
 ) -> Interval:
     """Share of the votes that `margins` (n,) toward the chosen completion predict."""
-    n_votes = judged["n"].to_numpy(dtype=np.float64)
-    share, right = judged["n_chosen"].to_numpy(dtype=np.float64) / n_votes, wins(margins)
-    found = interval_of_mean(
+    n_votes = pair_votes["n"].to_numpy(dtype=np.float64)
+    share, right = pair_votes["n_chosen"].to_numpy(dtype=np.float64) / n_votes, wins(margins)
+    accuracy = interval_of_mean(
         right * share + (1 - right) * (1 - share),
-        groups=judged["prompt_id"].to_numpy(),
+        groups=pair_votes["prompt_id"].to_numpy(),
         weights=n_votes,
         params=params,
     )
-    return found.model_copy(update={"n": int(n_votes.sum())})
+    return accuracy.model_copy(update={"n": int(n_votes.sum())})
 
 
-def ceiling_in_dimension(judged: pd.DataFrame, params: BootstrapParams | None) -> Interval | None:
+def ceiling_in_dimension(
+    pair_votes: pd.DataFrame, params: BootstrapParams | None
+) -> Interval | None:
     """Noise ceiling of the votes of one dimension, rows of `read_dimension_votes`; None where no
     pair has two.
     """
-    counted = judged[judged["n"] >= 2].rename(columns={"n_chosen": "n_a"})
+    counted = pair_votes[pair_votes["n"] >= 2].rename(columns={"n_chosen": "n_a"})
     return ceiling_of_counts(counted, params)

@@ -285,8 +285,8 @@ class EmbeddingRewardModel(RewardModel):
         """Split the completion at full stops, question and exclamation marks and line ends; the
         whole text if it has none.
         """
-        found = [part.strip() for part in SENTENCE.findall(completion) if part.strip()]
-        return found[: self.params.max_sentences] or [completion]
+        sentences = [part.strip() for part in SENTENCE.findall(completion) if part.strip()]
+        return sentences[: self.params.max_sentences] or [completion]
 
     def join_prompt(self, prompt: str, completion: str) -> str:
         """The text to embed for a completion in the context of its prompt."""
@@ -313,9 +313,9 @@ class EmbeddingRewardModel(RewardModel):
             "loss_curve": self.loss_curve_,
             "weights_hash": self.weights_hash,
         }
-        with replace_folder_atomically(folder) as made:
-            write_atomically(made / WEIGHTS_FILE, save(self._parts()))
-            write_atomically(made / CONFIG_FILE, json.dumps(config, indent=1).encode())
+        with replace_folder_atomically(folder) as new_folder:
+            write_atomically(new_folder / WEIGHTS_FILE, save(self._parts()))
+            write_atomically(new_folder / CONFIG_FILE, json.dumps(config, indent=1).encode())
 
     @classmethod
     def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:

@@ -33,16 +33,16 @@ class EmbeddingCache:
         """Return the cached vectors among `keys`."""
         if any(key not in self._index for key in keys):
             self._index_new_files()
-        wanted: dict[Path, dict[str, int]] = defaultdict(dict)
+        rows_by_file: dict[Path, dict[str, int]] = defaultdict(dict)
         for key in keys:
             if key in self._index:
                 path, row = self._index[key]
-                wanted[path][key] = row
-        found: dict[str, Vectors] = {}
-        for path, rows in wanted.items():
+                rows_by_file[path][key] = row
+        vectors_by_key: dict[str, Vectors] = {}
+        for path, rows in rows_by_file.items():
             _, vectors = _read(path)
-            found |= {key: vectors[row] for key, row in rows.items() if len(vectors)}
-        return found
+            vectors_by_key |= {key: vectors[row] for key, row in rows.items() if len(vectors)}
+        return vectors_by_key
 
     def put_many(self, keys: Sequence[str], vectors: Vectors) -> None:
         """Write one file with `vectors` (n, d) under `keys`. Raises ArtefactError if the disk

@@ -61,23 +61,23 @@ class EncoderChoice:
         Only listed encoders are used. Raises ModelNotFound if none is available, ConfigurationError
         for an empty name.
         """
-        named = _parse_alternatives(source)
+        alternatives = _parse_alternatives(source)
         missing: list[EncoderNotFound] = []
-        for one in named:
+        for alternative in alternatives:
             try:
-                folder = _find_folder(one)
+                folder = _find_folder(alternative)
             except EncoderNotFound as cause:
                 missing.append(cause)
                 continue
-            asked, used = _source_name(named[0]), _source_name(one)
+            preferred, used = _source_name(alternatives[0]), _source_name(alternative)
             instead = "; ".join(cause.why for cause in missing) or None
             if instead:
-                log.warning("The encoder is %s, not %s: %s.", used, asked, instead)
-            return cls(asked, used, one, folder, instead)
+                log.warning("The encoder is %s, not %s: %s.", used, preferred, instead)
+            return cls(preferred, used, alternative, folder, instead)
         if len(missing) == 1:
             raise missing[0]
         raise ModelNotFound(
-            f"None of the encoders {', '.join(map(_source_name, named))} is there: "
+            f"None of the encoders {', '.join(map(_source_name, alternatives))} is there: "
             f"{'; '.join(cause.why for cause in missing)}."
         )
 
@@ -122,18 +122,18 @@ class Encoder:
         weights give NaN.
         """
         keys = [content_hash(self.hash, text) for text in texts]
-        known = self.cache.get_many(keys) if self.cache else {}
-        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in known}
-        known |= self._encode_missing(missing, progress)
+        vectors = self.cache.get_many(keys) if self.cache else {}
+        missing = {key: text for key, text in zip(keys, texts, strict=True) if key not in vectors}
+        vectors |= self._encode_missing(missing, progress)
         if not keys:
             return np.zeros((0, 0), dtype=np.float32)
-        return np.stack([known[key] for key in keys]).astype(np.float32)
+        return np.stack([vectors[key] for key in keys]).astype(np.float32)
 
     def _encode_missing(
         self, missing: dict[str, str], progress: Progress
     ) -> dict[str, npt.NDArray[np.float32]]:
         order = sorted(missing, key=lambda key: (len(missing[key]), key))
-        made: dict[str, npt.NDArray[np.float32]] = {}
+        vectors_by_key: dict[str, npt.NDArray[np.float32]] = {}
         for start in range(0, len(order), TEXTS_PER_FLUSH):
             chunk = self._make_batches(
                 {key: missing[key] for key in order[start : start + TEXTS_PER_FLUSH]}
@@ -144,19 +144,19 @@ class Encoder:
             )
             if self.cache:
                 self.cache.put_many(keys, vectors)
-            made |= dict(zip(keys, vectors, strict=True))
-            progress(len(made), len(order), "texts embedded")
-        return made
+            vectors_by_key |= dict(zip(keys, vectors, strict=True))
+            progress(len(vectors_by_key), len(order), "texts embedded")
+        return vectors_by_key
 
     def _make_batches(self, texts: dict[str, str]) -> list[list[str]]:
         """Group keys of `texts` into batches of similar length to save padding; ties are broken by
         key, which makes the batches reproducible.
         """
         tokenizer, _ = self._load()
-        found = tokenizer(
+        token_ids = tokenizer(
             list(texts.values()), truncation=False, add_special_tokens=True, verbose=False
         )["input_ids"]
-        n_tokens = {key: len(ids) for key, ids in zip(texts, found, strict=True)}
+        n_tokens = {key: len(ids) for key, ids in zip(texts, token_ids, strict=True)}
         n_cut = sum(n > self.max_tokens for n in n_tokens.values())
         if n_cut:
             log.warning("%d texts have more than %d tokens and are cut.", n_cut, self.max_tokens)
@@ -209,13 +209,13 @@ def _parse_alternatives(source: str | Path | None) -> list[str | Path | None]:
     """The encoders a setting names, in order; None is the offline one."""
     if source is None or isinstance(source, Path) or Path(source).is_dir():
         return [source or None]
-    named = [name.strip() for name in source.split(",")]
-    if not all(named):
+    names = [name.strip() for name in source.split(",")]
+    if not all(names):
         raise ConfigurationError(
             f"The setting `encoder` is {source!r}: a name is empty. Write names apart by commas, "
             f"such as my/model,{OFFLINE}."
         )
-    return [None if name == OFFLINE else name for name in named]
+    return [None if name == OFFLINE else name for name in names]
 
 
 def _source_name(source: str | Path | None) -> str:
@@ -247,9 +247,9 @@ def _find_folder(source: str | Path | None) -> Path:
             snapshot_download(str(source), allow_patterns=["*.json", "*.txt", WEIGHTS_FILE])
         )
     except (HfHubHTTPError, HFValidationError, LocalEntryNotFoundError, OSError) as cause:
-        said = " ".join(str(cause).split())[:200]
+        reason = " ".join(str(cause).split())[:200]
         raise EncoderNotFound(
-            f"No encoder {source!r}: no such folder, and the hub does not give it ({said})", cure
+            f"No encoder {source!r}: no such folder, and the hub does not give it ({reason})", cure
         ) from cause
     # The download was interrupted, or the model has no weights.
     if not (folder / WEIGHTS_FILE).exists():

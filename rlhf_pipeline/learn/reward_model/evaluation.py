@@ -106,6 +106,6 @@ def left_out_margins(
         changes |= {"l2_grid": (facts.l2,), "context_penalty_grid": (facts.context_penalty,)}
     margins = np.zeros(len(train))
     folds = cross_validate(model, train, weights, rows, n_folds=LEFT_OUT_FOLDS, **changes)
-    for outside, found in folds:
-        margins[outside] = found
+    for outside, fold_margins in folds:
+        margins[outside] = fold_margins
     return margins[rows]

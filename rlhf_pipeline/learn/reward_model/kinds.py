@@ -95,19 +95,19 @@ class RewardModelParams(BaseModel):
         Raises ConfigurationError for an unknown kind, and for parameters that the kind lacks.
         """
         name_of_kind = self.chosen_kind
-        kind, given = REWARD_MODELS[name_of_kind], self.model_dump()
-        given |= given.get(SECTIONS.get(name_of_kind, name_of_kind), {})
+        kind, values = REWARD_MODELS[name_of_kind], self.model_dump()
+        values |= values.get(SECTIONS.get(name_of_kind, name_of_kind), {})
         own, unnested = kind.Params.model_fields, REWARD_MODELS[UNNESTED].Params.model_fields
         for name, value in PRESETS.get(self.preset, {}).items():
-            if name in own and given.get(name) == own[name].get_default(call_default_factory=True):
-                given[name] = value
-        for name in set(given) & set(unnested) - set(own) - {"seed"}:
-            if given[name] != unnested[name].get_default(call_default_factory=True):
+            if name in own and values.get(name) == own[name].get_default(call_default_factory=True):
+                values[name] = value
+        for name in set(values) & set(unnested) - set(own) - {"seed"}:
+            if values[name] != unnested[name].get_default(call_default_factory=True):
                 raise ConfigurationError(
                     f"{name} is a parameter of kind {UNNESTED}, not of {name_of_kind}. Leave it "
                     f"out, or set kind to {UNNESTED}."
                 )
-        return kind.Params(**{name: value for name, value in given.items() if name in own})
+        return kind.Params(**{name: value for name, value in values.items() if name in own})
 
     def to_report(self) -> dict[str, Any]:
         """The parameters of this kind's fit as JSON, without those of other kinds."""
@@ -169,13 +169,13 @@ def _field(params: type[BaseModel], name: str) -> tuple[Any, Any]:
     return params.model_fields[name].annotation, params.model_fields[name]
 
 
-def reward_model_params(**given: Any) -> RewardModelParams:
+def reward_model_params(**values: Any) -> RewardModelParams:
     """Build the parameters of a fit from their launchpad names.
 
     >>> reward_model_params(l2_grid=[0.1]).kind_params().l2_grid
     [0.1]
     """
-    return launchpad_class()(**given)
+    return launchpad_class()(**values)
 
 
 def build_reward_model(params: RewardModelParams, encoder: Encoder | None = None) -> RewardModel:

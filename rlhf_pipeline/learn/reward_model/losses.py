@@ -97,10 +97,10 @@ def _refuse_later_labels(labels: pd.DataFrame, up_to_seq: int) -> None:
 
 def last_seq(pairs: pd.DataFrame, label: str) -> int:
     """The highest vote seq behind `pairs`, including their soft labels if `label` is annotators."""
-    seen = pairs["max_seq"].to_numpy(dtype=np.float64)
+    seqs = pairs["max_seq"].to_numpy(dtype=np.float64)
     if label == "annotators":
-        seen = np.fmax(seen, _column(pairs, "label_seq"))  # NaN if it was not stored
-    return int(seen.max())
+        seqs = np.fmax(seqs, _column(pairs, "label_seq"))  # NaN if it was not stored
+    return int(seqs.max())
 
 
 def targets_of(pairs: pd.DataFrame, label: Label) -> Floats:

@@ -82,30 +82,30 @@ def replace_folder_atomically(folder: Path) -> Iterator[Path]:
             f"{folder} holds {foreign[0]} and {len(foreign) - 1} more that are not of a reward "
             "model; all in it would be replaced. Name a folder that is new or empty."
         )
-    made, old = (
+    new_folder, old_folder = (
         target.with_name(f".{target.name}.{uuid.uuid4().hex}{what}")
         for what in (".new", REPLACED_SUFFIX)
     )
     try:
         with translate_write_errors(target):
-            made.mkdir(parents=True)
-        yield made
+            new_folder.mkdir(parents=True)
+        yield new_folder
         with translate_write_errors(target):
-            _swap(made, target, old)
+            _swap(new_folder, target, old_folder)
     finally:
-        shutil.rmtree(made, ignore_errors=True)
+        shutil.rmtree(new_folder, ignore_errors=True)
 
 
-def _swap(made: Path, target: Path, old: Path) -> None:
+def _swap(new_folder: Path, target: Path, old_folder: Path) -> None:
     if target.exists():
-        target.rename(old)
+        target.rename(old_folder)
     try:
-        made.rename(target)
+        new_folder.rename(target)
     except OSError:
-        if old.exists():
-            old.rename(target)
+        if old_folder.exists():
+            old_folder.rename(target)
         raise
-    shutil.rmtree(old, ignore_errors=True)
+    shutil.rmtree(old_folder, ignore_errors=True)
 
 
 class SavedEncoder:

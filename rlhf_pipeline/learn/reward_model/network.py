@@ -293,20 +293,20 @@ def pool_texts(
         if batches[-1] and (len(batches[-1]) + 1) * len(token_ids[row]) > budget:
             batches.append([])
         batches[-1].append(row)
-    made = np.zeros((len(token_ids), network.head.weight.shape[1]))
+    features = np.zeros((len(token_ids), network.head.weight.shape[1]))
     n_done = 0
     with torch.inference_mode():
         for batch in batches if order else []:
             ids, mask = pad([token_ids[row] for row in batch], pad_id, device)
-            made[batch] = network.pool(ids, mask).cpu().numpy()
+            features[batch] = network.pool(ids, mask).cpu().numpy()
             n_done += len(batch)
             progress(n_done, len(order), "texts scored")
-    if not np.isfinite(made).all():
+    if not np.isfinite(features).all():
         raise InvalidScores(
             "The network gives NaN or infinite numbers for a text. Its weights are damaged: load "
             "or fit it again."
         )
-    return made
+    return features
 
 
 def head_of(network: Any) -> Floats:

@@ -102,14 +102,14 @@ class RewardModelReport(ModelFacts):
         """The numbers to store with a version, by their usual names; each accuracy comes with its
         ceiling if that is known.
         """
-        found: dict[str, float | None] = {
+        metrics: dict[str, float | None] = {
             "n_train": self.n_train,
             "n_before_change": self.n_before_change,
             "weight_before_change": self.weight_before_change,
         }
         for test, since in ((self.test, ""), (self.test_since_change, "_since_change")):
             if test is not None:
-                found |= {
+                metrics |= {
                     f"test_accuracy{since}": test.accuracy.value,
                     f"test_vote_accuracy{since}": test.vote_accuracy.value,
                     f"noise_ceiling{since}": test.ceiling.value if test.ceiling else None,
@@ -119,11 +119,11 @@ class RewardModelReport(ModelFacts):
         for head in self.dimensions:
             if head.vote_accuracy is not None:
                 ceiling = head.ceiling.value if head.ceiling else None
-                found |= {
+                metrics |= {
                     f"test_vote_accuracy_in_{head.dimension}": head.vote_accuracy.value,
                     f"noise_ceiling_in_{head.dimension}": ceiling,
                 }
-        return {name: float(value) for name, value in found.items() if value is not None}
+        return {name: float(value) for name, value in metrics.items() if value is not None}
 
     @property
     def weight_note(self) -> str:

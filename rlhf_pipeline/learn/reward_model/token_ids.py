@@ -63,31 +63,36 @@ class TokenReader:
         backs = self._encode_distinct([f"{SEPARATOR}{completion}" for completion in completions])
         room = self.max_tokens - len(self.prefix) - len(self.suffix)
         n_cut = 0
-        made = []
+        token_ids = []
         for front, back in zip(fronts, backs, strict=True):
             if len(front) + len(back) > room:
                 n_cut += 1
-                kept = min(len(front), max(room - len(back), int(room * PROMPT_SHARE)))
-                made.append(
-                    [*self.prefix, *front[len(front) - kept :], *back[: room - kept], *self.suffix]
+                n_front = min(len(front), max(room - len(back), int(room * PROMPT_SHARE)))
+                token_ids.append(
+                    [
+                        *self.prefix,
+                        *front[len(front) - n_front :],
+                        *back[: room - n_front],
+                        *self.suffix,
+                    ]
                 )
             else:
-                made.append([*self.prefix, *front, *back, *self.suffix])
+                token_ids.append([*self.prefix, *front, *back, *self.suffix])
         if n_cut:
             logger.warning(
-                "%d of %d texts have more than %d tokens and are cut.", n_cut, len(made), room
+                "%d of %d texts have more than %d tokens and are cut.", n_cut, len(token_ids), room
             )
-        return made
+        return token_ids
 
     def _encode_distinct(self, texts: Sequence[str]) -> list[list[int]]:
         distinct = list(dict.fromkeys(texts))
         if not distinct:
             return []
-        found = self.tokenizer(distinct, add_special_tokens=False, truncation=False, verbose=False)[
-            "input_ids"
-        ]
-        known = dict(zip(distinct, found, strict=True))
-        return [known[text] for text in texts]
+        token_ids = self.tokenizer(
+            distinct, add_special_tokens=False, truncation=False, verbose=False
+        )["input_ids"]
+        ids_by_text = dict(zip(distinct, token_ids, strict=True))
+        return [ids_by_text[text] for text in texts]
 
 
 def _special_ids(tokenizer: Any) -> tuple[tuple[int, ...], tuple[int, ...]]:

@@ -330,11 +330,11 @@ def _choose_folder(network: Any, data: TrainingData, params: TrainerParams) -> P
 
 def _find_last_checkpoint(folder: Path) -> str | None:
     """The newest checkpoint that was written to its end: its state is the last file."""
-    found = {
+    checkpoints = {
         int(path.parent.name.partition("-")[2]): str(path.parent)
         for path in folder.glob("checkpoint-*/trainer_state.json")
     }
-    return found[max(found)] if found else None
+    return checkpoints[max(checkpoints)] if checkpoints else None
 
 
 def _round_widths(data: TrainingData) -> Ints:

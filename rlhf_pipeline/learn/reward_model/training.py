@@ -166,9 +166,9 @@ def refuse_mixed_annotators(pairs: pd.DataFrame, *, allowed: bool) -> None:
     counts = pairs["annotator_kind"].value_counts().sort_index()
     if allowed or (len(counts) <= 1 and "mixed" not in counts.index):
         return
-    shown = ", ".join(f"{kind}: {n}" for kind, n in counts.items())
+    kinds = ", ".join(f"{kind}: {n}" for kind, n in counts.items())
     raise ConfigurationError(
-        f"The preference pairs mix kinds of annotators ({shown}). Keep one kind, or set "
+        f"The preference pairs mix kinds of annotators ({kinds}). Keep one kind, or set "
         "allow_mixed_annotators."
     )
 
@@ -211,16 +211,18 @@ def choose_old_vote_weight(
         )
     fold = prompt_folds(train)
     # Neither ties nor categories whose taste never changed distinguish one weight from another.
-    judged = is_new & (train["n_votes"] > 0).to_numpy() & (changes.first_seq(train["category"]) > 0)
-    prompts = train.loc[judged, "prompt_id"]
+    is_decisive = (
+        is_new & (train["n_votes"] > 0).to_numpy() & (changes.first_seq(train["category"]) > 0)
+    )
+    prompts = train.loc[is_decisive, "prompt_id"]
     if (
-        judged.sum() < MIN_NEW_PAIRS
-        or prompts.groupby(fold[judged]).nunique().reindex(range(FOLDS), fill_value=0).min()
+        is_decisive.sum() < MIN_NEW_PAIRS
+        or prompts.groupby(fold[is_decisive]).nunique().reindex(range(FOLDS), fill_value=0).min()
         < MIN_NEW_PROMPTS
     ):
         few = (
-            f"{judged.sum()} pairs of {prompts.nunique()} prompts voted on since the change, ties "
-            "left out"
+            f"{is_decisive.sum()} pairs of {prompts.nunique()} prompts voted on since the change, "
+            "ties left out"
         )
         needed = f"{MIN_NEW_PAIRS} pairs, and {MIN_NEW_PROMPTS} prompts in each of {FOLDS} folds"
         return OldVoteWeight(DEFAULT_WEIGHT, reason=f"not chosen: {few}; {needed} are needed")
@@ -228,7 +230,7 @@ def choose_old_vote_weight(
     for weight in WEIGHTS_TRIED:
         try:
             losses[f"{weight:g}"] = _held_out_loss(
-                model, train, np.where(is_new, 1.0, weight), judged
+                model, train, np.where(is_new, 1.0, weight), is_decisive
             )
         except NotEnoughData as cause:
             untried.append(f"{weight:g} could not be tried ({cause})")
@@ -236,20 +238,18 @@ def choose_old_vote_weight(
         return OldVoteWeight(DEFAULT_WEIGHT, reason=f"not chosen: {'; '.join(untried)}")
     best = min(losses, key=lambda weight: (losses[weight], float(weight)))
     least = (
-        f"least log loss on {judged.sum()} pairs of {prompts.nunique()} prompts voted on since the "
-        "change"
+        f"least log loss on {is_decisive.sum()} pairs of {prompts.nunique()} prompts voted on "
+        "since the change"
     )
     return OldVoteWeight(float(best), losses, "; ".join([least, *untried]))
 
 
-def _held_out_loss(
-    model: RewardModel, train: pd.DataFrame, weights: Floats, judged: Bools
-) -> float:
-    """Log loss per vote on the `judged` pairs, each predicted by a model that saw no pair of its
-    prompt. Raises NotEnoughData as `fit`.
+def _held_out_loss(model: RewardModel, train: pd.DataFrame, weights: Floats, rows: Bools) -> float:
+    """Log loss per vote on `rows`, each predicted by a model that saw no pair of its prompt. Raises
+    NotEnoughData as `fit`.
     """
     total = n_votes = 0.0
-    for outside, margins in cross_validate(model, train, weights, judged):
+    for outside, margins in cross_validate(model, train, weights, rows):
         votes, agreement = (
             train.loc[outside, name].to_numpy(dtype=np.float64) for name in ("n_votes", "agreement")
         )

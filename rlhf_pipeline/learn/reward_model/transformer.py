@@ -186,9 +186,9 @@ class TransformerRewardModel(RewardModel):
         self._require_fitted()
         texts = self._cut_prompts(prompts, completions)
         remembered = self._known  # another thread may begin a new one
-        known = {text: remembered[text] for text in texts if text in remembered}
+        scores_by_text = {text: remembered[text] for text in texts if text in remembered}
         # In one order, so that a text is in the same batch on either side of a pair.
-        if new := sorted(set(texts) - known.keys()):
+        if new := sorted(set(texts) - scores_by_text.keys()):
             token_ids = self.reader.encode([front for front, _ in new], [back for _, back in new])
             pooled = (
                 pool_texts(network, token_ids, self.reader.pad_id, progress=progress)
@@ -196,9 +196,11 @@ class TransformerRewardModel(RewardModel):
                 for network in self.networks_
             )
             scores = require_finite(np.stack(list(pooled), axis=1) - self.score_mean_, "scores")
-            known |= zip(new, scores, strict=True)
-            self._known = known if len(remembered) > KNOWN_TEXTS else remembered | known
-        return np.array([known[text] for text in texts]).reshape(-1, len(self.networks_)).T
+            scores_by_text |= zip(new, scores, strict=True)
+            self._known = (
+                scores_by_text if len(remembered) > KNOWN_TEXTS else remembered | scores_by_text
+            )
+        return np.array([scores_by_text[text] for text in texts]).reshape(-1, len(self.networks_)).T
 
     def features(
         self,
@@ -246,13 +248,13 @@ class TransformerRewardModel(RewardModel):
             "records": [record.model_dump(mode="json") for record in self.records_],
             "weights_hash": self.weights_hash,
         }
-        with replace_folder_atomically(folder) as made:
+        with replace_folder_atomically(folder) as new_folder:
             for name, content in self._files.items():
-                write_atomically(made / BACKBONE_FOLDER / name, content)
+                write_atomically(new_folder / BACKBONE_FOLDER / name, content)
             for i, network in enumerate(self.networks_):
-                with open_atomically(made / MEMBER_FILE.format(i)) as file:
+                with open_atomically(new_folder / MEMBER_FILE.format(i)) as file:
                     file.write(save(read_weights(network)))
-            write_atomically(made / CONFIG_FILE, json.dumps(config, indent=1).encode())
+            write_atomically(new_folder / CONFIG_FILE, json.dumps(config, indent=1).encode())
 
     @classmethod
     def load(cls, folder: Path, *, encoder: Encoder | None = None) -> Self:
