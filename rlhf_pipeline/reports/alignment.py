@@ -138,9 +138,9 @@ def chart_accuracy(
     `window_days` days behind it, on which a change of one day hardly shows. `marks` are lines of
     changes; `link` leads from a day to its votes.
     """
-    known = [point for point in points if point.value is not None]
-    by_name = {name: [p for p in known if p.name == name] for name in ACCURACY_METRICS}
-    if not known:
+    measured_points = [point for point in points if point.value is not None]
+    by_name = {name: [p for p in measured_points if p.name == name] for name in ACCURACY_METRICS}
+    if not measured_points:
         return Chart(
             kind="accuracy", title=TITLE_OF_DAYS, alt=TITLE_OF_DAYS, panels=(), notes=(NO_POINTS,)
         )
@@ -243,8 +243,8 @@ def _slope_panel(x: Axis, slope: Sequence[MetricPoint]) -> Panel:
 
 
 def _drift_panel(x: Axis, verdicts: Sequence[MetricPoint]) -> Panel:
-    found = {point.labels["space"] for point in verdicts}
-    spaces = sorted(found, key=lambda space: (space != "overall", space))
+    space_names = {point.labels["space"] for point in verdicts}
+    spaces = sorted(space_names, key=lambda space: (space != "overall", space))
     lanes = {space: float(i) for i, space in enumerate(spaces)}
     return Panel(
         title="Worst verdict of the day's drift report, by space",
@@ -261,12 +261,12 @@ def _drift_panel(x: Axis, verdicts: Sequence[MetricPoint]) -> Panel:
                 style=style,
                 role=role,
                 name=words,
-                x=tuple(day_value(p.day) for p in given),
-                y=tuple(lanes[p.labels["space"]] for p in given),
-                n=tuple(p.n for p in given),
+                x=tuple(day_value(p.day) for p in points),
+                y=tuple(lanes[p.labels["space"]] for p in points),
+                n=tuple(p.n for p in points),
             )
             for value, (words, style, role) in enumerate(VERDICTS)
-            if (given := [p for p in verdicts if p.value == value])
+            if (points := [p for p in verdicts if p.value == value])
         ),
     )
 

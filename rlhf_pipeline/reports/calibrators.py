@@ -162,12 +162,14 @@ def chart_calibrators(entries: Sequence[CalibratorError]) -> Chart:
     """ECE before and after each calibration, oldest first."""
     places = range(len(entries))
     shared: dict[str, Any] = {
-        "links": tuple(one.link for one in entries) if any(one.link for one in entries) else (),
-        "evidence": tuple(one.name for one in entries),
+        "links": tuple(entry.link for entry in entries)
+        if any(entry.link for entry in entries)
+        else (),
+        "evidence": tuple(entry.name for entry in entries),
     }
-    before = [one.before for one in entries]
-    after = [one.after for one in entries]
-    ticks = tuple(Tick(value=i, label=one.label) for i, one in enumerate(entries))
+    before = [entry.before for entry in entries]
+    after = [entry.after for entry in entries]
+    ticks = tuple(Tick(value=i, label=entry.label) for i, entry in enumerate(entries))
     title = "Calibration error (ECE) before and after each calibration"
     return Chart(
         kind="calibration-error-by-calibrator",
@@ -211,8 +213,10 @@ def _parts_of(report: CalibrationReport, groups: Mapping[str, str]) -> list[_Mea
                 report.noise_ceiling,
             )
         ]
-    known = {(group.by, group.group): group for group in (*report.by_group, *report.by_dimension)}
-    return [_part_of(by, name, known.get((by, name))) for by, name in groups.items()]
+    groups_by_name = {
+        (group.by, group.group): group for group in (*report.by_group, *report.by_dimension)
+    }
+    return [_part_of(by, name, groups_by_name.get((by, name))) for by, name in groups.items()]
 
 
 def _part_of(by: str, name: str, group: GroupCalibration | None) -> _Measured:
@@ -283,19 +287,19 @@ def _error_panel(
     title: str,
 ) -> Panel:
     def draw(is_after: bool) -> Series:
-        known = [
+        dots = [
             (lane, group, metrics)
             for lane, group in enumerate(groups)
             if (metrics := group.calibrated if is_after else group.raw) is not None
         ]
         return point_series(
-            [lane for lane, _, _ in known],
-            [metrics.ece_debiased for _, _, metrics in known],
+            [lane for lane, _, _ in dots],
+            [metrics.ece_debiased for _, _, metrics in dots],
             along="x",
             role="now" if is_after else "ref",
             name="after" if is_after else "before",
             offset=4 if is_after else -4,
-            links=tuple(link(by, group.group) for _, group, _ in known) if link else (),
+            links=tuple(link(by, group.group) for _, group, _ in dots) if link else (),
         )
 
     series = (draw(False), draw(True))
@@ -318,14 +322,14 @@ def _error_panel(
             ),
         ),
         height=LANE * len(groups),
-        series=tuple(one for one in series if one.x),
+        series=tuple(curve for curve in series if curve.x),
     )
 
 
 def _error_axis(errors: Sequence[Interval]) -> Axis:
     """From 0 or the lowest end of an interval to the highest end, at least 10%."""
-    low = min(0.0, *to_numbers(one.low for one in errors))
-    high = max(0.1, *to_numbers(one.high for one in errors))
+    low = min(0.0, *to_numbers(interval.low for interval in errors))
+    high = max(0.1, *to_numbers(interval.high for interval in errors))
     ticks = round_ticks(100 * low, 100 * high)
     return Axis(
         low=low,
@@ -336,5 +340,5 @@ def _error_axis(errors: Sequence[Interval]) -> Axis:
     )
 
 
-def _percents(one: Interval) -> str:
-    return f"{one.value:.1%} ({one.low:.1%} to {one.high:.1%})"
+def _percents(interval: Interval) -> str:
+    return f"{interval.value:.1%} ({interval.low:.1%} to {interval.high:.1%})"

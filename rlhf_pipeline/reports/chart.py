@@ -166,12 +166,12 @@ class Chart(Record):
     @property
     def legend(self) -> "list[Series | Mark]":
         """One series or mark per name, in the order of the panels."""
-        found: dict[str, Series | Mark] = {}
+        items_by_name: dict[str, Series | Mark] = {}
         for panel in self.panels:
             items: tuple[Series | Mark, ...] = (*panel.series, *panel.marks) if panel else ()
             for item in items:
-                found.setdefault(item.name, item)
-        return [item for name, item in found.items() if name]
+                items_by_name.setdefault(item.name, item)
+        return [item for name, item in items_by_name.items() if name]
 
 
 def to_numbers(values: Iterable[Any]) -> Numbers:
@@ -182,15 +182,15 @@ def point_series(
     places: Sequence[float], intervals: Sequence[Estimate | None], *, along: str = "y", **more: Any
 ) -> Series:
     """Dots with intervals at `places`; no dot if the interval is None."""
-    known = [(at, i) for at, i in zip(places, intervals, strict=True) if i is not None]
-    at, value = to_numbers(at for at, _ in known), to_numbers(i.value for _, i in known)
+    dots = [(at, i) for at, i in zip(places, intervals, strict=True) if i is not None]
+    at, value = to_numbers(at for at, _ in dots), to_numbers(i.value for _, i in dots)
     return Series(
         style="dots",
         x=at if along == "y" else value,
         y=value if along == "y" else at,
-        low=_to_ends(i.low for _, i in known),
-        high=_to_ends(i.high for _, i in known),
-        n=tuple(i.n for _, i in known),
+        low=_to_ends(i.low for _, i in dots),
+        high=_to_ends(i.high for _, i in dots),
+        n=tuple(i.n for _, i in dots),
         along=along,
         **more,
     )
@@ -228,8 +228,8 @@ def estimate_of(value: float, low: float | None, high: float | None, n: int) -> 
 
 def list_ends(estimates: Iterable[Estimate | None]) -> list[float]:
     """The values and the ends of their intervals: what an axis has to hold."""
-    known = [i for i in estimates if i is not None]
-    return [end for i in known for end in (i.value, i.low, i.high) if end is not None]
+    intervals = [i for i in estimates if i is not None]
+    return [end for i in intervals for end in (i.value, i.low, i.high) if end is not None]
 
 
 def _to_ends(values: Iterable[float | None]) -> Ends:
@@ -314,8 +314,8 @@ def pick_spaced(places: Sequence[float], least: float) -> list[int]:
     >>> pick_spaced([0, 1, 5, 9, 10], 2)
     [1, 2, 4]
     """
-    kept: list[int] = []
+    indices: list[int] = []
     for i in reversed(range(len(places))):
-        if not kept or places[kept[-1]] - places[i] >= least:
-            kept.append(i)
-    return kept[::-1]
+        if not indices or places[indices[-1]] - places[i] >= least:
+            indices.append(i)
+    return indices[::-1]

@@ -57,14 +57,14 @@ def list_rows(chart: Chart, write: Write) -> Iterator[ChartRow]:
         for series in panel.series:
             for i in range(len(series.x)):
                 yield _point_row(panel, series, i, write)
-    seen = set()
+    places = set()
     for panel in panels:
         for mark in panel.marks:
             is_change = mark.x is not None and mark.y is None
             is_shown = mark.label or (mark.name and is_change)
             place = mark.name, mark.x, mark.y
-            if is_shown and mark.style != "area" and place not in seen:
-                seen.add(place)
+            if is_shown and mark.style != "area" and place not in places:
+                places.add(place)
                 yield _mark_row("" if is_change else _title(panel), panel, mark, write)
 
 

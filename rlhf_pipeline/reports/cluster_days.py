@@ -29,13 +29,17 @@ NO_DAYS = (
 
 def chart_cluster_days(clusters: Sequence[PromptCluster]) -> Chart:
     """The first clusters, as many as there are colours; a day with too few prompts is a gap."""
-    shown = [one for one in clusters if any(day.error is not None for day in one.trend)]
-    followed = shown[: len(GROUP_ROLES)]
-    days = [date.fromisoformat(day.day) for one in followed for day in one.trend]
+    with_trend = [
+        cluster for cluster in clusters if any(day.error is not None for day in cluster.trend)
+    ]
+    followed = with_trend[: len(GROUP_ROLES)]
+    days = [date.fromisoformat(day.day) for cluster in followed for day in cluster.trend]
     if not days:
         return Chart(kind="cluster_days", title=TITLE, alt=TITLE, panels=(), notes=(NO_DAYS,))
     series = [
-        run for role, one in zip(GROUP_ROLES, followed, strict=False) for run in _follow(one, role)
+        run
+        for role, cluster in zip(GROUP_ROLES, followed, strict=False)
+        for run in _follow(cluster, role)
     ]
     panel = Panel(
         title="Share of the cluster's judged prompts that were predicted wrong",
@@ -50,7 +54,7 @@ def chart_cluster_days(clusters: Sequence[PromptCluster]) -> Chart:
         height=180,
         series=tuple(series),
     )
-    n_more = len(shown) - len(followed)
+    n_more = len(with_trend) - len(followed)
     return Chart(
         kind="cluster_days",
         title=TITLE,
@@ -63,9 +67,9 @@ def chart_cluster_days(clusters: Sequence[PromptCluster]) -> Chart:
     )
 
 
-def _follow(one: PromptCluster, role: Role) -> Iterator[Series]:
-    known = {date.fromisoformat(day.day): day for day in one.trend if day.error is not None}
-    intervals = [interval_of_share(day.error or 0.0, day.n_prompts) for day in known.values()]
-    for run in day_curves(list(known), intervals, role=role, name=one.name):
-        links = tuple(f"/clusters/{one.cluster_id}?day={to_day(x)}" for x in run.x)
+def _follow(cluster: PromptCluster, role: Role) -> Iterator[Series]:
+    days = {date.fromisoformat(day.day): day for day in cluster.trend if day.error is not None}
+    intervals = [interval_of_share(day.error or 0.0, day.n_prompts) for day in days.values()]
+    for run in day_curves(list(days), intervals, role=role, name=cluster.name):
+        links = tuple(f"/clusters/{cluster.cluster_id}?day={to_day(x)}" for x in run.x)
         yield run.model_copy(update={"links": links})

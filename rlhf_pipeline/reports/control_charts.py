@@ -41,11 +41,11 @@ def chart_control(charts: ControlCharts, day: str | None = None) -> Chart:
         if today
         else []
     )
-    judged = points[~points["is_baseline"]]
+    subgroups = points[~points["is_baseline"]]
     centre = pd.Series(charts.baseline.centre, points.index)
     high = float(np.ceil(max(points["high"].max(), points["rate"].max()) * 10 - 1e-9) / 10)
-    limit = judged["average_limit"]
-    most = float(np.ceil(max(limit.max(), judged["average"].abs().max())))
+    limit = subgroups["average_limit"]
+    most = float(np.ceil(max(limit.max(), subgroups["average"].abs().max())))
     ticks = tuple(
         Tick(value=i, label=days[i][5:], strong=days[i] == day)
         for i in pick_spaced(range(n), -(-n // MAX_LABELS))
@@ -76,7 +76,7 @@ def chart_control(charts: ControlCharts, day: str | None = None) -> Chart:
                         x=to_numbers(points.index[points["is_baseline"]]),
                         y=to_numbers(points.loc[points["is_baseline"], "rate"]),
                     ),
-                    *_judged_series(judged, "rate", CHARTS["western_electric"]),
+                    *_judged_series(subgroups, "rate", CHARTS["western_electric"]),
                 ),
             ),
             Panel(
@@ -90,7 +90,7 @@ def chart_control(charts: ControlCharts, day: str | None = None) -> Chart:
                 marks=tuple(shade),
                 series=(
                     _limits(0 * limit, -limit, limit, "centre line and limits"),
-                    *_judged_series(judged, "average", CHARTS["ewma"]),
+                    *_judged_series(subgroups, "average", CHARTS["ewma"]),
                 ),
             ),
         ),
@@ -112,7 +112,7 @@ def _limits(centre: pd.Series, low: pd.Series, high: pd.Series, name: str) -> Se
 def _judged_series(
     points: pd.DataFrame, column: str, rules: Sequence[str]
 ) -> tuple[Series, Series]:
-    broken = points["rules"].map(lambda found: bool({*found} & {*rules})).astype(bool)
+    broken = points["rules"].map(lambda names: bool({*names} & {*rules})).astype(bool)
     return (
         Series(
             style="dots",

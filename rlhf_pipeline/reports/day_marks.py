@@ -9,7 +9,7 @@ from rlhf_pipeline.reports.chart import Axis, Mark, Panel, day_value
 
 def keep_within(x: Axis, marks: Iterable[Mark]) -> list[Mark]:
     """The lines that lie on the axis."""
-    return [one for one in marks if one.x is not None and x.low <= one.x[0] <= x.high]
+    return [mark for mark in marks if mark.x is not None and x.low <= mark.x[0] <= x.high]
 
 
 def add_marks(panels: Sequence[Panel], marks: Sequence[Mark]) -> list[Panel]:

@@ -118,7 +118,7 @@ def _error_rates(rows: pd.DataFrame, served: Mapping[int, str], window: int) -> 
     model = np.searchsorted(
         np.array(list(served), dtype=np.int64), rows["seq"].to_numpy(), side="right"
     )
-    found = []
+    curves = []
     for _, part in rows.groupby(model):
         trailing = part["error"].astype(float).rolling(window, min_periods=min(MIN_VOTES, window))
         n_points = max(2, round(MAX_POINTS * len(part) / len(rows)))
@@ -127,7 +127,7 @@ def _error_rates(rows: pd.DataFrame, served: Mapping[int, str], window: int) -> 
         rate = rate.iloc[places].dropna()
         if len(rate):
             low, high = wilson_bounds(rate["mean"], rate["n"])
-            found.append(
+            curves.append(
                 Series(
                     style="curve",
                     role="now",
@@ -138,7 +138,7 @@ def _error_rates(rows: pd.DataFrame, served: Mapping[int, str], window: int) -> 
                     high=to_numbers(high),
                 )
             )
-    return found
+    return curves
 
 
 def _mark_best_error(noise_ceiling: Interval | None) -> tuple[Mark, ...]:
@@ -157,10 +157,12 @@ def _signal_panel(
     """Draw a lane per detector, so signals at the same vote do not hide each other: the detectors
     chosen by default, or those with a signal if others have one.
     """
-    found = {e.detector for e in events if e.kind == "drift"}
+    fired_names = {e.detector for e in events if e.kind == "drift"}
     usual = DetectorChoice().chosen()
-    shown = usual if found <= {*usual} else [name for name in DETECTORS if name in found]
-    lanes = {name: i for i, name in enumerate([*shown, "calibration"])}
+    names = (
+        usual if fired_names <= {*usual} else [name for name in DETECTORS if name in fired_names]
+    )
+    lanes = {name: i for i, name in enumerate([*names, "calibration"])}
     fired = [
         (event, lanes[lane])
         for event in events

@@ -160,8 +160,8 @@ def find_promotion_shifts(
     """
 
     def find_policy(day: date) -> str | None:
-        known = [each for each in policies if each <= day]
-        return policies[max(known)] if known else None
+        days = [each for each in policies if each <= day]
+        return policies[max(days)] if days else None
 
     return {
         (test.day, test.space, test.detector)
@@ -179,14 +179,14 @@ def _short_name(detector: str) -> str:
 def _order(names: set[tuple[str, str]]) -> list[tuple[str, str]]:
     def place(name: tuple[str, str]) -> tuple[int, str, str]:
         space, detector = name
-        known = FIRST_SPACES.index(space) if space in FIRST_SPACES else len(FIRST_SPACES)
-        return known, space, detector
+        rank = FIRST_SPACES.index(space) if space in FIRST_SPACES else len(FIRST_SPACES)
+        return rank, space, detector
 
     return sorted(names, key=place)
 
 
 def _decision_panel(x: Axis, decisions: Sequence[Decided]) -> Panel:
-    shown = [each for each in decisions if x.low <= day_value(each[0]) <= x.high]
+    visible_decisions = [each for each in decisions if x.low <= day_value(each[0]) <= x.high]
     return Panel(
         title="Decisions of the trigger and of people",
         x=x,
@@ -197,13 +197,13 @@ def _decision_panel(x: Axis, decisions: Sequence[Decided]) -> Panel:
                 style="diamonds",
                 role="now",
                 name="decision",
-                x=tuple(day_value(day) for day, _, _ in shown),
-                y=(0.0,) * len(shown),
-                evidence=tuple(words for _, words, _ in shown),
-                links=tuple(address for _, _, address in shown),
+                x=tuple(day_value(day) for day, _, _ in visible_decisions),
+                y=(0.0,) * len(visible_decisions),
+                evidence=tuple(words for _, words, _ in visible_decisions),
+                links=tuple(address for _, _, address in visible_decisions),
             ),
         )
-        if shown
+        if visible_decisions
         else (),
     )
 
@@ -235,15 +235,15 @@ def _verdict_panel(
                 style=style,
                 role=role,
                 name=name,
-                x=tuple(day_value(test.day) for test in given),
-                y=tuple(lanes[test.space, test.detector] for test in given),
-                n=tuple(test.n_current for test in given),
-                faint=(name == WORDS[Verdict.INSUFFICIENT],) * len(given),
-                evidence=tuple(describe_test(test) for test in given),
-                links=tuple(link(test.day) for test in given) if link else (),
+                x=tuple(day_value(test.day) for test in points),
+                y=tuple(lanes[test.space, test.detector] for test in points),
+                n=tuple(test.n_current for test in points),
+                faint=(name == WORDS[Verdict.INSUFFICIENT],) * len(points),
+                evidence=tuple(describe_test(test) for test in points),
+                links=tuple(link(test.day) for test in points) if link else (),
             )
             for name, (style, role) in MARKS.items()
-            if (given := [test for test in tests if _name_mark(test, explained) == name])
+            if (points := [test for test in tests if _name_mark(test, explained) == name])
         ),
     )
 

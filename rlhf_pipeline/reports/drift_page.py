@@ -141,18 +141,20 @@ def _collect_errors(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any
     """The error rate in vote order, and each detector's signals."""
     tests = [row for row in rows if row["space"] == "errors"]
     rates = [row["evidence"] for row in tests if row["detector"] == "error_rate"]
-    judged = evidence.judged
+    predictions = evidence.judged
     errors = evidence.errors.sort_values("seq", ignore_index=True).iloc[-MAX_VOTES:]
     return {
         "tests": tests,
         "verdict": _worst_verdict(tests),
         # share of the day's votes against the model, resampled by comparison
-        "rate": interval_of_mean(judged["error"].astype(float), groups=judged["group"].to_numpy())
-        if len(judged)
+        "rate": interval_of_mean(
+            predictions["error"].astype(float), groups=predictions["group"].to_numpy()
+        )
+        if len(predictions)
         else None,
         "rate_before": None
         if evidence.reference is None
-        else next((found.get("mean_reference") for found in rates), None),
+        else next((rate.get("mean_reference") for rate in rates), None),
         "last_seq": None if errors.empty else int(errors["seq"].max()),
         "chart": None
         if errors.empty
@@ -168,16 +170,16 @@ def _collect_errors(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any
 def _collect_control_charts(evidence: DayEvidence, params: ControlChartParams) -> dict[str, Any]:
     """Control charts of the model up to the day, or the reason why there are none."""
     try:
-        found = control_charts(evidence.errors, params)
+        charts = control_charts(evidence.errors, params)
     except NotEnoughData as few:
         return {"missing": str(few)}
     return {
         "missing": None,
-        "found": found,
-        "n_judged": len(found.points) - found.baseline.n_subgroups,
+        "found": charts,
+        "n_judged": len(charts.points) - charts.baseline.n_subgroups,
         "n_votes": params.spc_votes,
-        "chart": chart_control(found, evidence.day),
-        "latest_marked": found.points[found.points["rules"].map(len) > 0].iloc[::-1],
+        "chart": chart_control(charts, evidence.day),
+        "latest_marked": charts.points[charts.points["rules"].map(len) > 0].iloc[::-1],
         "charts": CHARTS,
         "rules": RULES,
     }
@@ -187,23 +189,23 @@ def _collect_clusters(evidence: DayEvidence) -> dict[str, Any]:
     """Clusters of prompts that fail, became more frequent, less frequent or worse, or the reason
     why there are no clusters.
     """
-    found = evidence.clusters
-    if isinstance(found, str):
-        return {"missing": found}
+    clusters = evidence.clusters
+    if isinstance(clusters, str):
+        return {"missing": clusters}
     return {
         "missing": None,
-        "found": found,
+        "found": clusters,
         "n_changed": sum(
-            c.is_failing or c.is_worse or c.change != "steady" for c in found.clusters
+            c.is_failing or c.is_worse or c.change != "steady" for c in clusters.clusters
         ),
-        "chart": chart_clusters(found.clusters),
-        "texts": evidence.texts([i for cluster in found.clusters for i in cluster.examples]),
+        "chart": chart_clusters(clusters.clusters),
+        "texts": evidence.texts([i for cluster in clusters.clusters for i in cluster.examples]),
     }
 
 
 def _collect_slices(slices: Sequence[ErrorSlice]) -> dict[str, Any]:
     """Failing slices and those with the highest lift; how many are too small."""
-    measured = [one for one in slices if one.error_rate is not None]
+    measured = [error_slice for error_slice in slices if error_slice.error_rate is not None]
     return {"shown": measured[:MAX_SLICES], "n_measured": len(measured), "n_all": len(slices)}
 
 
@@ -268,28 +270,35 @@ def _collect_policy(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any
         "missing": None,
         "tests": tests,
         "latest_first": [
-            (one, [policy_interval(one.reward), refusal_interval(one), policy_interval(one.length)])
-            for one in days[::-1]
+            (
+                day,
+                [
+                    policy_interval(day.reward),
+                    refusal_interval(day),
+                    policy_interval(day.length),
+                ],
+            )
+            for day in days[::-1]
         ],
         "evaluations": evidence.evaluations,
     }
 
 
 def _find_overall_row(rows: Sequence[Row]) -> Row:
-    found = [row for row in rows if row["space"] == "overall"]
-    if len(found) != 1:
+    overall = [row for row in rows if row["space"] == "overall"]
+    if len(overall) != 1:
         raise NotEnoughData(
-            f"The drift report has {len(found)} overall rows instead of one. Make the report of "
+            f"The drift report has {len(overall)} overall rows instead of one. Make the report of "
             "the day again."
         )
-    return found[0]
+    return overall[0]
 
 
 def _worst_verdict(rows: Sequence[Row]) -> Verdict | None:
     """The most serious verdict; `insufficient` only if all rows have too little data."""
-    found = {Verdict(row["verdict"]) for row in rows}
+    verdicts = {Verdict(row["verdict"]) for row in rows}
     order = (Verdict.DRIFT, Verdict.WARNING, Verdict.STABLE, Verdict.INSUFFICIENT)
-    return next((verdict for verdict in order if verdict in found), None)
+    return next((verdict for verdict in order if verdict in verdicts), None)
 
 
 def _value_or_reason(make: Callable[[], T]) -> T | str:

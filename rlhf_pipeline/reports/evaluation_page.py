@@ -78,9 +78,9 @@ def chart_evaluation(evaluation: Evaluation) -> Chart:
         (BY_LABELS, evaluation.win_rate_by_labels),
         ("against the first policy of its line", evaluation.win_rate_against_base),
     ]
-    categories = [(one.category, one.win_rate) for one in evaluation.by_category]
-    known = [(name, i) for name, i in overall if i is not None]
-    panels = [_rate_panel("win rate", known)]
+    categories = [(category.category, category.win_rate) for category in evaluation.by_category]
+    rates = [(name, i) for name, i in overall if i is not None]
+    panels = [_rate_panel("win rate", rates)]
     if categories:
         panels.append(_rate_panel("win rate by category", categories))
     return Chart(
@@ -90,7 +90,7 @@ def chart_evaluation(evaluation: Evaluation) -> Chart:
         columns=len(panels),
         notes=(
             "Lines are 95% intervals, drawn over prompts.",
-            *(EXPLAINED[name] for name, _ in known if name in EXPLAINED),
+            *(EXPLAINED[name] for name, _ in rates if name in EXPLAINED),
         ),
         panels=tuple(panels),
     )

@@ -50,7 +50,7 @@ def chart_evolution(
     if not evaluations:
         return Chart(kind="evolution", title=TITLE, alt=TITLE, panels=(), notes=(no_versions,))
     versions = sorted(evaluations)
-    found = [evaluations[version] for version in versions]
+    rows = [evaluations[version] for version in versions]
     links = tuple(link(version) for version in versions) if link else ()
     x = Axis(
         low=versions[0] - 0.6,
@@ -66,10 +66,10 @@ def chart_evolution(
             "win rate",
             versions,
             {
-                "by the judge": [each.win_rate for each in found],
-                "at equal length": [each.length_controlled_win_rate for each in found],
+                "by the judge": [each.win_rate for each in rows],
+                "at equal length": [each.length_controlled_win_rate for each in rows],
                 "by the reward model that labelled its training pairs": [
-                    each.win_rate_by_labels for each in found
+                    each.win_rate_by_labels for each in rows
                 ],
             },
             (Mark(style="line", role="perfect", y=(0.5, 0.5), name="equally good"),),
@@ -79,23 +79,23 @@ def chart_evolution(
             "share right",
             versions,
             {
-                "this version": [each.checkable_candidate for each in found],
-                "champion of that time": [each.checkable_champion for each in found],
+                "this version": [each.checkable_candidate for each in rows],
+                "champion of that time": [each.checkable_champion for each in rows],
             },
         ),
         _panel(
             "KL from the champion of that time, in nats per token",
             "nats per token",
             versions,
-            {"this version": [each.kl for each in found]},
+            {"this version": [each.kl for each in rows]},
         ),
         _panel(
             "Mean length, in characters",
             "characters",
             versions,
             {
-                "this version": [each.length_candidate for each in found],
-                "champion of that time": [each.length_champion for each in found],
+                "this version": [each.length_candidate for each in rows],
+                "champion of that time": [each.length_champion for each in rows],
             },
         ),
     ]
@@ -131,8 +131,8 @@ def _share_panel(
 
 def _panel(title: str, label: str, versions: Sequence[int], values: Values) -> Panel:
     spread = WIDE_SPREAD if len(versions) <= FEW_VERSIONS else SPREAD
-    known = {name: each for name, each in values.items() if any(each)}
-    ends = [end for each in known.values() for end in list_ends(each)]
+    curves = {name: each for name, each in values.items() if any(each)}
+    ends = [end for each in curves.values() for end in list_ends(each)]
     low, high = min([0.0, *ends]), max(ends, default=1.0) * 1.08 or 1.0
     return Panel(
         title=title,
@@ -145,17 +145,17 @@ def _panel(title: str, label: str, versions: Sequence[int], values: Values) -> P
                 each,
                 role=ROLES[name],
                 name=name,
-                offset=spread * (i - (len(known) - 1) / 2),
+                offset=spread * (i - (len(curves) - 1) / 2),
             )
-            for i, (name, each) in enumerate(known.items())
+            for i, (name, each) in enumerate(curves.items())
         ),
     )
 
 
 def _link(series: Series, versions: Sequence[int], links: Sequence[str]) -> Series:
     by_version = dict(zip(versions, links, strict=False))
-    found = tuple(by_version[round(x)] for x in series.x) if links else ()
-    return series.model_copy(update={"links": found})
+    point_links = tuple(by_version[round(x)] for x in series.x) if links else ()
+    return series.model_copy(update={"links": point_links})
 
 
 def _mark_champion(champion: int | None) -> tuple[Mark, ...]:

@@ -93,7 +93,7 @@ def figures(dimensions: Iterable[str]) -> dict[str, Figure]:
         middle=0.5,
         middle_name="no preference",
     )
-    found = (
+    all_figures = (
         Figure(
             "choices",
             "What annotators choose",
@@ -165,7 +165,7 @@ def figures(dimensions: Iterable[str]) -> dict[str, Figure]:
         ),
         Figure("preferred", "What is preferred", (_LENGTH, _GAP, rated)),
     )
-    return {one.name: one for one in found}
+    return {figure.name: figure for figure in all_figures}
 
 
 def chart_by_day(
@@ -183,7 +183,8 @@ def chart_by_day(
     """
     x = day_axis(first, last)
     panels = [
-        _day_panel(plot, shown, x, roles, link) for plot, shown, roles in _list_plots(figure, sums)
+        _day_panel(plot, plot_sums, x, roles, link)
+        for plot, plot_sums, roles in _list_plots(figure, sums)
     ]
     drawn = add_marks([panel for panel in panels if panel.series], keep_within(x, marks))
     bare = {"x": x.model_copy(update={"ticks": ()})}  # the lowest panel has the days
@@ -204,15 +205,15 @@ def chart_by_group(
     """
     n_votes: dict[str, float] = dict.fromkeys(withheld, 0.0)
     for measure in figure.measures:
-        for name, one in sums.get(measure, {}).items():
-            n_votes[name] = max(n_votes.get(name, 0.0), one.n)
+        for name, group_sum in sums.get(measure, {}).items():
+            n_votes[name] = max(n_votes.get(name, 0.0), group_sum.n)
     names = sorted(n_votes, key=lambda name: (name in withheld, -n_votes[name], name))
     if len(names) > MAX_ROWS:
         notes = [*notes, f"{len(names) - MAX_ROWS} smaller ones are left out"]
         names = names[:MAX_ROWS]
     panels = [
-        _group_panel(plot, shown, (names, by, withheld), roles, link)
-        for plot, shown, roles in _list_plots(figure, sums)
+        _group_panel(plot, plot_sums, (names, by, withheld), roles, link)
+        for plot, plot_sums, roles in _list_plots(figure, sums)
     ]
     drawn = [panel for panel in panels if panel.series]
     if not drawn and withheld:
@@ -237,29 +238,33 @@ def _select(plot: Plot, sums: Sums) -> Sums:
         name: sums[name]
         for name in plot.measures
         if sums.get(name)
-        and not (plot.omits_unused and all(one.total <= 0 for one in sums[name].values()))
+        and not (
+            plot.omits_unused and all(group_sum.total <= 0 for group_sum in sums[name].values())
+        )
     }
 
 
 def _list_plots(figure: Figure, sums: Sums) -> list[tuple[Plot, Sums, list[Role]]]:
     """The plots with their sums, and a role for each series: the legend is one for all panels."""
-    found = [(plot, _select(plot, sums)) for plot in figure.plots]
-    if sum(len(shown) for _, shown in found) == 1:
-        return [(plot, shown, ["now"] * len(shown)) for plot, shown in found]
+    plots = [(plot, _select(plot, sums)) for plot in figure.plots]
+    if sum(len(plot_sums) for _, plot_sums in plots) == 1:
+        return [(plot, plot_sums, ["now"] * len(plot_sums)) for plot, plot_sums in plots]
     roles = cycle(GROUP_ROLES)
-    return [(plot, shown, [next(roles) for _ in shown]) for plot, shown in found]
+    return [(plot, plot_sums, [next(roles) for _ in plot_sums]) for plot, plot_sums in plots]
 
 
 def _day_panel(plot: Plot, sums: Sums, x: Axis, roles: Sequence[Role], link: Link | None) -> Panel:
     series: list[Series] = []
     ends: list[Interval] = []
     for (measure, by_day), role in zip(sums.items(), roles, strict=True):
-        known = sorted((day, i) for day, one in by_day.items() if (i := _interval(plot, one)))
-        ends += [interval for _, interval in known]
+        intervals = sorted(
+            (day, i) for day, day_sum in by_day.items() if (i := _interval(plot, day_sum))
+        )
+        ends += [interval for _, interval in intervals]
         series += day_curves(
-            [date.fromisoformat(day) for day, _ in known],
-            [interval for _, interval in known],
-            links=[link(day) for day, _ in known] if link else (),
+            [date.fromisoformat(day) for day, _ in intervals],
+            [interval for _, interval in intervals],
+            links=[link(day) for day, _ in intervals] if link else (),
             role=role,
             name=plot.measures[measure],
         )
@@ -285,9 +290,9 @@ def _group_panel(
     series: list[Series] = []
     ends: list[Interval] = []
     places = [float(i) for i in range(len(names))]
-    for i, ((measure, found), role) in enumerate(zip(sums.items(), roles, strict=True)):
+    for i, ((measure, by_group), role) in enumerate(zip(sums.items(), roles, strict=True)):
         intervals = [
-            _interval(plot, found[name]) if name in found and name not in withheld else None
+            _interval(plot, by_group[name]) if name in by_group and name not in withheld else None
             for name in names
         ]
         ends += [interval for interval in intervals if interval]

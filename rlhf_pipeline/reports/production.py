@@ -32,16 +32,16 @@ def chart_production(points: Sequence[MetricPoint], first: date, last: date) -> 
     """One panel per metric with a curve per model; a day without a figure is a gap. Of more than
     six models, the six with the newest figures are drawn.
     """
-    known = [point for point in points if point.value is not None]
+    measured_points = [point for point in points if point.value is not None]
     newest: dict[str, date] = {}
-    for point in known:
+    for point in measured_points:
         model = point.labels["model"]
         newest[model] = max(point.day, newest.get(model, point.day))
     models = sorted(newest, key=lambda model: (newest[model], model))[-len(GROUP_ROLES) :]
     roles = dict(zip(sorted(models), GROUP_ROLES, strict=False))
     x = day_axis(first, last)
     panels = [
-        _panel(name, [point for point in known if point.name == name], roles, x)
+        _panel(name, [point for point in measured_points if point.name == name], roles, x)
         for name in PRODUCTION
     ]
     drawn = [panel for panel in panels if panel.series]

@@ -45,7 +45,7 @@ def chart_versions(points: Sequence[MetricPoint], model: str | None = None) -> C
     if newest is None or not labels:
         note = f"The newest run did not measure {name_models(model or '')}." if run else NO_VERSIONS
         return Chart(kind="versions", title=TITLE, alt=TITLE, panels=(), notes=(note,))
-    found = {(p.name, p.labels["reward_model"]): p for p in current}
+    points_by_label = {(p.name, p.labels["reward_model"]): p for p in current}
     low = min([0.5, *(p.low or p.value or 0.0 for p in current if p.name != ECE)])
     shares = [float(tick) for tick in np.arange(np.floor(10 * low), 11, 2 if low < 0.4 else 1) / 10]
     high = max([0.1, *(p.high or p.value or 0.0 for p in current if p.name == ECE)])
@@ -54,7 +54,7 @@ def chart_versions(points: Sequence[MetricPoint], model: str | None = None) -> C
         low=-0.6,
         high=len(labels) - 0.4,
         label="version of the reward model",
-        ticks=tuple(Tick(value=i, label=f"@{_number(one)}") for i, one in enumerate(labels)),
+        ticks=tuple(Tick(value=i, label=f"@{_number(label)}") for i, label in enumerate(labels)),
         has_grid=False,
     )
     panels = (
@@ -70,8 +70,8 @@ def chart_versions(points: Sequence[MetricPoint], model: str | None = None) -> C
             ),
             height=150,
             series=(
-                _dots(found, labels, CEILING, "ceiling", CEILING_WORDS),
-                _dots(found, labels, ACCURACY, "now", "accuracy"),
+                _dots(points_by_label, labels, CEILING, "ceiling", CEILING_WORDS),
+                _dots(points_by_label, labels, ACCURACY, "now", "accuracy"),
             ),
         ),
         Panel(
@@ -85,7 +85,7 @@ def chart_versions(points: Sequence[MetricPoint], model: str | None = None) -> C
                 ticks=percent_ticks(tick.value / 100 for tick in round_ticks(0, 100 * high, 3)),
             ),
             height=90,
-            series=(_dots(found, labels, ECE, "group4", "ECE"),),
+            series=(_dots(points_by_label, labels, ECE, "group4", "ECE"),),
         ),
     )
     n = max(p.n for p in run if p.name == ACCURACY)
@@ -104,13 +104,13 @@ def chart_versions(points: Sequence[MetricPoint], model: str | None = None) -> C
 
 
 def _dots(
-    found: dict[tuple[str, str], MetricPoint],
+    points_by_label: dict[tuple[str, str], MetricPoint],
     labels: Sequence[str],
     name: str,
     role: Role,
     title: str,
 ) -> Series:
-    points = [found.get((name, label)) for label in labels]
+    points = [points_by_label.get((name, label)) for label in labels]
     intervals = [None if point is None else _interval(point) for point in points]
     offset = -SPREAD / 2 if name == CEILING else SPREAD / 2 if name == ACCURACY else 0
     return point_series(range(len(labels)), intervals, role=role, name=title, offset=offset)

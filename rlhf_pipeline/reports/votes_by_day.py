@@ -15,18 +15,18 @@ def chart_votes_by_day(
     """A bar for each day with votes, from the first of them within the days. With `links` a day
     leads to its votes.
     """
-    shown = {day: n for day, n in sorted(counts.items()) if n and first <= day <= last}
-    if not shown:
+    n_by_day = {day: n for day, n in sorted(counts.items()) if n and first <= day <= last}
+    if not n_by_day:
         return Chart(kind="votes-by-day", title=TITLE, alt=TITLE, panels=(), notes=(NO_VOTES,))
-    first, most = min(shown), max(shown.values())
+    first, most = min(n_by_day), max(n_by_day.values())
     bars = Series(
         style="bars",
         role="now",
-        x=tuple(day_value(day) for day in shown),
-        y=tuple(float(n) for n in shown.values()),
-        n=tuple(shown.values()),
+        x=tuple(day_value(day) for day in n_by_day),
+        y=tuple(float(n) for n in n_by_day.values()),
+        n=tuple(n_by_day.values()),
         width=0.8,
-        links=tuple(f"/votes?day={day}" for day in shown) if links else (),
+        links=tuple(f"/votes?day={day}" for day in n_by_day) if links else (),
     )
     whole = tuple(tick for tick in round_ticks(0, most) if tick.value.is_integer())
     panel = Panel(

@@ -78,7 +78,7 @@ def name_detectors(reason: str) -> str:
     'unconfirmed: 1 detector reported (DDM)'
     """
     return LISTED.sub(
-        lambda found: f"{found[1]} ({', '.join(map(display_name, found[2].split(', ')))})", reason
+        lambda match: f"{match[1]} ({', '.join(map(display_name, match[2].split(', ')))})", reason
     )
 
 
@@ -91,8 +91,8 @@ def name_models(text: str, *, is_first: bool = False) -> str:
     >>> name_models("demo.reward_model@2, refitted"), name_models("none", is_first=True)
     ('reward model 2, refitted', 'None')
     """
-    named = MODEL_LABEL.sub(lambda found: f"{found[1].replace('_', ' ')} {found[2]}", text)
-    return f"{named[:1].upper()}{named[1:]}" if is_first else named
+    sentence = MODEL_LABEL.sub(lambda match: f"{match[1].replace('_', ' ')} {match[2]}", text)
+    return f"{sentence[:1].upper()}{sentence[1:]}" if is_first else sentence
 
 
 FIGURE_NAMES = {
