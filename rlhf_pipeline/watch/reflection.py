@@ -133,9 +133,9 @@ def served_predictions(reflections: pd.DataFrame) -> pd.DataFrame:
         .sort_values(["predicted_at", "reward_model"])
         .drop_duplicates("vote_id")
     )
-    judged = judged_predictions(first)
-    return judged.assign(
-        reward_model=judged["seq"].map(
+    predictions = judged_predictions(first)
+    return predictions.assign(
+        reward_model=predictions["seq"].map(
             dict(zip(first["seq"].astype("int64"), first["reward_model"], strict=True))
         )
     )

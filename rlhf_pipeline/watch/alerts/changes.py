@@ -68,8 +68,8 @@ def _select_confirmed(decisions: Iterable[TriggerDecision]) -> Iterable[TriggerD
     to an earlier one.
     """
     for decision in decisions:
-        known = decision.evidence.get("looked_at", {})
-        waits = not decision.remedy and known.get("n_unfinished")
+        counts = decision.evidence.get("looked_at", {})
+        waits = not decision.remedy and counts.get("n_unfinished")
         is_confirmed = decision.remedy is not None or decision.evidence.get("confirmed")
         if decision.actor is None and is_confirmed and not waits:
             yield decision
@@ -78,8 +78,8 @@ def _select_confirmed(decisions: Iterable[TriggerDecision]) -> Iterable[TriggerD
 def _read(
     subject: str, decision: TriggerDecision, end: str, progress: tuple[str, str, str]
 ) -> Reading:
-    known = decision.evidence.get("causes")
-    causes = ChangeCauses.model_validate(known) if known else None
+    evidence = decision.evidence.get("causes")
+    causes = ChangeCauses.model_validate(evidence) if evidence else None
     is_doubtful = (
         decision.remedy is None and causes is not None and causes.causes[0].name == "nothing"
     )
@@ -109,8 +109,8 @@ def _find_end(
     """
     answers = [each for each in decisions if each.answers == decision.stored_id]
     if any(each.action == "hold" for each in answers):
-        kept = decision.action == "fire"
-        return "a person kept the present policy" if kept else "a person dismissed it"
+        is_policy_kept = decision.action == "fire"
+        return "a person kept the present policy" if is_policy_kept else "a person dismissed it"
     if any(each.state == "succeeded" for each in answers):
         return "the run of a person's answer finished"
     if decision.remedy == "dismiss":
@@ -145,8 +145,8 @@ def _describe_progress(
     if decision.remedy is None:
         return "not answered", "It waits for a clear cause.", "Look at the decision and its votes."
     if decision.action == "hold":
-        asked = f"It asks people, by {name}: {remedy}."
-        return "waits for a person", asked, "Answer the decision on its page."
+        question = f"It asks people, by {name}: {remedy}."
+        return "waits for a person", question, "Answer the decision on its page."
     has_retrained = any(
         each.action == "fire"
         and each.state == "succeeded"
@@ -175,8 +175,8 @@ def _describe_progress(
 def _describe_change(decision: TriggerDecision, causes: ChangeCauses | None) -> str:
     what = causes.summary if causes else next(iter(decision.reasons), "a change")
     if decision.remedy is None:
-        held = "; ".join(decision.reasons if causes else decision.reasons[1:])
-        return f"{what.rstrip('.')}. Not answered yet: {held}"
+        reasons = "; ".join(decision.reasons if causes else decision.reasons[1:])
+        return f"{what.rstrip('.')}. Not answered yet: {reasons}"
     waits = " once a person agrees" if decision.action == "hold" else ""
     answer = REMEDY_WORDS.get(decision.remedy, "decide")
     return f"{what.rstrip('.')}. Decision {decision.decision_id}: {answer}{waits}"

@@ -110,13 +110,13 @@ def _notify(target: AlertTarget, message: AlertMessage, secrets: SecretFilter) -
 
     severity = message.payload["data"]["severity"]
     kind = "failure" if severity == "critical" else severity
-    with apprise.LogCapture(level=logging.WARNING) as said:  # type: ignore[no-untyped-call]
+    with apprise.LogCapture(level=logging.WARNING) as warnings:  # type: ignore[no-untyped-call]
         is_sent = _open_service(target).notify(
             title=build_subject(message),
             body=build_text(message),
             notify_type="success" if message.kind == "resolved" else kind,
         )
-        reason = secrets.hide(" ".join(said.getvalue().split()))
+        reason = secrets.hide(" ".join(warnings.getvalue().split()))
     if not is_sent:
         raise DeliveryFailed(f"apprise did not send the message: {reason}")
     return "apprise sent the message"
@@ -211,8 +211,8 @@ def resolve_allowed(url: httpx.URL, *, allow_private: bool) -> list[str]:
         entries = socket.getaddrinfo(url.host, None, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError) as cause:
         raise DeliveryFailed(f"{url.host} cannot be resolved: {cause}. Correct its name.") from None
-    found = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in entries))
-    for address in map(_find_destination, found):
+    addresses = list(dict.fromkeys(str(entry[4][0]).partition("%")[0] for entry in entries))
+    for address in map(_find_destination, addresses):
         is_never = any(address in network for network in NEVER) and not address.is_loopback
         is_site = isinstance(address, IPv6Address) and address.is_site_local
         is_public = address.is_global and not (address.is_multicast or is_never or is_site)
@@ -225,7 +225,7 @@ def resolve_allowed(url: httpx.URL, *, allow_private: bool) -> list[str]:
                 "another host, or set allow_private of the target in alert_targets, "
                 "which allows all but link-local addresses and services of clouds."
             )
-    return found
+    return addresses
 
 
 def _find_destination(text: str) -> IPv4Address | IPv6Address:

@@ -33,8 +33,8 @@ class AlertPlan:
         empty groups are passed over.
         """
         groups = self.params.levels or [list(self.targets)]
-        known = [[name if name in self.targets else LOG for name in group] for group in groups]
-        return [list(dict.fromkeys(group)) for group in known if group] or [[]]
+        levels = [[name if name in self.targets else LOG for name in group] for group in groups]
+        return [list(dict.fromkeys(group)) for group in levels if group] or [[]]
 
     def build(
         self, alert: Alert, kind: MessageKind, targets: Sequence[str], now: datetime
@@ -69,12 +69,12 @@ def advance(
     older than its condition. With `only`, the alerts of other rules stay as they are.
     """
     only = plan.rules.keys() | {alert.rule for alert in alerts} if only is None else only
-    known = {(alert.rule, alert.subject): alert for alert in alerts if alert.rule in only}
+    active = {(alert.rule, alert.subject): alert for alert in alerts if alert.rule in only}
     moved: list[tuple[Alert | None, Alert]] = []
     step = Step()
     for rule in plan.rules.values():
         for reading in _select(rule, readings, now) if rule.name in only else ():
-            alert = known.pop((rule.name, reading.subject), None)
+            alert = active.pop((rule.name, reading.subject), None)
             is_broken = _judge(rule, reading, now)
             if alert is not None:
                 moved.append((alert, _move(alert, rule, reading, is_broken, now)))
@@ -82,14 +82,14 @@ def advance(
                 moved.append((None, _open(rule, reading, now, next_id)))
                 next_id += 1
     reason = "there is no such figure any more, or the rule was changed"
-    moved += [(each, _end(each, reason, now)) for each in known.values() if each.opened_at <= now]
+    moved += [(each, _end(each, reason, now)) for each in active.values() if each.opened_at <= now]
     for before, after in moved:
         kind, targets = _find_due(plan, before, after, now)
-        told = after if kind in (None, "resolved") else _note_sent(after, kind, targets, now)
-        if told != before:
-            step.changed.append(told)
+        noted_alert = after if kind in (None, "resolved") else _note_sent(after, kind, targets, now)
+        if noted_alert != before:
+            step.changed.append(noted_alert)
         if kind is not None:
-            step.messages += plan.build(told, kind, targets, now)
+            step.messages += plan.build(noted_alert, kind, targets, now)
     return step
 
 
@@ -119,18 +119,18 @@ def _select(rule: AlertRule, readings: Sequence[Reading], now: datetime) -> Iter
     A count of a day without a point is 0; a rule that fires below one compares the day before,
     because each day begins at 0.
     """
-    found = [
+    matches = [
         reading
         for reading in sorted(readings, key=lambda each: (each.day, each.measured_at))
         if reading.name == rule.reads and rule.labels.items() <= reading.labels.items()
     ]
     is_count = rule.reads in METRICS and METRICS[rule.reads].is_count_of_day
     last_day = now.date() - timedelta(days=is_count and rule.comparison == "below")
-    newest = {each.subject: each for each in found if each.day <= last_day}
+    newest = {each.subject: each for each in matches if each.day <= last_day}
     for reading in newest.values() if rule.is_on else ():
         if is_count and reading.day < last_day:
             yield replace(reading, value=0.0, low=None, high=None, of_day=last_day)
-        elif all(reading.labels.get(m) == found[-1].labels.get(m) for m in MODEL_LABELS):
+        elif all(reading.labels.get(m) == matches[-1].labels.get(m) for m in MODEL_LABELS):
             yield reading
 
 

@@ -88,7 +88,7 @@ def read_budget(settings: Settings) -> float | None:
 def advance_alerts(
     store: Store,
     plan: AlertPlan,
-    found: Sequence[Reading],
+    current: Sequence[Reading],
     now: datetime,
     *,
     only: Collection[str] | None = None,
@@ -96,7 +96,7 @@ def advance_alerts(
     """Open, escalate and resolve the project's alerts in one transaction with their messages."""
     only = plan.advancing if only is None else only
     with store.alerts.advancing() as (alerts, next_id, put):
-        step = advance(plan, alerts, found, now, next_id=next_id, only=only)
+        step = advance(plan, alerts, current, now, next_id=next_id, only=only)
         put(step.changed, step.messages)
     return step
 
@@ -104,8 +104,8 @@ def advance_alerts(
 def report_changes(store: Store, settings: Settings, now: datetime) -> Step:
     """Open an alert for each confirmed change that nothing answers yet."""
     plan = read_plan(settings)
-    found = _read_changes(store, settings, _find_start(store, plan, now))
-    return advance_alerts(store, plan, found, now, only={DRIFT})
+    changes = _read_changes(store, settings, _find_start(store, plan, now))
+    return advance_alerts(store, plan, changes, now, only={DRIFT})
 
 
 def _read_changes(store: Store, settings: Settings, since: datetime) -> list[Reading]:

@@ -90,14 +90,18 @@ class AlertRule(Parameters):
                 f"resolve_at {self.resolve_at:g} must be {side} the threshold {self.threshold:g}"
             )
         if self.reads not in METRICS.keys() | FACTS.keys():
-            known = suggest(self.reads, [*METRICS, *FACTS])
-            raise ValueError(f"reads {self.reads!r}, which is not measured. {known}")
+            suggestion = suggest(self.reads, [*METRICS, *FACTS])
+            raise ValueError(f"reads {self.reads!r}, which is not measured. {suggestion}")
         now = datetime.now(UTC)
         try:
             self.fill_title(Reading(self.reads, now, 1.0))
         except KeyError as cause:
-            known = suggest(str(cause.args[0]), self._build_blanks(Reading(self.reads, now, 1.0)))
-            raise ValueError(f"the title has an unknown placeholder {cause}. {known}") from None
+            suggestion = suggest(
+                str(cause.args[0]), self._build_blanks(Reading(self.reads, now, 1.0))
+            )
+            raise ValueError(
+                f"the title has an unknown placeholder {cause}. {suggestion}"
+            ) from None
         except (ValueError, AttributeError, IndexError, TypeError) as cause:
             raise ValueError(f"the title cannot be filled in: {cause}") from None
         return self
@@ -314,15 +318,15 @@ RULES: Mapping[str, AlertRule] = {
 def merge_rules(changes: Mapping[str, Mapping[str, Any]]) -> dict[str, AlertRule]:
     """The default rules with the changes on top. Raises ConfigurationError naming the rule."""
     rules = dict(RULES)
-    for name, given in changes.items():
-        if name not in RULES and not {"reads", "threshold"} <= given.keys():
+    for name, change in changes.items():
+        if name not in RULES and not {"reads", "threshold"} <= change.keys():
             raise ConfigurationError(
                 f"There is no rule {name!r}. {suggest(name, RULES)} A rule of your own needs reads "
                 "and threshold."
             )
-        known = RULES[name].model_dump() if name in RULES else {}
+        defaults = RULES[name].model_dump() if name in RULES else {}
         try:
-            rules[name] = AlertRule.model_validate({**known, **given, "name": name})
+            rules[name] = AlertRule.model_validate({**defaults, **change, "name": name})
         except ValidationError as cause:
             problems = "; ".join(
                 f"{'.'.join(map(str, error['loc']))} {error['msg'].removeprefix('Value error, ')}"

@@ -29,13 +29,15 @@ def calibration_events(
     failed = [test for test in tests if test["passed"] is not None and not test["passed"]]
     if not failed:
         return []
-    judged = day_rows[(day_rows["reward_model"] == model_version) & day_rows["is_error"].notna()]
-    if judged.empty:
+    model_rows = day_rows[
+        (day_rows["reward_model"] == model_version) & day_rows["is_error"].notna()
+    ]
+    if model_rows.empty:
         raise InvalidScores(
             f"Calibration test {failed[0]['name']} failed for {model_version}, but no row of the "
             "day is judged. Give the rows it was computed on."
         )
-    first, last = int(judged["seq"].min()), int(judged["seq"].max())
+    first, last = int(model_rows["seq"].min()), int(model_rows["seq"].max())
     return [
         DriftEvent(
             kind="calibration",
@@ -44,12 +46,12 @@ def calibration_events(
             params_hash=content_id("calibration", test["name"], test["threshold"]),
             stream="calibration",
             seq=last,
-            day=date.fromisoformat(str(judged["day"].iloc[0])),
+            day=date.fromisoformat(str(model_rows["day"].iloc[0])),
             change_seq=first,
             evidence={
                 "value": test["value"],
                 "threshold": test["threshold"],
-                "n_votes": len(judged),
+                "n_votes": len(model_rows),
                 "first_seq": first,
             },
             detected_at=detected_at or utc_now(),

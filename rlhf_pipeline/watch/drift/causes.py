@@ -55,13 +55,13 @@ def find_causes(
     votes: pd.DataFrame,
     change_seq: int,
     reference: pd.DataFrame | None = None,
-    known: Collection[str] = (),
+    earlier_annotators: Collection[str] = (),
 ) -> ChangeCauses:
     """All explanations of the change at `change_seq`, the likeliest first.
 
     Columns of both frames: those of `stream.scan`, and where they are known p (stated probability
     of side a), shown_left and longer ("a" or "b"). `reference` holds votes on held-out predictions
-    of the same model; `known` names further annotators who voted before the model's first vote.
+    of the same model; `earlier_annotators` names further ones, who voted before its first vote.
     Raises NotEnoughData without votes from `change_seq` on.
     """
     rows = votes.sort_values("seq")
@@ -77,7 +77,7 @@ def find_causes(
     if reference is not None and len(reference):
         # cast before all others, whatever their numbers
         before = pd.concat([reference.assign(seq=-1), before])
-    changed = _Changed.of(before, after, change_seq - LATE, known)
+    changed = _Changed.of(before, after, change_seq - LATE, earlier_annotators)
     terms: dict[CauseName, _Term] = {
         "taste": changed.taste(),
         "category": changed.category(),
@@ -116,7 +116,7 @@ def examine(
     event: DriftEvent,
     votes: pd.DataFrame,
     reference: pd.DataFrame | None = None,
-    known: Collection[str] = (),
+    earlier_annotators: Collection[str] = (),
 ) -> DriftEvent:
     """The event with the causes of its change in the votes known by now, at most CAUSE_VOTES after
     it. Replayed events and calibration tests start nothing that depends on a cause, and where a
@@ -125,12 +125,12 @@ def examine(
     if event.is_replayed or event.kind != "drift":
         return event
     rows = votes[votes["seq"] <= event.seq + CAUSE_VOTES]
-    found = read_causes(event)
+    causes_before = read_causes(event)
     start = event.seq if event.change_seq is None else event.change_seq
-    read_until = start - 1 if found is None else found.until_seq
+    read_until = start - 1 if causes_before is None else causes_before.until_seq
     if not (rows["seq"] > read_until).any():
         return event
-    causes = find_causes(rows, start, reference, known)
+    causes = find_causes(rows, start, reference, earlier_annotators)
     return event.model_copy(
         update={"evidence": event.evidence | {"causes": causes.model_dump(mode="json")}}
     )
@@ -190,14 +190,18 @@ class _Changed:
 
     @classmethod
     def of(
-        cls, before: pd.DataFrame, after: pd.DataFrame, since: int, known: Collection[str]
+        cls,
+        before: pd.DataFrame,
+        after: pd.DataFrame,
+        since: int,
+        earlier_annotators: Collection[str],
     ) -> "_Changed":
         bias, people = _find_offsets(before, "annotator_id", PERSON_SD)
         own = after["annotator_id"].map(people).fillna(0.0).to_numpy(dtype=float)
         nth = after.groupby("comparison_id").cumcount().to_numpy() + 1
-        voted = {*known, *before["annotator_id"][before["seq"] < since]}
+        voted = {*earlier_annotators, *before["annotator_id"][before["seq"] < since]}
         is_new = ~after["annotator_id"].isin(voted).to_numpy()
-        if not known and len(before) < KNOWN_FROM:
+        if not earlier_annotators and len(before) < KNOWN_FROM:
             is_new[:] = False
         return cls(
             before,
@@ -316,18 +320,18 @@ class _Changed:
         flat = careless.reshape(len(ratios), -1)
         chances = weights @ flat / weights.sum()
         rise = _sum_by(code, 0.5 - self.chance, len(names))
-        named = [i for i in np.argsort(-chances) if chances[i] > CARELESS]
+        suspects = [i for i in np.argsort(-chances) if chances[i] > CARELESS]
         each = [
             {"annotator_id": str(names[i]), "probability": round(float(chances[i]), 3)}
             | self._compare(code == i)
-            for i in named[:MAX_NAMED]
+            for i in suspects[:MAX_NAMED]
         ]
         evidence = {
-            "annotator_ids": [one["annotator_id"] for one in each],
-            "n_annotators": len(named),
+            "annotator_ids": [person["annotator_id"] for person in each],
+            "n_annotators": len(suspects),
             "n_active": len(names),
             "each": each,
-        } | self._compare(np.isin(code, named))
+        } | self._compare(np.isin(code, suspects))
         return _Term(ratios, flat @ rise / len(code), evidence, log_prior)
 
     def _one_sided(self) -> Iterator[Floats]:

@@ -83,29 +83,29 @@ LEAST_SIMILARITY = 0.35
 DAYS_FOLLOWED = 28  # earlier days in which a cluster is looked for, and days in its trend
 
 
-def follow(found: DayClusters, earlier: Sequence[DayClusters]) -> DayClusters:
+def follow(today: DayClusters, earlier: Sequence[DayClusters]) -> DayClusters:
     """Give the clusters of a day the ids and the trend of the earlier clusters most similar to
     them, one to one; the others keep ids of their own.
 
     Words decide, not embeddings, so that a cluster outlives its reward model.
     """
-    known: dict[str, PromptCluster] = {}
-    for day in sorted(earlier, key=lambda one: one.day)[-DAYS_FOLLOWED:]:
-        if day.day < found.day:
-            known |= {cluster.cluster_id: cluster for cluster in day.clusters}
+    latest: dict[str, PromptCluster] = {}
+    for day in sorted(earlier, key=lambda day: day.day)[-DAYS_FOLLOWED:]:
+        if day.day < today.day:
+            latest |= {cluster.cluster_id: cluster for cluster in day.clusters}
     pairs = sorted(
         (-term_similarity(mine.terms, old.terms), i, old.cluster_id)
-        for i, mine in enumerate(found.clusters)
-        for old in known.values()
+        for i, mine in enumerate(today.clusters)
+        for old in latest.values()
     )
     matched: dict[int, PromptCluster] = {}
     for similarity, i, cluster_id in pairs:
-        if -similarity >= LEAST_SIMILARITY and i not in matched and cluster_id in known:
-            matched[i] = known.pop(cluster_id)
-    return found.model_copy(
+        if -similarity >= LEAST_SIMILARITY and i not in matched and cluster_id in latest:
+            matched[i] = latest.pop(cluster_id)
+    return today.model_copy(
         update={
             "clusters": tuple(
-                _continue(mine, matched.get(i), found.day) for i, mine in enumerate(found.clusters)
+                _continue(mine, matched.get(i), today.day) for i, mine in enumerate(today.clusters)
             )
         }
     )
@@ -129,11 +129,16 @@ def find_failing_ids(days: Sequence[DayClusters]) -> set[str]:
     """Comparisons, of all `days`, in clusters that failed on the last day they were found."""
     latest: dict[str, bool] = {}
     members: dict[str, set[str]] = {}
-    for day in sorted(days, key=lambda one: one.day):
+    for day in sorted(days, key=lambda day: day.day):
         for cluster in day.clusters:
             latest[cluster.cluster_id] = cluster.is_failing
             members.setdefault(cluster.cluster_id, set()).update(cluster.comparison_ids)
-    return {one for name, failed in latest.items() if failed for one in members[name]}
+    return {
+        comparison_id
+        for name, failed in latest.items()
+        if failed
+        for comparison_id in members[name]
+    }
 
 
 def find_cluster(
@@ -145,10 +150,10 @@ def find_cluster(
     # an id begins with the day on which the cluster was first found
     days = [d for d in files.report_days("clusters") if d >= cluster_id[:10] and day in (None, d)]
     for each in reversed(days):
-        for found in files.read_reports("clusters", [each], DayClusters).values():
-            for cluster in found.clusters:
+        for day_clusters in files.read_reports("clusters", [each], DayClusters).values():
+            for cluster in day_clusters.clusters:
                 if cluster.cluster_id == cluster_id:
-                    return found, cluster
+                    return day_clusters, cluster
     where = f" on {day}" if day else ""
     raise NotFound(
         f"No drift report found a cluster {cluster_id!r}{where}. The drift report of a day lists "

@@ -43,9 +43,9 @@ def name_cluster(terms: Mapping[str, float]) -> str | None:
     return " · ".join(words[:N_IN_NAME]) or None
 
 
-def term_similarity(one: Mapping[str, float], other: Mapping[str, float]) -> float:
+def term_similarity(weights: Mapping[str, float], other: Mapping[str, float]) -> float:
     """Cosine of two clusters' terms, 0 to 1."""
-    return float(sum(weight * other.get(word, 0.0) for word, weight in one.items()))
+    return float(sum(weight * other.get(word, 0.0) for word, weight in weights.items()))
 
 
 def _find_words(text: str) -> set[str]:

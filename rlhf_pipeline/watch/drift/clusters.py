@@ -154,7 +154,7 @@ class _Part:
 
     def texts(self, prompts: Mapping[str, str]) -> list[str]:
         ids = sorted(self.rows["comparison_id"])
-        return [prompts[one] for one in ids if one in prompts]
+        return [prompts[comparison_id] for comparison_id in ids if comparison_id in prompts]
 
 
 def _embedded_prompts(window: Window | None) -> pd.DataFrame:
@@ -227,13 +227,13 @@ def _compare_clusters(
     today = [p.errors(True) for p in parts]
     rest = [_join([e for e in today if e is not own]) for own in today]
     lifts = _adjusted_rises(list(zip(rest, today, strict=True)), params)
-    made = []
+    clusters = []
     for i, part in enumerate(parts):
         growth = part.n_now / n_now - part.n_before / n_before
         is_moved = p_share[i] <= params.alpha and abs(growth) >= params.share_effect
         rise, p_error = rises[i]
         excess, p_lift = lifts[i]
-        made.append(
+        clusters.append(
             PromptCluster(
                 cluster_id=f"{day}-{part.letter}" if day else part.letter,
                 name=name_cluster(terms[i]) or part.letter,
@@ -261,7 +261,7 @@ def _compare_clusters(
                 comparison_ids=part.comparison_ids,
             )
         )
-    return tuple(sorted(made, key=_rank))
+    return tuple(sorted(clusters, key=_rank))
 
 
 def _rank(cluster: PromptCluster) -> tuple[bool, bool, int, float, str]:

@@ -28,9 +28,9 @@ def count_mixes(votes: pd.DataFrame, comparisons: pd.DataFrame) -> Mixes:
             f"{len(lost)} votes are on comparisons that are missing from the given ones, first "
             f"{lost.iloc[0]}. Give the comparisons of these votes."
         )
-    known = comparisons[["comparison_id", "prompt_id"]].assign(kind=_name_kinds(comparisons))
+    kinds = comparisons[["comparison_id", "prompt_id"]].assign(kind=_name_kinds(comparisons))
     joined = votes[["comparison_id", "vote_id", "annotator_id", "choice", "strength"]].merge(
-        known, on="comparison_id", validate="many_to_one"
+        kinds, on="comparison_id", validate="many_to_one"
     )
     joined = joined.sort_values("vote_id")
     first = joined.drop_duplicates("prompt_id")

@@ -216,16 +216,16 @@ def _run_test(detector: str, before: PromptMean, now: PromptMean) -> TestResult:
         # The variance of a share is known from its mean; a sample without refusals has none.
         p = (before.mean * before.n + now.mean * now.n) / (before.n + now.n)
         before, now = (side.model_copy(update={"variance": p * (1 - p)}) for side in (before, now))
-    found = mean_difference(
+    test = mean_difference(
         (before.mean, before.variance, before.n), (now.mean, now.variance, now.n)
     )
-    effect = found.effect
+    effect = test.effect
     if detector == "refusals":
-        effect = abs(found.statistic)
-    elif detector == "mean_length" and found.statistic:
-        effect = abs(found.statistic) / max(before.mean, 1.0)
+        effect = abs(test.statistic)
+    elif detector == "mean_length" and test.statistic:
+        effect = abs(test.statistic) / max(before.mean, 1.0)
     # in the unit of its threshold
-    return replace(found, statistic=math.copysign(effect, found.statistic), effect=effect)
+    return replace(test, statistic=math.copysign(effect, test.statistic), effect=effect)
 
 
 def _collect_scores(
@@ -238,11 +238,13 @@ def _collect_scores(
         comparisons["completion_a_id"].isin(completions["completion_id"])
         | comparisons["completion_b_id"].isin(completions["completion_id"])
     ]
-    known = predictions[predictions["comparison_id"].isin(compared["comparison_id"])]
-    if known.empty:
+    own_predictions = predictions[predictions["comparison_id"].isin(compared["comparison_id"])]
+    if own_predictions.empty:
         return None, None
-    label = str(known["reward_model"].mode().iloc[0])
-    joined = compared.merge(known[known["reward_model"] == label], on="comparison_id")
+    label = str(own_predictions["reward_model"].mode().iloc[0])
+    joined = compared.merge(
+        own_predictions[own_predictions["reward_model"] == label], on="comparison_id"
+    )
     sides = [
         joined[["prompt_id", f"completion_{side}_id", f"score_{side}"]].set_axis(
             ["prompt_id", "completion_id", "score"], axis=1

@@ -257,8 +257,8 @@ def current_window(
     FrameError naming a comparison that is missing.
     """
     mine = reflections[reflections["reward_model"] == model_version]
-    judged = mine[mine["is_error"].notna()]
-    grouped = judged.assign(error=judged["is_error"].astype(float)).groupby(
+    predictions = mine[mine["is_error"].notna()]
+    grouped = predictions.assign(error=predictions["is_error"].astype(float)).groupby(
         "comparison_id", sort=True
     )
     rows = grouped.agg(
@@ -273,8 +273,8 @@ def current_window(
             f"{len(lost)} judged comparisons are missing from the given comparisons, first "
             f"{lost.iloc[0]}. Give those of the same day."
         )
-    known = comparisons[["comparison_id", "prompt_id", "prompt", "completion_a"]]
-    joined = rows.merge(known, on="comparison_id", how="left", validate="one_to_one")
+    prompts = comparisons[["comparison_id", "prompt_id", "prompt", "completion_a"]]
+    joined = rows.merge(prompts, on="comparison_id", how="left", validate="one_to_one")
     _require_probabilities(joined["p"].to_numpy(dtype=float), len(joined))
     texts = joined[["prompt", "completion_a"]].rename(columns={"completion_a": "completion"})
     window = _build_window(

@@ -45,16 +45,16 @@ def reliability_of_reference(
 
 
 def reliability_of_day(
-    judged: pd.DataFrame, thresholds: CalibrationThresholds | None = None
+    predictions: pd.DataFrame, thresholds: CalibrationThresholds | None = None
 ) -> Reliability:
     """Columns `p`, `outcome`, `group` of single votes, as in the calibration tests. Raises
     NotEnoughData below `min_rows`.
     """
     return _measure_reliability(
         "day",
-        judged["p"].to_numpy(),
-        judged["outcome"].to_numpy(),
-        judged["group"].to_numpy(),
+        predictions["p"].to_numpy(),
+        predictions["outcome"].to_numpy(),
+        predictions["group"].to_numpy(),
         None,
         thresholds,
     )

@@ -96,7 +96,7 @@ def drift_report(
         and e.seq <= until
         and e.detector not in unchosen
     ]
-    today = next((one for one in policy_days if one.day == day), None)
+    today = next((policy_day for policy_day in policy_days if policy_day.day == day), None)
     tests = [
         *run_tests(reference, current, params, of_policy),
         *policy_tests(today, policy_days, params),

@@ -56,8 +56,8 @@ def error_slices(
     params = params or ClusterParams()
     checked = check_frame(reflections, REFLECTIONS)
     votes = checked[checked["is_error"].notna()]
-    known = comparisons.drop_duplicates("comparison_id").set_index("comparison_id")
-    lost = votes.loc[~votes["comparison_id"].isin(known.index), "comparison_id"]
+    by_id = comparisons.drop_duplicates("comparison_id").set_index("comparison_id")
+    lost = votes.loc[~votes["comparison_id"].isin(by_id.index), "comparison_id"]
     if len(lost):
         raise FrameError(
             f"{lost.nunique()} judged comparisons are missing from the given comparisons, first "
@@ -67,25 +67,29 @@ def error_slices(
         {
             "comparison_id": votes["comparison_id"],
             "error": votes["is_error"].astype(float),
-            "category": votes["comparison_id"].map(known["category"]),
-            "source": votes["comparison_id"].map(known["source"].fillna(OWN_SOURCE)),
-            "length gap": _length_gaps(votes, known),
+            "category": votes["comparison_id"].map(by_id["category"]),
+            "source": votes["comparison_id"].map(by_id["source"].fillna(OWN_SOURCE)),
+            "length gap": _length_gaps(votes, by_id),
             "annotator": votes["annotator_id"],
             "model": votes["reward_model"],
         }
     )
-    found = [found for by in rows.columns[2:] for found in _iter_slices(rows, str(by), params)]
-    tested = [i for i, one in enumerate(found) if one.p_value is not None]
-    adjusted = adjust_p_values([float(found[i].p_value or 0.0) for i in tested])
+    slices = [
+        error_slice
+        for by in rows.columns[2:]
+        for error_slice in _iter_slices(rows, str(by), params)
+    ]
+    tested = [i for i, error_slice in enumerate(slices) if error_slice.p_value is not None]
+    adjusted = adjust_p_values([float(slices[i].p_value or 0.0) for i in tested])
     for i, p_value in zip(tested, adjusted, strict=True):
-        rise = (found[i].error_rate, found[i].error_rest)
+        rise = (slices[i].error_rate, slices[i].error_rest)
         is_failing = p_value <= params.alpha and (
             rise[0] is not None
             and rise[1] is not None
             and rise[0].value - rise[1] >= params.error_effect
         )
-        found[i] = found[i].model_copy(update={"p_value": p_value, "is_failing": is_failing})
-    return tuple(sorted(found, key=_rank))
+        slices[i] = slices[i].model_copy(update={"p_value": p_value, "is_failing": is_failing})
+    return tuple(sorted(slices, key=_rank))
 
 
 def _iter_slices(rows: pd.DataFrame, by: str, params: ClusterParams) -> Iterator[ErrorSlice]:
@@ -113,10 +117,10 @@ def _iter_slices(rows: pd.DataFrame, by: str, params: ClusterParams) -> Iterator
         )
 
 
-def _length_gaps(votes: pd.DataFrame, known: pd.DataFrame) -> pd.Series:
+def _length_gaps(votes: pd.DataFrame, comparisons: pd.DataFrame) -> pd.Series:
     """How much longer the preferred completion is, by the names of LENGTH_GAPS."""
     a, b = (
-        votes["comparison_id"].map(known[column].str.len()).astype(float)
+        votes["comparison_id"].map(comparisons[column].str.len()).astype(float)
         for column in ("completion_a", "completion_b")
     )
     longer = np.maximum(a, b)
@@ -127,6 +131,12 @@ def _length_gaps(votes: pd.DataFrame, known: pd.DataFrame) -> pd.Series:
     return pd.Series([names[i] for i in place], index=votes.index, dtype="str")
 
 
-def _rank(one: ErrorSlice) -> tuple[bool, bool, float, str, str]:
-    lift = 0.0 if one.lift is None else one.lift.value
-    return not one.is_failing, one.error_rate is None, -lift, one.by, one.name
+def _rank(error_slice: ErrorSlice) -> tuple[bool, bool, float, str, str]:
+    lift = 0.0 if error_slice.lift is None else error_slice.lift.value
+    return (
+        not error_slice.is_failing,
+        error_slice.error_rate is None,
+        -lift,
+        error_slice.by,
+        error_slice.name,
+    )

@@ -116,14 +116,14 @@ def split_into_subgroups(errors: pd.DataFrame, n_votes: int) -> pd.DataFrame:
     """
     rows = errors.sort_values("seq", ignore_index=True)
     group = rows["day"].astype(str) if n_votes == 0 else pd.Series(rows.index // n_votes)
-    found = rows.groupby(group.to_numpy(), sort=True).agg(
+    subgroups = rows.groupby(group.to_numpy(), sort=True).agg(
         first_seq=("seq", "min"),
         last_seq=("seq", "max"),
         day=("day", "last"),
         n=("error", "size"),
         n_errors=("error", "sum"),
     )
-    return found[found["n"] >= (n_votes or MIN_VOTES)].reset_index(drop=True)
+    return subgroups[subgroups["n"] >= (n_votes or MIN_VOTES)].reset_index(drop=True)
 
 
 def fit_baseline(subgroups: pd.DataFrame) -> Baseline:

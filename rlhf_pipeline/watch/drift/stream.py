@@ -64,10 +64,10 @@ def scan(
     is_out = quarantines.find(votes).to_numpy() if quarantines else np.zeros(len(votes), dtype=bool)
     rows = stream_votes(votes[~is_out])
     first_seq = rows[0].seq if rows else 0
-    known = [] if reference is None else reference_votes(reference)
-    if not known:
+    reference_rows = [] if reference is None else reference_votes(reference)
+    if not reference_rows:
         constant = [row._replace(stated=UNTESTED_ODDS) for row in rows]
-        known, rows = constant[:FIRST_VOTES], constant[FIRST_VOTES:]
+        reference_rows, rows = constant[:FIRST_VOTES], constant[FIRST_VOTES:]
     replayed_until = _find_replayed(state, quarantines)
     at = detected_at or utc_now()
     days = {row.seq: row.day for row in rows}
@@ -75,7 +75,7 @@ def scan(
     for name in select_params(DetectorChoice, params).chosen():
         kind = DETECTORS[name]
         detector = kind(select_params(kind.Params, params))
-        for signal in detector.find_rises(rows, known):
+        for signal in detector.find_rises(rows, reference_rows):
             events.append(
                 DriftEvent(
                     kind="drift",

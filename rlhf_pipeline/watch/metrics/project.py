@@ -78,12 +78,12 @@ def _measure_queue(store: Store, now: datetime) -> list[MetricPoint]:
 
 
 def _measure_champions(store: Store, project: str, now: datetime) -> list[MetricPoint]:
-    found = {
+    champions = {
         kind: store.promotions.champion(f"{project}.{kind}") for kind in ("policy", "reward_model")
     }
     return [
         _build_age("champion.age_days", promotion.promoted_at, now, DAY_S, kind=kind)
-        for kind, promotion in found.items()
+        for kind, promotion in champions.items()
         if promotion is not None
     ]
 

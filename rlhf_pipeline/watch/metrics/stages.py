@@ -74,20 +74,20 @@ def group_points(
     return [
         point
         for model in window.reward_models[-1:]
-        for one in groups
-        if one.calibrated is not None
+        for calibration in groups
+        if calibration.calibrated is not None
         for point in _estimates(
             window.day,
             now,
             {
-                "groups.accuracy": one.calibrated.accuracy,
-                "groups.accuracy_ceiling": one.noise_ceiling,
-                "groups.ece": one.calibrated.ece_debiased,
-                "groups.calibration_slope": one.calibrated.slope,
+                "groups.accuracy": calibration.calibrated.accuracy,
+                "groups.accuracy_ceiling": calibration.noise_ceiling,
+                "groups.ece": calibration.calibrated.ece_debiased,
+                "groups.calibration_slope": calibration.calibrated.slope,
             },
             reward_model=model,
-            by=one.by,
-            group=one.group,
+            by=calibration.by,
+            group=calibration.group,
         )
     ]
 
@@ -118,14 +118,14 @@ def verdict_points(report: pd.DataFrame, now: datetime) -> list[MetricPoint]:
     """
     points = []
     for (day, space), rows in report.groupby(["day", "space"]):
-        known = [VERDICT_VALUES[v] for v in map(Verdict, rows["verdict"]) if v in VERDICT_VALUES]
+        levels = [VERDICT_VALUES[v] for v in map(Verdict, rows["verdict"]) if v in VERDICT_VALUES]
         points.append(
             MetricPoint(
                 day=date.fromisoformat(str(day)),
                 name="drift.verdict",
                 labels={"space": str(space)},
                 n=int(rows["n_current"].max()),
-                value=max(known, default=None),
+                value=max(levels, default=None),
                 measured_at=now,
             )
         )
@@ -135,15 +135,15 @@ def verdict_points(report: pd.DataFrame, now: datetime) -> list[MetricPoint]:
 def policy_points(days: Sequence[PolicyDay], now: datetime) -> list[MetricPoint]:
     """Reward, refusals and length of the deployed policy's completions of these days."""
     points = []
-    for one in days:
-        reward = {"policy.reward": policy_interval(one.reward)}
+    for day in days:
+        reward = {"policy.reward": policy_interval(day.reward)}
         others = {
-            "policy.refusals": refusal_interval(one),
-            "policy.length": policy_interval(one.length),
+            "policy.refusals": refusal_interval(day),
+            "policy.length": policy_interval(day.length),
         }
-        judge = one.reward_model or "none"
-        points += _estimates(one.day, now, reward, policy=one.policy, reward_model=judge)
-        points += _estimates(one.day, now, others, policy=one.policy)
+        judge = day.reward_model or "none"
+        points += _estimates(day.day, now, reward, policy=day.policy, reward_model=judge)
+        points += _estimates(day.day, now, others, policy=day.policy)
     return points
 
 

@@ -49,12 +49,12 @@ class SecretFilter:
         changed_at = [_find_change(file) for file in self._files]
         if changed_at != self._changed_at:
             # a target's name may stand in its address too, and log lines name targets
-            found = {
+            secrets = {
                 secret
                 for secret in _find_secrets(self._settings)
                 if len(secret) >= LEAST_SECRET and not any(secret in name for name in self._names)
             }
-            self._secrets = sorted({*self._secrets, *found}, key=len, reverse=True)
+            self._secrets = sorted({*self._secrets, *secrets}, key=len, reverse=True)
             self._changed_at = changed_at
         for secret in self._secrets:
             text = text.replace(secret, "…")

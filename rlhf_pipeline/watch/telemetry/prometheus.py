@@ -141,7 +141,7 @@ def _build_gauges(
     from prometheus_client.core import GaugeMetricFamily
 
     family = GaugeMetricFamily(name, text, labels=labels)
-    for given, value in values:
+    for value_labels, value in values:
         if value is not None:
-            family.add_metric([given.get(label, "") for label in labels], value)
+            family.add_metric([value_labels.get(label, "") for label in labels], value)
     return family
