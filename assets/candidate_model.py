@@ -165,7 +165,7 @@ def _find_labeller(
     by_all = CompletionJudge(judge.reward_model, judge.label, judge.calibrator)
     try:
         return VoteHalves.behind(
-            retraining_set, by_all, version, pairs, kept=champions.vote_halves
+            retraining_set, by_all, version, pairs, cache=champions.vote_halves
         ).labelling
     except NotEnoughData:
         return by_all

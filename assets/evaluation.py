@@ -78,7 +78,7 @@ def evaluation(
     halves, obstacle = None, ""
     try:
         halves = VoteHalves.behind(
-            retraining_set, by_all, reward_model, preference_pairs, kept=champions.vote_halves
+            retraining_set, by_all, reward_model, preference_pairs, cache=champions.vote_halves
         )
     except NotEnoughData as cause:
         obstacle = str(cause)
@@ -113,7 +113,7 @@ def evaluation(
         }
     )
     by_labels = result.win_rate_by_labels
-    judged = {base.label: first, champion.label: (result, samples)}
+    by_champion = {base.label: first, champion.label: (result, samples)}
     files = Artefacts(settings.frames)
     page = render_evaluation_page(
         EvaluationEvidence(settings.project, result, samples, candidate_model)
@@ -149,8 +149,10 @@ def evaluation(
                 "length_ratio": result.length_ratio,
             }
             | {
-                f"win_rate_in_{one.head.dimension}": one.win_rate.value if one.win_rate else None
-                for one in result.by_dimension
+                f"win_rate_in_{comparison.head.dimension}": comparison.win_rate.value
+                if comparison.win_rate
+                else None
+                for comparison in result.by_dimension
             },
             rows=samples[["prompt", "completion_candidate", "completion_champion"]],
             figures={"win_rates": draw_png(chart_evaluation(result))},
@@ -163,7 +165,7 @@ def evaluation(
                     files.report_path("samples", f"{result.candidate}_{other}"): keep_samples(
                         *each
                     ).model_dump_json()
-                    for other, each in judged.items()
+                    for other, each in by_champion.items()
                 },
                 files.report_path("evaluation", result.candidate): page,
             },

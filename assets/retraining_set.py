@@ -84,8 +84,8 @@ def retraining_set(
     changes = TasteChanges.from_log(store.taste_changes.all())
     _require_more_than_chance(context, champions, judge, pairs, changes)
     by_all = CompletionJudge(judge.reward_model, judge.label, judge.calibrator)
-    known = prompts.dropna(subset=["reference"])
-    references = known.set_index("prompt_id")["reference"].to_dict()
+    answerable = prompts.dropna(subset=["reference"])
+    references = answerable.set_index("prompt_id")["reference"].to_dict()
     select = partial(
         select_pairs,
         pairs,
@@ -99,7 +99,7 @@ def retraining_set(
     frame, halves, obstacle = None, None, "separate_votes is off."
     if config.separate_votes:
         try:
-            halves = VoteHalves.fit(by_all, reward_model, pairs, kept=champions.vote_halves)
+            halves = VoteHalves.fit(by_all, reward_model, pairs, cache=champions.vote_halves)
             frame, obstacle = select(label_reserved(pairs, halves.labelling)), ""
         except NotEnoughData as cause:
             obstacle = str(cause)

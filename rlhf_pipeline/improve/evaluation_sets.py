@@ -56,10 +56,10 @@ class PromptSource:
         loop = LoopSettings.read(settings)
         values = loop.params("prompts").model_dump(include=set(SourceParams.model_fields))
         params = SourceParams(**values | {"source": values["source"] or settings.prompt_source})
-        named = {"prompt_source"} & settings.model_fields_set
-        named |= {"source", "dataset", "library"} & loop.given.get("prompts", {}).keys()
+        own_settings = {"prompt_source"} & settings.model_fields_set
+        own_settings |= {"source", "dataset", "library"} & loop.given.get("prompts", {}).keys()
         embed = Encoder(settings.encoder).encode if params.topic else None
-        return cls(params, writer, embed, is_named=bool(named))
+        return cls(params, writer, embed, is_named=bool(own_settings))
 
     def describe(self, settings: Settings) -> str:
         """Name and input of the source. A path is relative to the home, so that it stays the same
@@ -90,17 +90,21 @@ def freeze(
     the setting that cannot be used.
     """
     draw: Callable[[frozenset[str]], pd.DataFrame]
-    latest, named = store.evaluation_sets.latest(), source or PromptSource.of_loop(settings)
+    latest, prompt_source = store.evaluation_sets.latest(), source or PromptSource.of_loop(settings)
     if settings.evaluation_file is not None:
         file = settings.evaluation_file
         origin = f"file {file.name}, {_hash_file(file)}"
         draw = partial(_read_file, file)
-    elif pairs is not None and not _names_prompts(settings, named) and _has_only_imports(store):
+    elif (
+        pairs is not None
+        and not _names_prompts(settings, prompt_source)
+        and _has_only_imports(store)
+    ):
         origin, draw = IMPORTED, partial(_hold_out_pairs, pairs)
-    elif source is None and latest is not None and not named.is_named:
+    elif source is None and latest is not None and not prompt_source.is_named:
         return latest
     else:
-        origin, draw = named.describe(settings), partial(_draw, settings, named)
+        origin, draw = prompt_source.describe(settings), partial(_draw, settings, prompt_source)
     if latest is not None and latest.origin == origin:
         return latest
     prompts = draw(_used_ids(store))
@@ -136,7 +140,7 @@ def _draw(settings: Settings, source: PromptSource, used: frozenset[str]) -> pd.
     """From the prompt source: SIZE prompts of an endless one, a share of any other."""
     params = source.params
     is_endless = params.source in ENDLESS or source.writer is not None
-    wanted = params.model_copy(
+    prompt_params = params.model_copy(
         update={
             "n": SIZE if is_endless else MOST_DRAWN,
             "categories": {},
@@ -144,13 +148,13 @@ def _draw(settings: Settings, source: PromptSource, used: frozenset[str]) -> pd.
             "seed": 0,
         }
     )
-    selection = Selection(wanted, exclude=used, embed=source.embed)
+    selection = Selection(prompt_params, exclude=used, embed=source.embed)
     selection.must_be_full = False
     generator = GENERATORS[params.source](
         source_file=settings.prompts_file, text_generator=source.writer
     )
     seed = day_seed(0, DAY)
-    generator.generate(wanted, seed=seed, selection=selection)
+    generator.generate(prompt_params, seed=seed, selection=selection)
     drawn = to_frame(
         ((draft.prompt_id, draft) for draft in selection.drafts),
         source=generator.name,
@@ -194,14 +198,14 @@ def _read_file(path: Path, used: frozenset[str]) -> pd.DataFrame:
 
 def _hold_out_pairs(pairs: pd.DataFrame, _: frozenset[str]) -> pd.DataFrame:
     """Of the test split, whose prompts are all compared already."""
-    held = pairs[pairs["split"] == "test"].drop_duplicates("prompt_id")
+    test_pairs = pairs[pairs["split"] == "test"].drop_duplicates("prompt_id")
     return hold_out(
         pd.DataFrame(
             {
                 "day": DAY,
-                "prompt_id": held["prompt_id"],
-                "text": held["prompt"],
-                "category": held["category"].fillna("instruction"),
+                "prompt_id": test_pairs["prompt_id"],
+                "text": test_pairs["prompt"],
+                "category": test_pairs["category"].fillna("instruction"),
                 "difficulty": "medium",
                 "source": "imported",
                 "template_id": None,
@@ -216,8 +220,8 @@ def _hold_out_pairs(pairs: pd.DataFrame, _: frozenset[str]) -> pd.DataFrame:
 
 def _used_ids(store: Store) -> frozenset[str]:
     """Ids of all prompts of comparisons, with and without a reference."""
-    known = store.comparisons.prompts()
-    return frozenset(known) | {prompt_id(text, None) for text in known.values()}
+    prompts = store.comparisons.prompts()
+    return frozenset(prompts) | {prompt_id(text, None) for text in prompts.values()}
 
 
 def _hash_file(path: Path) -> str:

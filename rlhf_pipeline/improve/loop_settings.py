@@ -114,12 +114,14 @@ class CandidateParams(StrategyParams):
         """These parameters, overridden by those of the file. Raises ConfigurationError for an
         invalid file.
         """
-        named = (
+        file_params = (
             read_strategy_params(Path(self.params_file)).model_dump(exclude_unset=True)
             if self.params_file
             else {}
         )
-        return StrategyParams(**self.model_dump(include=set(StrategyParams.model_fields)) | named)
+        return StrategyParams(
+            **self.model_dump(include=set(StrategyParams.model_fields)) | file_params
+        )
 
 
 class ScheduleParams(BaseModel):
@@ -189,8 +191,8 @@ class LoopSettings:
             return cls()
         section = read_settings_file(settings.config).get(LOOP)
         try:
-            given = _mapping({} if section is None else section, LOOP)
-            return cls.parse(given if only is None else {only: given.get(only)})
+            values = _mapping({} if section is None else section, LOOP)
+            return cls.parse(values if only is None else {only: values.get(only)})
         except ConfigurationError as cause:
             raise ConfigurationError(f"{settings.config}: {cause}") from None
 
@@ -198,19 +200,19 @@ class LoopSettings:
     def parse(cls, section: object) -> Self:
         """Check the section; raises as `read`, with every problem."""
         problems: list[str] = []
-        given = {}
+        parts = {}
         for name, values in _mapping(section, LOOP).items():
             path = f"{LOOP}.{name}"
             if name not in PARTS:
                 problems.append(f"{path} is unknown. {suggest(name, PARTS)}")
             elif values is not None:
                 try:
-                    given[name] = _validate(name, _mapping(values, path))
+                    parts[name] = _validate(name, _mapping(values, path))
                 except ConfigurationError as cause:
                     problems.append(str(cause))
         if problems:
             raise ConfigurationError(" ".join(problems))
-        return cls(given)
+        return cls(parts)
 
     def params(self, part: str) -> BaseModel:
         """The parameters of one part."""
@@ -232,8 +234,8 @@ class LoopSettings:
         """Prices and daily budget of the calls outside the asset `completions`, such as those that
         write prompts; its other limits are its own.
         """
-        given = self.params("completions").model_dump(include=PRICES_AND_DAY)
-        return CallParams(**(given | more))
+        prices = self.params("completions").model_dump(include=PRICES_AND_DAY)
+        return CallParams(**(prices | more))
 
     @cached_property
     def schedules(self) -> ScheduleParams:

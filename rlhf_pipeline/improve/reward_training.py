@@ -194,9 +194,9 @@ def _judge_reference(
     """
     votes = _current_votes(data).merge(comparisons[["comparison_id", "category"]])
     held_out = window.rows.set_index("comparison_id")["p"]
-    judged = judge_votes(votes, held_out)
-    if len(judged) >= ENOUGH_REFERENCE_VOTES:
-        return judged
+    verdicts = judge_votes(votes, held_out)
+    if len(verdicts) >= ENOUGH_REFERENCE_VOTES:
+        return verdicts
     changes = data.taste_changes
     train = data.pairs[data.pairs["split"] == "train"].reset_index(drop=True)
     weight = float(judge.version.params.get("weight_before_change", 1.0))
@@ -204,7 +204,7 @@ def _judge_reference(
     try:
         margins = left_out_margins(judge.reward_model, train, weights, is_current)
     except NotEnoughData:
-        return judged
+        return verdicts
     current = train[is_current]
     p_chosen = judge.p_of_scores(margins, np.zeros(len(margins)))
     p_a = np.where(current["chosen_side"] == "a", p_chosen, 1 - p_chosen)

@@ -94,19 +94,19 @@ def _batch_figures(
         [[1] * (len(p) + len(c)) + [0] * (width - len(p) - len(c)) for p, c in rows]
     )
     # position t predicts token t + 1: the last prompt token predicts the first of the completion
-    judged = torch.tensor(
+    targets = torch.tensor(
         [[0] * (len(p) - 1) + [1] * len(c) + [0] * (width - len(p) - len(c)) for p, c in rows]
     ).bool()
     with torch.inference_mode():
         logits = [
             model(input_ids=ids.to(model.device), attention_mask=mask.to(model.device))
-            .logits[:, :-1][judged.to(model.device)]  # (completion tokens of all rows, vocabulary)
+            .logits[:, :-1][targets.to(model.device)]  # (completion tokens of all rows, vocabulary)
             .split(POSITIONS)
             for model in (candidate, champion)
         ]
         # reduced where they are: all logits as float64 would be copied to the CPU
         figures = torch.cat([_reduce(*pair).cpu() for pair in zip(*logits, strict=True)], dim=-1)
-        lengths = judged.sum(-1).tolist()
+        lengths = targets.sum(-1).tolist()
         return np.array(
             [[float(row.mean()) for row in figure.split(lengths)] for figure in figures]
         )

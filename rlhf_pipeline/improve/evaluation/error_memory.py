@@ -106,7 +106,7 @@ def recall_predictions(
     params = params or ErrorMemoryParams()
     checked = check_frame(pairs, PREFERENCE_PAIRS)
     n_majority = checked["agreement"] * checked["n_votes"]
-    kept = checked[
+    selection = checked[
         checked["split"].isin(list(PARTS))
         & (n_majority >= params.min_votes - 1e-9)
         & (checked["agreement"] >= params.min_agreement)
@@ -118,7 +118,7 @@ def recall_predictions(
         .sort_values(["predicted_at", "reward_model"])
         .drop_duplicates("comparison_id")
     )
-    rows = kept.merge(
+    rows = selection.merge(
         first[["comparison_id", "reward_model", "p_calibrated"]], on="comparison_id", how="inner"
     )
     p_chosen = rows["p_calibrated"].where(rows["chosen_side"] == "a", 1 - rows["p_calibrated"])

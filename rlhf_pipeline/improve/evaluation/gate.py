@@ -142,25 +142,25 @@ def _check_equal_length(evaluation: Evaluation, params: GateParams) -> GateCheck
 
 
 def _check_categories(evaluation: Evaluation, params: GateParams) -> GateCheck:
-    limit, known = params.min_category_win_rate, evaluation.by_category
-    worse = [one for one in known if _is_worse(one, limit, len(known))]
-    named = ", ".join(f"{one.category} {one.win_rate}" for one in worse)
+    limit, categories = params.min_category_win_rate, evaluation.by_category
+    worse = [category for category in categories if _is_worse(category, limit, len(categories))]
+    rates = ", ".join(f"{category.category} {category.win_rate}" for category in worse)
     reason = (
-        f"Worse than the champion beyond the interval, {limit:g}, in {len(worse)} of {len(known)} "
-        f"categories: {named}. Collect votes on them."
+        f"Worse than the champion beyond the interval, {limit:g}, in {len(worse)} of "
+        f"{len(categories)} categories: {rates}. Collect votes on them."
         if worse
-        else f"None of {len(known)} categories is worse beyond its interval."
-        if known
+        else f"None of {len(categories)} categories is worse beyond its interval."
+        if categories
         else "No category has enough prompts for a figure of its own."
     )
     return GateCheck(name="categories", passed=not worse, reason=reason)
 
 
-def _is_worse(one: CategoryComparison, limit: float, n_categories: int) -> bool:
+def _is_worse(category: CategoryComparison, limit: float, n_categories: int) -> bool:
     """Whether the win rate's upper bound is below `limit`, with the interval widened after
     Bonferroni for the number of categories: of 20 equal ones, one would lose by chance.
     """
-    rate = one.win_rate
+    rate = category.win_rate
     tail = (1 - rate.level) / 2
     wider = NormalDist().inv_cdf(tail / n_categories) / NormalDist().inv_cdf(tail)
     return rate.value + wider * (rate.high - rate.value) < limit

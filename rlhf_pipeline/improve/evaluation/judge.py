@@ -135,20 +135,20 @@ def evaluate(
     Raises NotEnoughData below min_prompts, CompletionError if a policy fails on a prompt or writes
     only empty texts, InvalidScores for rewards that are not finite.
     """
-    asked = _sample_prompts(prompts, params)
+    prompt_rows = _sample_prompts(prompts, params)
     texts = [
         _complete(
-            LocalBackend(one.policy, one.label),
-            asked,
+            LocalBackend(side.policy, side.label),
+            prompt_rows,
             params,
             ledger,
             (f"{role} completes", progress),
         )
-        for role, one in (("candidate", candidate), ("champion", champion))
+        for role, side in (("candidate", candidate), ("champion", champion))
     ]
-    for one, written in zip((candidate, champion), texts, strict=True):
-        _refuse_empty_texts(one.label, written)
-    samples = asked.assign(completion_candidate=texts[0], completion_champion=texts[1])
+    for side, completions in zip((candidate, champion), texts, strict=True):
+        _refuse_empty_texts(side.label, completions)
+    samples = prompt_rows.assign(completion_candidate=texts[0], completion_champion=texts[1])
     samples, member_wins = _judge_samples(samples, judge.reward_model, judge.calibrator, progress)
     samples["kl"] = kl_per_token(
         candidate.policy, champion.policy, samples["prompt"].tolist(), texts[0]
@@ -170,8 +170,8 @@ def evaluate(
 
 def keep_samples(evaluation: Evaluation, samples: pd.DataFrame) -> EvaluationSamples:
     """The judged completions that `evaluate` returns, as a record."""
-    kept = samples[list(JudgedSample.model_fields)].astype(object)
-    rows = kept.where(kept.notna(), None).to_dict("records")
+    frame = samples[list(JudgedSample.model_fields)].astype(object)
+    rows = frame.where(frame.notna(), None).to_dict("records")
     return EvaluationSamples(
         evaluation=evaluation, rows=tuple(JudgedSample.model_validate(row) for row in rows)
     )
@@ -185,10 +185,12 @@ def _sample_prompts(prompts: pd.DataFrame, params: EvaluationParams) -> pd.DataF
             f"{len(checked)} prompts to evaluate on; at least {params.min_prompts} are needed. "
             "Add prompts to the evaluation set, or lower min_prompts."
         )
-    kept = checked[["prompt_id", "text", "category", "reference"]].rename(
+    prompt_rows = checked[["prompt_id", "text", "category", "reference"]].rename(
         columns={"text": "prompt"}
     )
-    repeated = kept.loc[kept.index.repeat(params.samples_per_prompt)].reset_index(drop=True)
+    repeated = prompt_rows.loc[prompt_rows.index.repeat(params.samples_per_prompt)].reset_index(
+        drop=True
+    )
     repeated["sample_index"] = repeated.groupby("prompt_id").cumcount()
     keys = zip(repeated["prompt_id"], repeated["sample_index"], strict=True)
     return repeated.assign(
@@ -198,7 +200,7 @@ def _sample_prompts(prompts: pd.DataFrame, params: EvaluationParams) -> pd.DataF
 
 def _complete(
     backend: LocalBackend,
-    asked: pd.DataFrame,
+    prompt_rows: pd.DataFrame,
     params: EvaluationParams,
     ledger: WorkLedger,
     report: tuple[str, Progress],
@@ -214,19 +216,19 @@ def _complete(
             seed=row.seed,
             max_tokens=params.max_new_tokens,
         )
-        for row in asked.itertuples()
+        for row in prompt_rows.itertuples()
     ]
-    made = complete_requests(
+    results = complete_requests(
         backend, requests, ledger=ledger, asset=ASSET, progress=progress, note=note
     )
     # An empty completion is judged as such; a failed one must not be judged as if it were empty.
-    for settled, result in made:
+    for settled, result in results:
         if result.error is not None and settled.kind != "empty":
             raise CompletionError(
                 f"{backend.model_version} could not complete prompt "
-                f"{asked['prompt_id'][settled.item_no]}: {settled.error}"
+                f"{prompt_rows['prompt_id'][settled.item_no]}: {settled.error}"
             )
-    return [result.text or "" for _, result in made]
+    return [result.text or "" for _, result in results]
 
 
 def _refuse_empty_texts(label: str, texts: Sequence[str]) -> None:
@@ -256,7 +258,7 @@ def _judge_samples(
         if calibrator is None
         else np.asarray(calibrator.transform(candidate - champion), dtype=np.float64)
     )
-    judged = samples.assign(
+    verdicts = samples.assign(
         score_candidate=candidate,
         score_champion=champion,
         win=score_wins(candidate, champion),
@@ -264,7 +266,7 @@ def _judge_samples(
         right_candidate=grade_answers(samples["reference"], samples["completion_candidate"]),
         right_champion=grade_answers(samples["reference"], samples["completion_champion"]),
     )
-    return judged, member_wins
+    return verdicts, member_wins
 
 
 def _judge_dimensions(

@@ -48,8 +48,8 @@ def length_controlled_win_rate(
         times = rng.multinomial(n_prompts, np.full(n_prompts, 1 / n_prompts), size=size)
         drawn.append(_fit_at_equal_length(x, win, times[:, index] * own))
     low, high = np.quantile(np.concatenate(drawn), [0.025, 0.975])
-    found = Interval(value=float(value), low=float(low), high=float(high), n=n_prompts)
-    return add_judge_error(found, np.array(by_member))
+    interval = Interval(value=float(value), low=float(low), high=float(high), n=n_prompts)
+    return add_judge_error(interval, np.array(by_member))
 
 
 def _fit_at_equal_length(x: Floats, win: Floats, weights: npt.NDArray[np.float64]) -> Floats:

@@ -128,19 +128,19 @@ def find_bin(bins: tuple[ReliabilityBin, ...], value: float) -> ReliabilityBin:
     votes.
     """
     inside = [
-        found
-        for found in bins
-        if found.low <= value < found.high or (value == 1.0 and found.high == 1.0)
+        each
+        for each in bins
+        if each.low <= value < each.high or (value == 1.0 and each.high == 1.0)
     ]
     if not inside:
-        there = ", ".join(f"{found.low:.2f}-{found.high:.2f}" for found in bins)
+        there = ", ".join(f"{each.low:.2f}-{each.high:.2f}" for each in bins)
         raise NotEnoughData(
             f"No votes in the bin of {value:g}. Bins with votes: {there or 'none'}."
         )
     return inside[0]
 
 
-def pairs_of_bin(reflections: pd.DataFrame, wanted: ReliabilityBin) -> pd.DataFrame:
+def pairs_of_bin(reflections: pd.DataFrame, chosen_bin: ReliabilityBin) -> pd.DataFrame:
     """The votes of a bin with columns PAIRS, wrong predictions first, then those with a missing
     `wrong`, each by seq.
 
@@ -149,13 +149,13 @@ def pairs_of_bin(reflections: pd.DataFrame, wanted: ReliabilityBin) -> pd.DataFr
 
     `reflections` are REFLECTIONS or the result of `judged_rows`.
     """
-    judged = reflections[reflections["is_error"].notna()]
-    if judged.empty:
-        return judged.assign(wrong=judged["is_error"])[list(PAIRS)]
+    predictions = reflections[reflections["is_error"].notna()]
+    if predictions.empty:
+        return predictions.assign(wrong=predictions["is_error"])[list(PAIRS)]
     number = equal_width_bins(
-        FoldedRows.from_predictions(judged["p_calibrated"], np.zeros(len(judged)))
+        FoldedRows.from_predictions(predictions["p_calibrated"], np.zeros(len(predictions)))
     )
-    inside = judged[number == round((wanted.low - 0.5) * 2 * N_BINS)]
+    inside = predictions[number == round((chosen_bin.low - 0.5) * 2 * N_BINS)]
     wrong = inside["is_error"].astype("boolean").mask(inside["p_calibrated"] == 0.5)
     listed = inside.assign(wrong=wrong, rank=rank_pairs(wrong)).sort_values(["rank", "seq"])
     return listed[list(PAIRS)].reset_index(drop=True)

@@ -26,9 +26,9 @@ def hold_out(prompts: pd.DataFrame, *, of: int) -> pd.DataFrame:
     n = min(SIZE, int(SHARE * of), len(prompts))
     order = prompts["prompt_id"].map(lambda name: content_hash("hold out", name))
     by_category = prompts.iloc[order.argsort()].groupby("category", sort=True)
-    wanted = quotas(n, by_category.size().astype(float).to_dict()) if n else {}
-    held = [rows.head(wanted.get(name, 0)) for name, rows in by_category]
-    return pd.concat(held, ignore_index=True) if held else prompts.head(0)
+    counts = quotas(n, by_category.size().astype(float).to_dict()) if n else {}
+    parts = [rows.head(counts.get(name, 0)) for name, rows in by_category]
+    return pd.concat(parts, ignore_index=True) if parts else prompts.head(0)
 
 
 def frozen_prompt_ids(prompts: pd.DataFrame) -> frozenset[str]:

@@ -31,20 +31,26 @@ def has_ended(decision: TriggerDecision) -> bool:
 
 
 def answer(
-    held: TriggerDecision, chosen: Answer, *, reason: str, actor: str, now: datetime, max_seq: int
+    question: TriggerDecision,
+    chosen: Answer,
+    *,
+    reason: str,
+    actor: str,
+    now: datetime,
+    max_seq: int,
 ) -> TriggerDecision:
-    """The decision by which a person answers `held`, with the votes up to `max_seq`.
+    """The decision by which a person answers `question`, with the votes up to `max_seq`.
 
-    `quarantine` leaves out the votes that `held` names: those of careless annotators, or of
+    `quarantine` leaves out the votes that `question` names: those of careless annotators, or of
     newcomers with another taste. `retrain` counts them: careless annotators were none, so that the
     change is one of taste; of two tastes both count alike. `nothing` also ends a change whose
-    retraining is over and whose policy does not serve. Raises ConfigurationError if `held` waits
-    for nobody, or names nobody for a quarantine.
+    retraining is over and whose policy does not serve. Raises ConfigurationError if `question`
+    waits for nobody, or names nobody for a quarantine.
     """
-    number = held.decision_id
-    if chosen == "nothing" and has_ended(held):
+    number = question.decision_id
+    if chosen == "nothing" and has_ended(question):
         return _decide_by_hand("hold", reason, actor, now, answers=number)
-    if not waits(held):
+    if not waits(question):
         raise ConfigurationError(
             f"Decision {number} waits for no answer: the trigger or a person decided it. "
             "`rlhf triggers list` shows which decisions wait."
@@ -52,18 +58,18 @@ def answer(
     if chosen == "nothing":
         return _decide_by_hand("hold", reason, actor, now, answers=number)
     evidence: dict[str, Any] = {"looked_at": {"max_seq": max_seq}}
-    named = held.quarantine
+    quarantine = question.quarantine
     if chosen == "quarantine":
-        if named is None:
+        if quarantine is None:
             raise ConfigurationError(
                 f"Decision {number} names no annotators to leave out. Name them yourself, on the "
                 "page Data quality."
             )
-        evidence["quarantine"] = named.model_dump(mode="json")
+        evidence["quarantine"] = quarantine.model_dump(mode="json")
         return _decide_by_hand(
             "fire", reason, actor, now, answers=number, remedy="quarantine", evidence=evidence
         )
-    is_one_taste = held.remedy != "report_two_tastes"
+    is_one_taste = question.remedy != "report_two_tastes"
     return _decide_by_hand(
         "fire",
         reason,
@@ -71,7 +77,7 @@ def answer(
         now,
         answers=number,
         remedy="retrain" if is_one_taste else "reweight",
-        change_seq=_date_change(held) if is_one_taste else None,
+        change_seq=_date_change(question) if is_one_taste else None,
         evidence=evidence,
     )
 
@@ -82,8 +88,8 @@ def lift(
     """The decision by which a person ends the quarantine that `fired` began. Raises
     ConfigurationError if it began none.
     """
-    named = fired.quarantine
-    if fired.action != "fire" or fired.remedy != "quarantine" or named is None:
+    quarantine = fired.quarantine
+    if fired.action != "fire" or fired.remedy != "quarantine" or quarantine is None:
         raise ConfigurationError(
             f"Decision {fired.decision_id} began no quarantine. `rlhf status` names those that did."
         )
@@ -96,15 +102,19 @@ def lift(
         remedy="lift_quarantine",
         evidence={
             "looked_at": {"max_seq": max_seq},
-            "quarantine": named.model_dump(mode="json"),
+            "quarantine": quarantine.model_dump(mode="json"),
         },
     )
 
 
-def _date_change(held: TriggerDecision) -> int:
+def _date_change(question: TriggerDecision) -> int:
     """The vote at which the change began; the second rule named nobody from that vote on."""
-    named = held.quarantine
-    return int(held.evidence["causes"]["change_seq"]) if named is None else named.from_seq
+    quarantine = question.quarantine
+    return (
+        int(question.evidence["causes"]["change_seq"])
+        if quarantine is None
+        else quarantine.from_seq
+    )
 
 
 def _decide_by_hand(

@@ -116,9 +116,9 @@ def train_and_report(
     if strategy.needs_reward and reward is not None:
         lineage["reward_hash"] = reward.weights_hash
     fingerprint = content_hash(lineage)
-    known = _load_finished_report(out, fingerprint, params)
-    if known is not None:
-        return known
+    earlier_report = _load_finished_report(out, fingerprint, params)
+    if earlier_report is not None:
+        return earlier_report
     folder = open_checkpoints(out / "checkpoints", fingerprint)
     work = Training(strategy, policy_folder, pairs, rows, out, params, reward, lineage)
     train = partial(train_weights, work)

@@ -49,12 +49,12 @@ def find_last_complete(folder: Path) -> Checkpoint | None:
     """The newest checkpoint whose files are as long as its mark says; None to start from the
     beginning. Their contents are not read: a training that goes on from them does that.
     """
-    found = [
+    checkpoints = [
         (int(match[1]), path)
         for path in folder.iterdir()
         if (match := NAME.match(path.name)) and path.is_dir()
     ]
-    for step, path in sorted(found, reverse=True):
+    for step, path in sorted(checkpoints, reverse=True):
         mark = _read_mark(path)
         if mark is not None and mark[0] == _list_sizes(path):
             return Checkpoint(path, step, mark[1])

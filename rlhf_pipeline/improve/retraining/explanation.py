@@ -134,15 +134,15 @@ def _check_confirmation(inputs: Inputs) -> Condition:
     own = list_own_events(evidence, params)
     confirming = find_confirming_events(own, params)
     sources = event_sources(confirming or list_confirmers(own))
-    found = "none"
+    actual = "none"
     if sources:
-        found = f"{len(sources)} detector{'s' * (len(sources) > 1)} ({', '.join(sources)})"
+        actual = f"{len(sources)} detector{'s' * (len(sources) > 1)} ({', '.join(sources)})"
     if own and not sources:
-        found += "; calibration tests alone failed"
+        actual += "; calibration tests alone failed"
     if confirming:
-        found += f" between votes {confirming[0].seq:,} and {confirming[-1].seq:,}"
+        actual += f" between votes {confirming[0].seq:,} and {confirming[-1].seq:,}"
     elif 0 < params.confirmations <= len(sources):
-        found += ", too far apart"
+        actual += ", too far apart"
     return Condition(
         name="confirmations",
         required=describe_requirement(params)
@@ -151,7 +151,7 @@ def _check_confirmation(inputs: Inputs) -> Condition:
             if params.calibration_days
             else ""
         ),
-        actual=found,
+        actual=actual,
         is_met=evidence.champion is None or bool(confirming),
     )
 

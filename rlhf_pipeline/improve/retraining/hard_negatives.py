@@ -35,10 +35,10 @@ def add_hard_negatives(
         return selected
     used = pairs[pairs["prompt_id"].isin(selected["prompt_id"])].sort_values("comparison_id")
     by_prompt = used.groupby(["prompt_id", "prompt"], sort=True)
-    found = [row for _, own in by_prompt if (row := _find_row(own, judge, confidence))]
-    if not found:
+    negatives = [row for _, own in by_prompt if (row := _find_row(own, judge, confidence))]
+    if not negatives:
         return selected
-    rows = pd.DataFrame(found)
+    rows = pd.DataFrame(negatives)
     hardest = rows[~prefers_wrong_answer(rows, references or {})].sort_values(
         ["information", "comparison_id"], ascending=[False, True]
     )

@@ -85,8 +85,8 @@ def describe_cause(causes: ChangeCauses) -> str:
 
 def read_causes(decision: TriggerDecision) -> ChangeCauses | None:
     """The causes that the trigger examined for this decision."""
-    found = decision.evidence.get("causes")
-    return None if found is None else ChangeCauses.model_validate(found)
+    causes = decision.evidence.get("causes")
+    return None if causes is None else ChangeCauses.model_validate(causes)
 
 
 def describe_figures(event: DriftEvent) -> str:

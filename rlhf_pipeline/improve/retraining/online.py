@@ -95,13 +95,13 @@ def prepare_trl_trainer(
     online = select_params(OnlineParams, params)
     arguments = build_step_arguments(policy, len(rows), params, checkpoints)
     arguments["per_device_train_batch_size"] *= online.n_samples
-    given = {
+    inputs = {
         "model": policy.model,
         "reward_funcs": make_trl_reward(reward),
         "train_dataset": Dataset.from_list([format_example(policy, p) for p in rows["prompt"]]),
         "processing_class": policy.tokenizer,
     }
-    return given, arguments | {
+    return inputs, arguments | {
         "num_generations": online.n_samples,
         "max_completion_length": params.max_new_tokens,
         "temperature": online.sampling_temperature,

@@ -22,11 +22,11 @@ def parse_strategy_params(values: Mapping[str, Any]) -> StrategyParams:
     """Parse parameters from a mapping. Raises ConfigurationError for an unknown key, with the
     nearest known one, and for an invalid value.
     """
-    known = list(StrategyParams.model_fields)
+    names = list(StrategyParams.model_fields)
     for key in values:
-        if key not in known:
+        if key not in names:
             raise ConfigurationError(
-                f"Unknown training parameter {key!r}. {suggest(str(key), known)}"
+                f"Unknown training parameter {key!r}. {suggest(str(key), names)}"
             )
     try:
         return StrategyParams(**values)

@@ -105,7 +105,7 @@ def select_pairs(
     usable = list_usable_pairs(checked, params, frozen_prompt_ids)
     _require_enough_pairs(len(usable), len(checked), params.min_pairs)
     p_chosen, is_reserved = _match_scores(scores, usable["comparison_id"])
-    judged = (
+    counts = (
         _count_wrong_votes(reflections)
         .reindex(usable["comparison_id"])
         .fillna(0)
@@ -132,7 +132,7 @@ def select_pairs(
         * np.where(is_failing, params.failing_cluster_weight, 1.0),
         information=params.uncertainty_weight * (1 - (2 * p_chosen - 1).abs())
         + params.disagreement_weight
-        * _disagreement_shares(judged, p_chosen).mask(is_relabelled, 0.0),
+        * _disagreement_shares(counts, p_chosen).mask(is_relabelled, 0.0),
         # people who contradict the model make a pair as hard as one it cannot tell apart
         difficulty=2 * (1 - p_chosen.where(~is_swapped, 1 - p_chosen).clip(lower=0.5)),
         reason=[
@@ -142,7 +142,7 @@ def select_pairs(
             if relabelled
             else _describe_reason(n_wrong, n_votes, p, after)
             for swapped, relabelled, n_wrong, n_votes, p, after in zip(
-                *(is_swapped, is_relabelled, judged["n_wrong"], judged["n_votes"]),
+                *(is_swapped, is_relabelled, counts["n_wrong"], counts["n_votes"]),
                 *(p_chosen, when),
                 strict=True,
             )
@@ -187,14 +187,14 @@ def _swap(pairs: pd.DataFrame, swapped: "pd.Series[bool]") -> pd.DataFrame:
 
 def prefers_wrong_answer(pairs: pd.DataFrame, references: Mapping[str, str]) -> "pd.Series[bool]":
     """Whether the chosen completion lacks the right answer and the rejected one gives it."""
-    known = [references.get(prompt_id) for prompt_id in pairs["prompt_id"]]
-    found = [
+    answers = [references.get(prompt_id) for prompt_id in pairs["prompt_id"]]
+    is_wrong = [
         reference is not None and not is_right(reference, chosen) and is_right(reference, rejected)
         for reference, chosen, rejected in zip(
-            known, pairs["chosen"], pairs["rejected"], strict=True
+            answers, pairs["chosen"], pairs["rejected"], strict=True
         )
     ]
-    return pd.Series(found, index=pairs.index, dtype=bool)
+    return pd.Series(is_wrong, index=pairs.index, dtype=bool)
 
 
 def find_set_problems(
@@ -279,8 +279,8 @@ def _count_wrong_votes(reflections: pd.DataFrame | None) -> pd.DataFrame:
     )
 
 
-def _disagreement_shares(judged: pd.DataFrame, p_chosen: pd.Series) -> pd.Series:
-    by_votes = judged["n_wrong"] / judged["n_votes"].where(judged["n_votes"] > 0)
+def _disagreement_shares(counts: pd.DataFrame, p_chosen: pd.Series) -> pd.Series:
+    by_votes = counts["n_wrong"] / counts["n_votes"].where(counts["n_votes"] > 0)
     return by_votes.fillna((p_chosen < 0.5).astype("float64"))
 
 

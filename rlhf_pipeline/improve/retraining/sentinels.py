@@ -191,8 +191,10 @@ class SentinelWatch:
     def start(self, policy: Policy, step: int) -> None:
         """Measure the untrained policy, or read the figures up to the checkpoint of `step`."""
         stored = json.loads(self.log.read_text(encoding="utf-8")) if self.log.exists() else []
-        known = [Measurement.model_validate(one) for one in stored]
-        self.measurements = [one for one in known if one.step <= step]
+        measurements = [Measurement.model_validate(measurement) for measurement in stored]
+        self.measurements = [
+            measurement for measurement in measurements if measurement.step <= step
+        ]
         if not self.measurements:
             self._record(measure(self.parent if step else policy, self, step=0))
 
@@ -234,9 +236,9 @@ class SentinelWatch:
         """Each figure by step, under the label of its plot."""
         points = {
             label: tuple(
-                (one.step, value)
-                for one in self.measurements
-                if (value := getattr(one, name)) is not None
+                (measurement.step, value)
+                for measurement in self.measurements
+                if (value := getattr(measurement, name)) is not None
             )
             for name, label in LABELS.items()
         }
@@ -250,7 +252,7 @@ class SentinelWatch:
         self.measurements += broadcast_object_list([measurement])
         if not PartialState().is_main_process:
             return
-        rows = [one.model_dump(mode="json") for one in self.measurements]
+        rows = [each.model_dump(mode="json") for each in self.measurements]
         write_atomically(self.log, json.dumps(rows).encode())
 
 
@@ -277,7 +279,7 @@ def measure(policy: Policy, watch: SentinelWatch, *, step: int) -> Measurement:
     """
     prompts: list[str] = watch.rows["prompt"].tolist()
     try:
-        made = policy.generate(
+        completions = policy.generate(
             prompts, seeds=range(len(prompts)), max_new_tokens=watch.max_new_tokens
         )
     except BackendUnavailable as cause:
@@ -285,7 +287,7 @@ def measure(policy: Policy, watch: SentinelWatch, *, step: int) -> Measurement:
             f"Training broke at step {step}: the policy's logits are not finite. Lower the "
             "learning rate; at step 0, restore the parent policy."
         ) from cause
-    texts = [one.text for one in made]
+    texts = [completion.text for completion in completions]
     kl, entropy = kl_and_entropy(policy, watch.parent, prompts, texts)
     rewards, deviations = (
         (None, None) if watch.reward is None else score_with_deviation(watch.reward, prompts, texts)
@@ -295,8 +297,8 @@ def measure(policy: Policy, watch: SentinelWatch, *, step: int) -> Measurement:
         kl=float(kl.mean()),
         entropy=float(entropy.mean()),
         diversity=distinct_share(texts) or 0.0,
-        length=float(np.mean([one.n_tokens for one in made])),
-        cut=float(np.mean([one.finish_reason == "length" for one in made])),
+        length=float(np.mean([completion.n_tokens for completion in completions])),
+        cut=float(np.mean([completion.finish_reason == "length" for completion in completions])),
         flat_groups=watch.flat_groups,
         chosen_log_p=float(policy.log_likelihood(prompts, watch.rows["chosen"].tolist())[0].mean()),
         reward=None if rewards is None else float(rewards.mean()),

@@ -249,19 +249,19 @@ def build_trl_arguments(
     }
 
 
-def check_trainer_fields(kind: Any, given: Mapping[str, Any], owned: Mapping[str, str]) -> None:
+def check_trainer_fields(kind: Any, values: Mapping[str, Any], owned: Mapping[str, str]) -> None:
     """Raise ConfigurationError for a field of `trainer` that the config class `kind` lacks, with
     the nearest one that it has, and for one that other parameters set: OWNED_FIELDS and `owned`.
     """
     owners = {**OWNED_FIELDS, **owned}
     fields = (field.name for field in dataclasses.fields(kind) if field.init)
-    known = [name for name in fields if name not in owners]
-    for name in given:
+    names = [name for name in fields if name not in owners]
+    for name in values:
         if name in owners:
             raise ConfigurationError(f"trainer: {name} is set by {owners[name]}. Leave it out.")
-        if name not in known:
+        if name not in names:
             raise ConfigurationError(
-                f"trainer: {kind.__name__} has no field {name!r}. {suggest(name, known)}"
+                f"trainer: {kind.__name__} has no field {name!r}. {suggest(name, names)}"
             )
 
 
@@ -288,8 +288,10 @@ def format_example(policy: Policy, prompt: str, **completions: str) -> dict[str,
     if policy.tokenizer.chat_template is None:
         spaced = {name: policy.space_completion(prompt, text) for name, text in completions.items()}
         return {"prompt": prompt, **spaced}
-    said = {name: [{"role": "assistant", "content": text}] for name, text in completions.items()}
-    return {"prompt": [{"role": "user", "content": prompt}], **said}
+    messages = {
+        name: [{"role": "assistant", "content": text}] for name, text in completions.items()
+    }
+    return {"prompt": [{"role": "user", "content": prompt}], **messages}
 
 
 @contextmanager

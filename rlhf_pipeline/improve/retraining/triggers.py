@@ -121,7 +121,9 @@ def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> Tr
         objections = [describe_wait(confirmed, causes, evidence.max_seq, params)]
     if objections:
         remedy = None
-    named = name_annotators(causes, confirmed) if causes and remedy in ASKING_REMEDIES else None
+    quarantine = (
+        name_annotators(causes, confirmed) if causes and remedy in ASKING_REMEDIES else None
+    )
     category = str(causes.causes[0].evidence.get("category")) if causes else None
     fires = remedy is not None and remedy != "dismiss" and remedy not in ASKING_REMEDIES
     reasons = [
@@ -130,7 +132,9 @@ def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> Tr
         *([causes.summary] if causes and not objections else []),
     ]
     if remedy in _MEANING:
-        reasons.append(_MEANING[remedy].format(category=category, named=_describe_named(named)))
+        reasons.append(
+            _MEANING[remedy].format(category=category, named=_describe_named(quarantine))
+        )
     involved = evidence.open_events if remedy is None else (*evidence.open_events, *confirmed)
     return TriggerDecision(
         action="fire" if fires else "hold",
@@ -141,7 +145,7 @@ def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> Tr
         evidence=_collect_evidence(evidence, params, own, confirmed)
         | ({"causes": causes.model_dump(mode="json")} if causes else {})
         | ({"category": category} if remedy == "retrain_category" else {})
-        | ({"quarantine": named.model_dump(mode="json")} if named else {}),
+        | ({"quarantine": quarantine.model_dump(mode="json")} if quarantine else {}),
         change_seq=estimate_change_seq(confirmed) if fires and remedy in CHANGES_TASTE else None,
         decided_at=evidence.now,
         state="pending" if fires else "held",
@@ -163,14 +167,18 @@ def find_change(evidence: TriggerEvidence, params: TriggerParams) -> AnswerableC
 
     People are asked one question at a time, so that no answer is given twice.
     """
-    rest, asked, waits_for = list_own_events(evidence, params), find_open_question(evidence), None
+    rest, open_question, waits_for = (
+        list_own_events(evidence, params),
+        find_open_question(evidence),
+        None,
+    )
     while True:
         confirmed = find_confirming_events(rest, params)
         causes = find_causes_of(confirmed) if params.respond_to_causes else None
         remedy = choose_remedy(confirmed, causes, evidence.max_seq, params) if confirmed else None
-        if asked is None or remedy not in ASKING_REMEDIES:
+        if open_question is None or remedy not in ASKING_REMEDIES:
             return AnswerableChange(confirmed, causes, remedy, waits_for)
-        waits_for = asked
+        waits_for = open_question
         rest = [event for event in rest if event not in confirmed]
 
 
@@ -249,18 +257,18 @@ def list_own_events(evidence: TriggerEvidence, params: ConfirmationParams) -> li
 
 
 def is_left_to_people(
-    event: DriftEvent, left: LeftToPeople | None, params: ConfirmationParams
+    event: DriftEvent, question: LeftToPeople | None, params: ConfirmationParams
 ) -> bool:
     """Whether the event is a further sign of the change that was left to people."""
-    if left is None or event.seq >= left.seq + params.confirmation_window:
+    if question is None or event.seq >= question.seq + params.confirmation_window:
         return False
-    return left.reread_from is None or event.detected_at < left.reread_from
+    return question.reread_from is None or event.detected_at < question.reread_from
 
 
 def find_open_question(evidence: TriggerEvidence) -> int | None:
     """The decision about annotators that waits for a person's answer."""
-    left = evidence.left_to_people
-    return None if left is None or left.is_answered else left.decision_id
+    question = evidence.left_to_people
+    return None if question is None or question.is_answered else question.decision_id
 
 
 def is_miscalibration(confirmed: Sequence[DriftEvent]) -> bool:
@@ -312,13 +320,13 @@ def describe_probabilities(causes: ChangeCauses) -> str:
     return ", ".join(f"{cause.name} {format_estimate(cause.probability)}" for cause in likely)
 
 
-def _describe_named(named: Quarantine | None) -> str:
-    if named is None:
+def _describe_named(quarantine: Quarantine | None) -> str:
+    if quarantine is None:
         return "none surely enough to be named"
-    shown = ", ".join(named.annotator_ids[:SHOWN_NAMES])
-    n_more = len(named.annotator_ids) - SHOWN_NAMES
+    names = ", ".join(quarantine.annotator_ids[:SHOWN_NAMES])
+    n_more = len(quarantine.annotator_ids) - SHOWN_NAMES
     more = f" and {n_more} more" if n_more > 0 else ""
-    return f"{shown}{more}, from vote {named.from_seq} on"
+    return f"{names}{more}, from vote {quarantine.from_seq} on"
 
 
 def list_objections(
@@ -330,28 +338,30 @@ def list_objections(
     """List every objection to answering the events now, in words with numbers."""
     if evidence.champion is None:
         return ["there is no champion reward model to retrain"]
-    found = []
+    objections = []
     if evidence.n_unfinished:
-        found.append(f"{_count(evidence.n_unfinished, 'earlier retraining decision')} not finished")
+        objections.append(
+            f"{_count(evidence.n_unfinished, 'earlier retraining decision')} not finished"
+        )
     if evidence.n_ordered:
-        found.append(f"{_count(evidence.n_ordered, 'training job')} not finished")
+        objections.append(f"{_count(evidence.n_ordered, 'training job')} not finished")
     if not own:
-        found.append(f"no open or held event of champion {evidence.champion}")
+        objections.append(f"no open or held event of champion {evidence.champion}")
     elif not confirmed:
-        found.append(_describe_unconfirmed(own, params))
+        objections.append(_describe_unconfirmed(own, params))
     if evidence.last_fired_at is not None:
         since = evidence.now - evidence.last_fired_at
         if since < timedelta(hours=params.cool_down_hours):
-            found.append(
+            objections.append(
                 f"cool-down: last fired {since.total_seconds() / 3600:.1f} h ago, "
                 f"{params.cool_down_hours:g} h are required"
             )
     if evidence.n_new_votes < params.min_new_votes:
-        found.append(
+        objections.append(
             f"{evidence.n_new_votes} new votes since the last retraining, {params.min_new_votes} "
             "are required"
         )
-    return found
+    return objections
 
 
 def _describe_unconfirmed(own: Sequence[DriftEvent], params: TriggerParams) -> str:

@@ -94,14 +94,14 @@ class VoteHalves:
         version: ModelVersion,
         pairs: pd.DataFrame,
         *,
-        kept: Path | None = None,
+        cache: Path | None = None,
     ) -> Self:
         """The halves by which a RETRAINING_SET was made of `pairs`. Raises NotEnoughData as `fit`,
         and for a set that all votes label.
         """
         if has_votes_for_judging(retraining_set):
             raise NotEnoughData("The retraining set has rows that votes for judging label.")
-        return cls.fit(judge, version, pairs, kept=kept)
+        return cls.fit(judge, version, pairs, cache=cache)
 
     @classmethod
     def fit(
@@ -110,34 +110,34 @@ class VoteHalves:
         version: ModelVersion,
         pairs: pd.DataFrame,
         *,
-        kept: Path | None = None,
+        cache: Path | None = None,
         progress: Progress = ignore_progress,
     ) -> Self:
         """Fit both halves of the train split of `pairs` (PREFERENCE_PAIRS), as `version`, the model
         of `judge`, was fitted on all of it.
 
         Both are calibrated on the calib split, as far as it was voted on since the last change.
-        Equal arguments give equal members, so those last fitted are read from the folder `kept`:
+        Equal arguments give equal members, so those last fitted are read from the folder `cache`:
         one retraining needs them for its set, its reward and its judge. Raises NotEnoughData for a
         kind that is slow to fit, and for too few pairs in a half.
         """
         changes = TasteChanges.from_json(version.params.get("taste_changes", {}))
         weight = float(version.params.get("weight_before_change", 1.0))
-        if kept is not None:
-            found = kept / content_hash(
+        if cache is not None:
+            cached_halves = cache / content_hash(
                 judge.reward_model.weights_hash, version.label, version.params, frame_hash(pairs)
             )
-            if found.is_dir():
-                read = partial(_read_half, found, judge)
+            if cached_halves.is_dir():
+                read = partial(_read_half, cached_halves, judge)
                 return cls(labelling=read("labelling"), judging=read("judging"))
         fit = partial(_fit_half, judge, version.label, pairs, changes, weight, progress)
         halves = cls(labelling=fit("labelling"), judging=fit("judging"))
-        if kept is not None:
-            shutil.rmtree(kept, ignore_errors=True)
-            half_done = kept / "writing"
+        if cache is not None:
+            shutil.rmtree(cache, ignore_errors=True)
+            half_done = cache / "writing"
             _write_half(half_done / "labelling", halves.labelling)
             _write_half(half_done / "judging", halves.judging)
-            half_done.rename(found)
+            half_done.rename(cached_halves)
         return halves
 
 

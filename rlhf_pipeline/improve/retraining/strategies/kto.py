@@ -96,7 +96,7 @@ def split_pairs(rows: pd.DataFrame, seed: int) -> pd.DataFrame:
 
     TRL reads the rows in their order, since it estimates the divergence from neighbours in a batch.
     """
-    kept = rows[["prompt", "chosen", "difficulty"]]
-    good, bad = kept.assign(label=True), kept.assign(chosen=rows["rejected"], label=False)
+    columns = rows[["prompt", "chosen", "difficulty"]]
+    good, bad = columns.assign(label=True), columns.assign(chosen=rows["rejected"], label=False)
     both = pd.concat([good, bad], ignore_index=True)
     return both.sample(frac=1.0, random_state=seed).reset_index(drop=True)

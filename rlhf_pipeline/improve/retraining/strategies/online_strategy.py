@@ -52,8 +52,8 @@ class OnlineStrategy(TrainedStrategy):
     def build_trainer(
         self, policy: Policy, rows: pd.DataFrame, params: TrainingParams, checkpoints: Path
     ) -> Any:
-        given, arguments = prepare_trl_trainer(policy, rows, params, checkpoints, self.reward)
-        return import_class(self.trainer)(args=build_config(self, arguments, params), **given)
+        inputs, arguments = prepare_trl_trainer(policy, rows, params, checkpoints, self.reward)
+        return import_class(self.trainer)(args=build_config(self, arguments, params), **inputs)
 
     def check_health(
         self, done: FinishedTraining, params: TrainingParams

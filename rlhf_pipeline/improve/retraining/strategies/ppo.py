@@ -212,17 +212,18 @@ def _trainer_class() -> Any:
                 or self.generation.eos_token_id[:1]
                 for text in texts
             ]
-            asked = tokenizer.pad({"input_ids": rows}, padding_side="left", return_tensors="pt")
-            asked = asked.to(self.model.device)
+            inputs = tokenizer.pad({"input_ids": rows}, padding_side="left", return_tensors="pt")
+            inputs = inputs.to(self.model.device)
             # while training, gradient checkpointing drops the cache that generation reads
             with evaluation_mode(self.model) as model:
-                ids = model.generate(**asked, generation_config=self.generation)
-            made = ids[:, asked["input_ids"].shape[1] :]
+                ids = model.generate(**inputs, generation_config=self.generation)
+            completion_ids = ids[:, inputs["input_ids"].shape[1] :]
             is_end = torch.isin(
-                made, torch.tensor(self.generation.eos_token_id, device=made.device)
+                completion_ids,
+                torch.tensor(self.generation.eos_token_id, device=completion_ids.device),
             )
             mask = (is_end.cumsum(-1) - is_end.int() == 0).float()
-            attention = torch.cat([asked["attention_mask"], mask.long()], dim=1)
+            attention = torch.cat([inputs["attention_mask"], mask.long()], dim=1)
             self._total_train_tokens += int(attention.sum())
             # logits of the whole batch would need more memory than the optimiser's steps
             split = (each.chunk(self.n_parts) for each in (ids, attention, mask))
@@ -230,7 +231,7 @@ def _trainer_class() -> Any:
             log_p, values, entropy, parent_log_p = map(torch.cat, zip(*parts, strict=True))
             completions = [
                 clean_text(tokenizer.decode(row[keep], skip_special_tokens=True))
-                for row, keep in zip(made, mask.bool(), strict=True)
+                for row, keep in zip(completion_ids, mask.bool(), strict=True)
             ]
             scores = score_members(self.reward, texts, completions).mean(axis=0)
             ratios = (log_p - parent_log_p) * mask

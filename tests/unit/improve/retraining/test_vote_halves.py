@@ -68,16 +68,16 @@ def test_the_judging_half_has_heads_measured_on_votes_it_never_saw():
 def test_the_halves_of_one_retraining_are_fitted_once(tmp_path, monkeypatch):
     pairs = judged_pairs()
     judge = replace(JUDGE, reward_model=MODEL.quick().fit(pairs))
-    fitted = VoteHalves.fit(judge, VERSION, pairs, kept=tmp_path / "halves")
+    fitted = VoteHalves.fit(judge, VERSION, pairs, cache=tmp_path / "halves")
     with monkeypatch.context() as patch:
         patch.setattr(EmbeddingRewardModel, "fit", None)
-        read = VoteHalves.fit(judge, VERSION, pairs, kept=tmp_path / "halves")
+        read = VoteHalves.fit(judge, VERSION, pairs, cache=tmp_path / "halves")
     for half in ("labelling", "judging"):
         one, other = getattr(fitted, half), getattr(read, half)
         assert members_hash(one) == members_hash(other)
         assert (one.label, one.heads) == (other.label, other.heads)
         assert one.calibrator.to_json() == other.calibrator.to_json()
-    VoteHalves.fit(judge, VERSION, pairs.iloc[:-1], kept=tmp_path / "halves")
+    VoteHalves.fit(judge, VERSION, pairs.iloc[:-1], cache=tmp_path / "halves")
     assert len(list((tmp_path / "halves").iterdir())) == 1  # those of the last retraining
 
 
