@@ -40,13 +40,13 @@ def judge_rubric(
     `utility_gaps`.
     """
     drawn = [
-        random_generator("rubric", seed, one).random() < share
-        for one in comparisons["comparison_id"]
+        random_generator("rubric", seed, comparison_id).random() < share
+        for comparison_id in comparisons["comparison_id"]
     ]
-    judged = comparisons[drawn]
-    gaps = utility_gaps(judged, references, [taste, *RUBRIC.values()])
+    sample = comparisons[drawn]
+    gaps = utility_gaps(sample, references, [taste, *RUBRIC.values()])
     felt = gaps[:, 1:] + HALO * gaps[:, :1]
-    of_comparison = dict(zip(judged["comparison_id"], felt, strict=True))
+    of_comparison = dict(zip(sample["comparison_id"], felt, strict=True))
     annotators = {each.annotator_id: each for each in pool.annotators}
 
     def answer(vote: NewVote) -> NewVote:

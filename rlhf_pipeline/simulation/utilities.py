@@ -104,10 +104,10 @@ def side_utilities(
     Raises FrameError naming a prompt without an entry for its reference (None is a valid reference:
     there is nothing to check).
     """
-    known = _references_of(comparisons, references)
+    answers = _references_of(comparisons, references)
     prompts = comparisons["prompt"].tolist()
     a, b = (
-        utility(prompts, known, comparisons[side].tolist(), taste)
+        utility(prompts, answers, comparisons[side].tolist(), taste)
         for side in ("completion_a", "completion_b")
     )
     return a, b
@@ -119,11 +119,11 @@ def utility_gaps(
     """True utility of side a less that of side b of COMPARISONS for each taste, (n, tastes); each
     text is read once. Raises FrameError as `side_utilities`.
     """
-    known = _references_of(comparisons, references)
+    answers = _references_of(comparisons, references)
     a, b = (
         [
-            features(*one)
-            for one in zip(comparisons["prompt"], known, comparisons[side], strict=True)
+            features(*row)
+            for row in zip(comparisons["prompt"], answers, comparisons[side], strict=True)
         ]
         for side in ("completion_a", "completion_b")
     )

@@ -9,6 +9,8 @@ from rlhf_pipeline.simulation.laboratory.steady import STEADY
 
 # To add a scenario: an object that satisfies base.LabScenario, and its name here.
 SHIPPED: tuple[LabScenario, ...] = (*STEADY, *CHANGED, *SINGLE_CAUSES, TWO_CAUSES, FAILING_TOPIC)
-LAB_SCENARIOS = Members[LabScenario]("laboratory", {one.name: one for one in SHIPPED})
+LAB_SCENARIOS = Members[LabScenario](
+    "laboratory", {scenario.name: scenario for scenario in SHIPPED}
+)
 
 __all__ = ["LAB_SCENARIOS", "LabScenario"]

@@ -59,7 +59,7 @@ class LabScenario(Protocol):
 def measure_share(observations: Sequence[Observation]) -> Interval:
     """The share of what was counted that counts."""
     return share_of(
-        sum(one.n_counts for one in observations), sum(one.n_counted for one in observations)
+        sum(each.n_counts for each in observations), sum(each.n_counted for each in observations)
     )
 
 

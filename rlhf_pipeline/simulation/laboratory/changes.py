@@ -56,7 +56,9 @@ class ChangeScenario:
         retraining = find_retraining(responses, at)
         return Observation(
             n_counts=int(retraining is not None),
-            is_confirmed=any(one.confirmed_seq > at and one.reports_rise for one in responses),
+            is_confirmed=any(
+                response.confirmed_seq > at and response.reports_rise for response in responses
+            ),
             n_waited=retraining and retraining.seq - retraining.confirmed_seq,
         )
 
@@ -68,7 +70,10 @@ def find_retraining(responses: Sequence[Response], at: int) -> Response | None:
     """The first retraining that answers a change confirmed after vote `at`: one confirmed before it
     is a false alarm, however late it is answered.
     """
-    return next((one for one in responses if one.confirmed_seq > at and one.retrains), None)
+    return next(
+        (response for response in responses if response.confirmed_seq > at and response.retrains),
+        None,
+    )
 
 
 CHANGED = (

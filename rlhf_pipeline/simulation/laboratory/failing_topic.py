@@ -29,7 +29,7 @@ class FailingTopic:
         day = draw_topic_day(seed, failing, error_rate=ERROR_RATE)
         clusters = semantic_clusters(day.reference, day.current, prompts=day.prompts)
         top = clusters.clusters[0]
-        topics = [day.topics[one] for one in top.comparison_ids]
+        topics = [day.topics[comparison_id] for comparison_id in top.comparison_ids]
         purity = topics.count(failing) / len(topics)
         return Observation(n_counts=int(top.is_failing and purity > LEAST_PURITY))
 

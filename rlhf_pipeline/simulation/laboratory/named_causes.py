@@ -49,20 +49,20 @@ class CauseScenario:
         responses = find_responses(drawn.world, votes, seed, until=drawn.at)
         # that calibration tests fail too is no answer to another cause
         after = [
-            one
-            for one in responses
-            if one.seq > drawn.at
-            and one.decision
-            and (one.reports_rise or drawn.largest == "calibration")
+            response
+            for response in responses
+            if response.seq > drawn.at
+            and response.decision
+            and (response.reports_rise or drawn.largest == "calibration")
         ]
         first = after[0] if after else None
         is_right = first is not None and first.cause == drawn.largest
         return Observation(
             n_counted=int(first is not None),
             n_counts=int(is_right),
-            is_confirmed=any(one.confirmed_seq > drawn.at for one in responses),
+            is_confirmed=any(response.confirmed_seq > drawn.at for response in responses),
             n_waited=first and first.seq - first.confirmed_seq,
-            retrains=any(one.retrains for one in after),
+            retrains=any(response.retrains for response in after),
         )
 
     def measure(self, observations: Sequence[Observation]) -> Interval:

@@ -41,7 +41,7 @@ class SteadyScenario:
     def observe(self, seed: int) -> Observation:
         world = self.draw_world(seed)
         responses = find_responses(world, draw_votes(world, seed), seed)
-        counted = [one for one in responses if one.decision]
+        counted = [response for response in responses if response.decision]
         n_retrainings = sum(response.retrains for response in counted)
         return Observation(
             n_counted=world.n_votes,
@@ -57,8 +57,8 @@ def measure_rate(observations: Sequence[Observation]) -> Interval:
     """What counts per 1,000 votes, with the exact interval of a Poisson count (Garwood 1936)."""
     from scipy.stats import chi2
 
-    n = sum(one.n_counts for one in observations)
-    thousands = sum(one.n_counted for one in observations) / 1000
+    n = sum(each.n_counts for each in observations)
+    thousands = sum(each.n_counted for each in observations) / 1000
     low = float(chi2.ppf(0.025, 2 * n)) / 2 if n else 0.0
     high = float(chi2.ppf(0.975, 2 * n + 2)) / 2
     return Interval(
@@ -68,7 +68,9 @@ def measure_rate(observations: Sequence[Observation]) -> Interval:
 
 def measure_others(observations: Sequence[Observation]) -> Interval:
     """Responses per 1,000 votes that retrain nothing."""
-    return measure_rate([one.model_copy(update={"n_counts": one.n_others}) for one in observations])
+    return measure_rate(
+        [each.model_copy(update={"n_counts": each.n_others}) for each in observations]
+    )
 
 
 def draw_independent(rng: np.random.Generator) -> VoteWorld:

@@ -92,12 +92,12 @@ def _build_row(scenario: LabScenario, observed: Sequence[Observation]) -> SuiteR
 def _measure_more(observed: Sequence[Observation]) -> dict[str, Any]:
     """The figures of a row that has them, by their field."""
     more: dict[str, Any] = {}
-    if all(one.n_others is not None for one in observed):
+    if all(each.n_others is not None for each in observed):
         more["others"] = measure_others(observed)
-    if all(one.is_confirmed is not None for one in observed):
-        n_confirmed = sum(bool(one.is_confirmed) for one in observed)
+    if all(each.is_confirmed is not None for each in observed):
+        n_confirmed = sum(bool(each.is_confirmed) for each in observed)
         more["confirmed"] = share_of(n_confirmed, len(observed))
-    if waited := [one.n_waited for one in observed if one.n_waited is not None]:
+    if waited := [each.n_waited for each in observed if each.n_waited is not None]:
         more["waited"] = tuple(float(each) for each in np.quantile(waited, [0.5, 0.9]))
     return more
 
@@ -105,17 +105,17 @@ def _measure_more(observed: Sequence[Observation]) -> dict[str, Any]:
 def _build_totals(observed: Mapping[str, Sequence[Observation]]) -> Iterator[SuiteRow]:
     """The rows that sum up or reread observations of others, where those were run."""
     steady = [name for name in observed if LAB_SCENARIOS[name].group == NOTHING_HAPPENS]
-    single = [one.name for one in SINGLE_CAUSES if one.name in observed]
+    single = [each.name for each in SINGLE_CAUSES if each.name in observed]
     if len(steady) > 1:
-        found = [one for name in steady for one in observed[name]]
+        rows = [each for name in steady for each in observed[name]]
         yield SuiteRow(
             name="all_steady",
             group=NOTHING_HAPPENS,
             title="all rows in which nothing happens",
             unit=STEADY[0].unit,
-            figure=measure_rate(found),
+            figure=measure_rate(rows),
             bar=LabBar(limit=0.03, is_upper=True),
-            others=measure_others(found),
+            others=measure_others(rows),
         )
     if len(single) > 1:
         yield SuiteRow(
@@ -123,15 +123,15 @@ def _build_totals(observed: Mapping[str, Sequence[Observation]]) -> Iterator[Sui
             group=CAUSES,
             title="all rows of one cause",
             unit=SINGLE_CAUSES[0].unit,
-            figure=measure_share([one for name in single for one in observed[name]]),
+            figure=measure_share([each for name in single for each in observed[name]]),
             bar=SINGLE_CAUSES[0].bar,
         )
-    if found := list(observed.get("cause_taste", ())):
+    if rows := list(observed.get("cause_taste", ())):
         yield SuiteRow(
             name="taste_retrained",
             group=CAUSES,
             title="worlds of cause_taste",
             unit="retrains",
-            figure=share_of(sum(bool(one.retrains) for one in found), len(found)),
+            figure=share_of(sum(bool(each.retrains) for each in rows), len(rows)),
             bar=RETRAINED_BAR,
         )

@@ -76,12 +76,12 @@ def find_responses(
     change, and people answer nothing that they are asked.
     """
     run = TriggerRun(votes, partial(draw_reference, world, seed))
-    found: list[Response] = []
+    responses: list[Response] = []
     while (response := run.respond()) is not None:
-        found.append(response)
+        responses.append(response)
         if until is not None and response.retrains and response.confirmed_seq > until:
             break
-    return found
+    return responses
 
 
 def list_ticks(votes: pd.DataFrame) -> list[int]:
@@ -121,8 +121,8 @@ class TriggerRun:
         """The next response, carried out; None if none comes."""
         waiting: Response | None = None
         for tick in [tick for tick in self._ticks if tick > self._answered]:
-            known = {event.event_id: event for event in self._events if event.seq <= tick}
-            own = [e for e in known.values() if not is_left_to_people(e, self._left, PARAMS)]
+            events = {event.event_id: event for event in self._events if event.seq <= tick}
+            own = [e for e in events.values() if not is_left_to_people(e, self._left, PARAMS)]
             confirming = find_confirming_events(own, PARAMS)
             if not confirming:
                 continue
@@ -132,12 +132,12 @@ class TriggerRun:
             decisive = (of_test[:1] or confirming)[-1]
             votes = self._own_votes[self._own_votes["seq"] <= tick]
             for each in own if self._left else [decisive]:
-                known[each.event_id] = examine(each, votes, self._reference)
-            causes = find_causes_of([known[decisive.event_id]])
+                events[each.event_id] = examine(each, votes, self._reference)
+            causes = find_causes_of([events[decisive.event_id]])
             decision = decide(
                 TriggerEvidence(
                     champion=MODEL,
-                    open_events=tuple(known.values()),
+                    open_events=tuple(events.values()),
                     held_events=(),
                     last_fired_at=None,
                     n_new_votes=tick - self._fired,
@@ -181,10 +181,10 @@ class TriggerRun:
         """
         self._own_votes = self._votes[self._votes["seq"] > start]
         self._reference = self._draw_known(self._n_retrained)
-        found = scan(
+        scanned = scan(
             self._own_votes, model_version=MODEL, params=DETECTORS, reference=self._reference
         )
-        self._events = list(found.events)
+        self._events = list(scanned.events)
         if self._tests_calibration:
             self._events += find_day_events(self._own_votes, self._ticks, MODEL)
         self._events.sort(key=lambda e: (e.seq, e.event_id))

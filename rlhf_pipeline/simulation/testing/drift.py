@@ -58,11 +58,11 @@ def _check_quiet_streams(kind: type[DriftDetector]) -> None:
     """A detector that fires on a stream without a rise would confirm other detectors' false
     alarms.
     """
-    found = find_rises(kind, draw_votes(0, (500, 0.0)))
-    assert not found, f"{kind.name}: 500 votes without an error give drift: {found[0]}"
+    rises = find_rises(kind, draw_votes(0, (500, 0.0)))
+    assert not rises, f"{kind.name}: 500 votes without an error give drift: {rises[0]}"
     for seed in range(5):
-        found = find_rises(kind, draw_votes(seed, (400, STATED), (400, 0.1)))
-        assert not found, f"{kind.name}: an error rate that falls gives drift: {found[0]}"
+        rises = find_rises(kind, draw_votes(seed, (400, STATED), (400, 0.1)))
+        assert not rises, f"{kind.name}: an error rate that falls gives drift: {rises[0]}"
     alarms = sum(bool(find_rises(kind, draw_votes(seed, (1000, STATED)))) for seed in range(20))
     assert alarms <= 6, (
         f"{kind.name}: {alarms} of 20 streams of 1,000 votes with the stated error rate give "
@@ -91,9 +91,9 @@ def _check_prefixes(kind: type[DriftDetector], seed: int) -> None:
     votes = draw_votes(seed, (400, STATED), (250, 0.5), (150, 0.2), (200, 0.6))
     whole = find_rises(kind, votes)
     for end in np.random.default_rng([seed, 1]).integers(1, len(votes), size=6).tolist():
-        found = find_rises(kind, votes[:end])
+        rises = find_rises(kind, votes[:end])
         expected = [signal for signal in whole if signal.seq <= votes[end - 1].seq]
-        assert found == expected, (
+        assert rises == expected, (
             f"{kind.name}: after {end} votes of stream {seed} it gives other signals than once all "
-            f"are read: {found}, not {expected}"
+            f"are read: {rises}, not {expected}"
         )

@@ -89,7 +89,7 @@ def build_row(text: str = "x", note: str | None = None) -> tuple[Any, ...]:
 def write_bytes(form: Format, *frames: pd.DataFrame) -> bytes:
     file = io.BytesIO()
     n_rows = form.write(iter(frames), SCHEMA, file)
-    wanted = sum(map(len, frames))
-    assert n_rows == wanted, f"{form.name}: write returns {n_rows} for {wanted} rows."
+    n_expected = sum(map(len, frames))
+    assert n_rows == n_expected, f"{form.name}: write returns {n_rows} for {n_expected} rows."
     assert not file.closed, f"{form.name}: write closes the file; the caller does that."
     return file.getvalue()

@@ -48,17 +48,21 @@ def check_generator(
         _check_difficulties(name, make, shares)
 
 
-def _check_frame(name: str, frame: pd.DataFrame, wanted: dict[str, int]) -> None:
+def _check_frame(name: str, frame: pd.DataFrame, expected_counts: dict[str, int]) -> None:
     assert check_frame(frame, PROMPTS).equals(frame), f"{name}: the frame breaks its schema."
     counts = frame["category"].value_counts().to_dict()
-    assert counts == wanted, f"{name}: {counts} prompts by category, not {wanted}."
+    assert counts == expected_counts, (
+        f"{name}: {counts} prompts by category, not {expected_counts}."
+    )
     sources = sorted(set(frame["source"]))
     assert sources == [name], f"{name}: the column `source` has {sources}."
     assert frame["seed"].nunique() == 1, f"{name}: one day has several seeds."
     assert frame["prompt_id"].is_unique, f"{name}: a prompt comes twice."
-    for text, reference, found in frame[["text", "reference", "prompt_id"]].itertuples(index=False):
+    for text, reference, stored in frame[["text", "reference", "prompt_id"]].itertuples(
+        index=False
+    ):
         expected = prompt_id(text, None if pd.isna(reference) else reference)
-        assert found == expected, f"{name}: {text!r} has another id than its text and reference."
+        assert stored == expected, f"{name}: {text!r} has another id than its text and reference."
 
 
 def _check_difficulties(

@@ -130,9 +130,9 @@ def _check_scores(model: RewardModel, pairs: pd.DataFrame) -> None:
     assert np.allclose(members.mean(axis=0), scores), (
         f"{name}: the mean of member_scores {members.shape} over its rows is not the score."
     )
-    for dimension, found in model.dimension_scores(prompts, texts).items():
-        assert found.shape == (len(texts),), (
-            f"{name}: the scores in {dimension} have shape {found.shape}, not one a text."
+    for dimension, by_text in model.dimension_scores(prompts, texts).items():
+        assert by_text.shape == (len(texts),), (
+            f"{name}: the scores in {dimension} have shape {by_text.shape}, not one a text."
         )
     features = model.features(prompts, texts)
     assert features.ndim == 2, f"{name}: features has shape {features.shape}, not (n, d)."
@@ -196,8 +196,8 @@ def _check_symmetry(kind: type[Calibrator]) -> None:
     margins, outcomes = draw_votes(n=300)
     flip = np.random.default_rng(2).random(300) < 0.5
     swapped = np.where(flip, -margins, margins), np.where(flip, 1 - outcomes, outcomes)
-    one, two = kind().fit(margins, outcomes), kind().fit(*swapped)
-    assert np.allclose(one.transform(GRID), two.transform(GRID), atol=1e-6), (
+    original, mirrored = kind().fit(margins, outcomes), kind().fit(*swapped)
+    assert np.allclose(original.transform(GRID), mirrored.transform(GRID), atol=1e-6), (
         f"{kind.name}: fitted on rows with sides a and b swapped, it gives other probabilities."
     )
 
