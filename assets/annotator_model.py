@@ -79,14 +79,14 @@ def annotator_model(
     later votes. Without usable votes the frame is empty.
     """
     up_to_seq = config.up_to_seq
-    said = votes_up_to(votes, up_to_seq)
-    shown = store.comparisons.with_ids(judged_comparison_ids(said))
+    votes_until = votes_up_to(votes, up_to_seq)
+    shown_pairs = store.comparisons.with_ids(judged_comparison_ids(votes_until))
     learnable = votes_to_learn(votes, store, up_to_seq)
     try:
         learnt = fit_annotator_model(
             learnable,
             separate_old_completions(
-                shown,
+                shown_pairs,
                 counting(learnable),
                 TasteChanges.from_log(store.taste_changes.all(), up_to_seq=up_to_seq),
             ),
@@ -150,10 +150,10 @@ def annotator_model(
 def _store_labels(
     context: dg.AssetExecutionContext, settings: Settings, store: Store, labels: pd.DataFrame
 ) -> None:
-    kept = store_labels(Artefacts(settings.frames), labels, newest_seq=store.votes.max_seq())
-    if kept is not None:
+    kept_seq = store_labels(Artefacts(settings.frames), labels, newest_seq=store.votes.max_seq())
+    if kept_seq is not None:
         context.log.info(
-            f"The consensus page keeps its labels from votes up to seq {kept}: this fit uses "
+            f"The consensus page keeps its labels from votes up to seq {kept_seq}: this fit uses "
             "fewer votes."
         )
 

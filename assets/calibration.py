@@ -92,12 +92,14 @@ def calibration(
     it is not refused and predicts no worse.
     """
     registry = champions.registry
-    told = progress("calibration")
+    report_progress = progress("calibration")
     if config.version == CalibratedVersion.champion and (champion := champions.judge()):
         reward_model = champion.version
     data = config.select(store, preference_pairs, votes)
     comparisons = store.comparisons.with_ids(judged_comparison_ids(data.votes))
-    outcome = calibrate_model(champions, reward_model, data, comparisons, config, progress=told)
+    outcome = calibrate_model(
+        champions, reward_model, data, comparisons, config, progress=report_progress
+    )
     report, judge = outcome.report, outcome.judge
     assert judge.calibrator is not None
     with open_tracked_run(context, registry) as run:
@@ -110,9 +112,9 @@ def calibration(
             purpose="Evidently's calibration report, comparison of versions",
             record=opening_recorder(registry),
         )
-        texts = _evidently_files(judge, test, report, told)
+        texts = _evidently_files(judge, test, report, report_progress)
         current = test[data.taste_changes.is_current(test)].reset_index(drop=True)
-        versions = measure_versions(champions, judge, current, config, progress=told)
+        versions = measure_versions(champions, judge, current, config, progress=report_progress)
         bounds = all_ceilings(data.votes, group_comparisons(comparisons))
         yield from deliver(
             context,

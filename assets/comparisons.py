@@ -58,12 +58,12 @@ def comparisons(
     by_people = settings.annotators == "human"
     # Human annotators get repeats when cards are dealt; simulated annotators need them here.
     pairing = _pairing_params(config, repeat_share=0.0 if by_people else config.repeat_share)
-    made: dict[str, pd.DataFrame] = {}
+    frames: dict[str, pd.DataFrame] = {}
     for day in context.partition_keys:
-        # Days of this run are published at its end, so read them from `made`: a range gives the
+        # Days of this run are published at its end, so read them from `frames`: a range gives the
         # same repeats as one run per day.
         earlier = [
-            made[d] if d in made else store.comparisons.for_days([d]) for d in _days_before(day)
+            frames[d] if d in frames else store.comparisons.for_days([d]) for d in _days_before(day)
         ]
         drawn = pair_completions(
             prompts[prompts["day"] == day],
@@ -72,15 +72,15 @@ def comparisons(
             day=day,
             earlier=concat(earlier, COMPARISONS),
         )
-        made[day] = _keep_published(context, store, day, drawn)
-    frame = concat(made.values(), COMPARISONS)
+        frames[day] = _keep_published(context, store, day, drawn)
+    frame = concat(frames.values(), COMPARISONS)
     judge = champions.judge()
     n_new = n_predictions = 0
-    for day, of_day in made.items():
+    for day, of_day in frames.items():
         predictions = _predict(judge, of_day, clock(day)) if judge and not of_day.empty else None
         published = store.comparisons.publish(of_day, predictions, published_at=clock(day))
         n_new, n_predictions = n_new + published.n_new, n_predictions + published.n_predictions
-    routed = _route_days(list(made), store, config) if by_people else {}
+    routed = _route_days(list(frames), store, config) if by_people else {}
     repeats = int(frame["repeat_of"].notna().sum())
     yield from deliver(
         context,

@@ -58,19 +58,19 @@ def completions(
         progress=progress("completions"),
     )
     frame = made_of.frame
-    made = frame[frame["error"].isna()]
+    texts = frame[frame["error"].isna()]
     yield from deliver(
         context,
         registry,
         frame,
         StageReport(
-            headline=f"{len(made)} completions by {backend.model_version}, "
-            f"{len(frame) - len(made)} failed{_describe_failures(made_of)}",
+            headline=f"{len(texts)} completions by {backend.model_version}, "
+            f"{len(frame) - len(texts)} failed{_describe_failures(made_of)}",
             metrics={
-                "n_completions": len(made),
-                "n_failed": len(frame) - len(made),
-                "mean_tokens": made["n_tokens"].mean() if len(made) else None,
-                "share_stopped": (made["finish_reason"] == "stop").mean() if len(made) else None,
+                "n_completions": len(texts),
+                "n_failed": len(frame) - len(texts),
+                "mean_tokens": texts["n_tokens"].mean() if len(texts) else None,
+                "share_stopped": (texts["finish_reason"] == "stop").mean() if len(texts) else None,
                 **_collect_costs(made_of),
             },
             rows=frame[["text", "temperature", "top_p", "n_tokens", "finish_reason"]],
@@ -100,21 +100,25 @@ def completions(
     )
 
 
-def _collect_costs(made: Generation) -> dict[str, float]:
+def _collect_costs(generation: Generation) -> dict[str, float]:
     """Costs of all attempts of this ledger run, failures by kind, and calls with unknown
     billing.
     """
     return {
-        "n_cached": made.n_cached,
-        "n_attempts": made.n_attempts,
-        "tokens_paid": sum(s.n_prompt_tokens + s.n_tokens for s in made.spent.values()),
-        "cost": made.cost,
-        "n_bill_unknown": made.n_unknown,
-        "cost_unknown_at_worst": made.cost_unknown,
-        **{f"failed_{kind}": n for kind, n in made.kinds.items()},
+        "n_cached": generation.n_cached,
+        "n_attempts": generation.n_attempts,
+        "tokens_paid": sum(s.n_prompt_tokens + s.n_tokens for s in generation.spent.values()),
+        "cost": generation.cost,
+        "n_bill_unknown": generation.n_unknown,
+        "cost_unknown_at_worst": generation.cost_unknown,
+        **{f"failed_{kind}": n for kind, n in generation.kinds.items()},
     }
 
 
-def _describe_failures(made: Generation) -> str:
+def _describe_failures(generation: Generation) -> str:
     """` (3 refusal, 1 timeout)`; empty without failures."""
-    return f" ({', '.join(f'{n} {kind}' for kind, n in made.kinds.items())})" if made.kinds else ""
+    return (
+        f" ({', '.join(f'{n} {kind}' for kind, n in generation.kinds.items())})"
+        if generation.kinds
+        else ""
+    )

@@ -47,12 +47,12 @@ def _keep_valid(
     stored: Mapping[str, Measured], hashes: Mapping[str, str]
 ) -> tuple[dict[str, Measured], list[str]]:
     """What is stored of the days in `hashes` from the same inputs, and the other days."""
-    kept = {day: one for day, one in stored.items() if one.rests_on == hashes[day]}
-    return kept, [day for day in hashes if day not in kept]
+    valid = {day: figures for day, figures in stored.items() if figures.rests_on == hashes[day]}
+    return valid, [day for day in hashes if day not in valid]
 
 
 def _mark(measured: Iterable[Measured], hashes: Mapping[str, str]) -> list[Measured]:
-    return [one.model_copy(update={"rests_on": hashes[one.day]}) for one in measured]
+    return [each.model_copy(update={"rests_on": hashes[each.day]}) for each in measured]
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class WindowSeries:
     left_out: str | None = None
 
     def windows_of(self, day: str) -> Sequence[CalibrationWindow] | str:
-        return self.left_out or [self.windows[one] for one in self.shown[day]]
+        return self.left_out or [self.windows[window_day] for window_day in self.shown[day]]
 
 
 def load_windows(
@@ -86,17 +86,19 @@ def load_windows(
     """
     try:
         first = min([*files.days("reflection_log"), *days])
-        shown = {day: report_days(day, first, params) for day in days}
-        wanted = sorted({one for found in shown.values() for one in found})
-        hashes = _hash_windows(wanted, files, params, quarantines)
-        kept, missing = _keep_valid(
-            files.read_reports("calibration", wanted, CalibrationWindow), hashes
+        report_windows = {day: report_days(day, first, params) for day in days}
+        window_days = sorted(
+            {window_day for windows in report_windows.values() for window_day in windows}
+        )
+        hashes = _hash_windows(window_days, files, params, quarantines)
+        valid, missing = _keep_valid(
+            files.read_reports("calibration", window_days, CalibrationWindow), hashes
         )
         measured, groups = _measure_windows(missing, days, files, params, quarantines, store)
     except (ArtefactError, FrameError) as cause:
         return WindowSeries({}, {}, left_out=f"{LEFT_OUT}a day's frames cannot be read. {cause}")
     new = _mark(measured, hashes)
-    return WindowSeries(kept | {window.day: window for window in new}, shown, new, groups)
+    return WindowSeries(valid | {window.day: window for window in new}, report_windows, new, groups)
 
 
 def _hash_windows(
@@ -104,12 +106,12 @@ def _hash_windows(
 ) -> dict[str, str]:
     inside = {day: days_of_window(day, params) for day in days}
     hashes = files.hash_days(
-        sorted({one for found in inside.values() for one in found}), WINDOW_STAGES
+        sorted({vote_day for vote_days in inside.values() for vote_day in vote_days}), WINDOW_STAGES
     )
     left_out = dict(quarantines.since)
     return {
-        day: content_hash(WINDOW_VERSION, [hashes[one] for one in found], left_out)
-        for day, found in inside.items()
+        day: content_hash(WINDOW_VERSION, [hashes[vote_day] for vote_day in vote_days], left_out)
+        for day, vote_days in inside.items()
     }
 
 
@@ -124,19 +126,21 @@ def _measure_windows(
     """The windows of `missing` days, and the groups of the windows of `grouped` days. Groups are
     not stored with their window: a tag of an annotator changes them without a change of frames.
     """
-    inside = sorted({one for day in {*missing, *grouped} for one in days_of_window(day, params)})
+    inside = sorted(
+        {vote_day for day in {*missing, *grouped} for vote_day in days_of_window(day, params)}
+    )
     reflections, votes = (
         quarantines.drop(files.read_days(stage, inside)) for stage in WINDOW_STAGES
     )
-    judged = _serve_by_day(reflections)
-    named = group_votes(
+    predictions = _serve_by_day(reflections)
+    group_names = group_votes(
         votes,
         store.comparisons.groups_of(votes["comparison_id"].unique().tolist()),
         store.annotator_groups.all(),
     )
     return (
-        list(calibration_over_time(judged, votes, missing, params)),
-        dict(windows_by_group(judged, votes, named, grouped, params)),
+        list(calibration_over_time(predictions, votes, missing, params)),
+        dict(windows_by_group(predictions, votes, group_names, grouped, params)),
     )
 
 
@@ -170,7 +174,7 @@ class PolicySeries:
     def until(self, day: str, n_days: int) -> list[PolicyDay]:
         """Those of `day` and of the `n_days` before it, oldest first."""
         first = _days_until(day, n_days + 1)[0]
-        return [self.days[one] for one in sorted(self.days) if first <= one <= day]
+        return [self.days[each] for each in sorted(self.days) if first <= each <= day]
 
 
 def load_policy_days(
@@ -179,19 +183,19 @@ def load_policy_days(
     """What the reports of `days` need. If a file of another day is broken, the series is left out
     with the reason, so that the reports are still made.
     """
-    near = {one for day in days for one in _days_until(day, params.policy_days + 1)}
-    wanted = sorted(near & set(files.days("completions")))
+    near = {earlier for day in days for earlier in _days_until(day, params.policy_days + 1)}
+    policy_days = sorted(near & set(files.days("completions")))
     hashes = {
         day: content_hash(POLICY_VERSION, content)
-        for day, content in files.hash_days(wanted, POLICY_STAGES).items()
+        for day, content in files.hash_days(policy_days, POLICY_STAGES).items()
     }
-    kept, missing = _keep_valid(files.read_reports("policy", wanted, PolicyDay), hashes)
+    valid, missing = _keep_valid(files.read_reports("policy", policy_days, PolicyDay), hashes)
     try:
         measured = [_summarise_policy(day, files, store) for day in missing]
     except (ArtefactError, FrameError) as cause:
         return PolicySeries({}, left_out=f"{LEFT_OUT}a day's frames cannot be read. {cause}")
-    new = _mark([one for one in measured if one is not None], hashes)
-    return PolicySeries(kept | {one.day: one for one in new}, new)
+    new = _mark([each for each in measured if each is not None], hashes)
+    return PolicySeries(valid | {each.day: each for each in new}, new)
 
 
 def _summarise_policy(day: str, files: Artefacts, store: Store) -> PolicyDay | None:
@@ -217,27 +221,27 @@ class ClusterSeries:
         earlier = [day for day in files.report_days("clusters") if day < first_day][-DAYS_FOLLOWED:]
         return cls(list(files.read_reports("clusters", earlier, DayClusters).values()))
 
-    def add_day(self, found: DayEvidence, params: ClusterParams) -> DayClusters | str:
+    def add_day(self, evidence: DayEvidence, params: ClusterParams) -> DayClusters | str:
         """The clusters of both windows' prompts, named and followed, or why there are none."""
-        windows = [w for w in (found.reference, found.current) if w is not None]
-        texts = found.texts(sorted({i for w in windows for i in w.rows["comparison_id"]}))
+        windows = [w for w in (evidence.reference, evidence.current) if w is not None]
+        texts = evidence.texts(sorted({i for w in windows for i in w.rows["comparison_id"]}))
         try:
             clusters = semantic_clusters(
-                found.reference,
-                found.current,
+                evidence.reference,
+                evidence.current,
                 params,
-                day=found.day,
+                day=evidence.day,
                 prompts={i: prompt for i, (prompt, _) in texts.items()},
             )
         except NotEnoughData as few:
             return str(few)
-        clusters = clusters.model_copy(update={"noise_ceiling": found.noise_ceiling})
+        clusters = clusters.model_copy(update={"noise_ceiling": evidence.noise_ceiling})
         self.new.append(follow(clusters, [*self.earlier, *self.new]))
         return self.new[-1]
 
 
 def cluster_window(
-    found: DayEvidence,
+    evidence: DayEvidence,
     files: Artefacts,
     champions: Champions,
     params: ClusterParams,
@@ -246,10 +250,10 @@ def cluster_window(
     """The judged comparisons of the last `cluster_days` days that the day's model predicted,
     without quarantined votes.
     """
-    if found.current is None or params.cluster_days == 1:
-        return found.current
-    days = _days_until(found.day, params.cluster_days)
-    return _read_judged(days, found.current.model_version, files, champions, quarantines)
+    if evidence.current is None or params.cluster_days == 1:
+        return evidence.current
+    days = _days_until(evidence.day, params.cluster_days)
+    return _read_judged(days, evidence.current.model_version, files, champions, quarantines)
 
 
 def read_policy_reference(
@@ -262,11 +266,13 @@ def read_policy_reference(
     if not deployed:
         return None
     *earlier, today = deployed
-    days = [one.day for one in earlier if (one.policy, one.reward_model) == (today.policy, label)]
+    days = [
+        each.day for each in earlier if (each.policy, each.reward_model) == (today.policy, label)
+    ]
     began = {
-        one.label: one.promoted_at
+        each.label: each.promoted_at
         for served in (today.policy, label)
-        for one in champions.store.promotions.history(served.rpartition("@")[0])
+        for each in champions.store.promotions.history(served.rpartition("@")[0])
     }
     if not days or not began.keys() >= {today.policy, label} or began[today.policy] < began[label]:
         return None

@@ -145,16 +145,20 @@ def _record_failure(stage: Callable[..., Any]) -> Callable[..., Iterator[Any]]:
 def config_class(stage: dg.AssetsDefinition) -> type[dg.Config] | None:
     """The class of a stage's parameters; None for a stage without any."""
     function = cast(DecoratedOpFunction, stage.op.compute_fn).decorated_fn
-    found = function.__annotations__.get("config")
-    return found if isinstance(found, type) and issubclass(found, dg.Config) else None
+    annotation = function.__annotations__.get("config")
+    return (
+        annotation if isinstance(annotation, type) and issubclass(annotation, dg.Config) else None
+    )
 
 
 def with_defaults(stage: dg.AssetsDefinition, values: Mapping[str, Any]) -> dg.AssetsDefinition:
     """The stage with other defaults of its parameters, in the launchpad and in every run."""
     if not values:
         return stage
-    known: Any = stage.op.config_schema.as_field().config_type
-    schema = convert_user_facing_definition_config_schema(_change_defaults(known.fields, values))
+    fields_type: Any = stage.op.config_schema.as_field().config_type
+    schema = convert_user_facing_definition_config_schema(
+        _change_defaults(fields_type.fields, values)
+    )
     op = stage.op.with_replaced_properties(name=stage.op.name, config_schema=schema)
     return dg.AssetsDefinition.dagster_internal_init(
         **{**stage.get_attributes_dict(), "node_def": op}
@@ -454,9 +458,9 @@ def _build_metadata(
     # six digits: what follows is noise on the page, and `numbers` has it
     metadata |= {name: float(f"{numbers[name]:.6g}") for name in names[:SHOWN_NUMBERS]}
     metadata[NUMBERS] = dg.MetadataValue.json(dict(numbers))
-    shown = value if isinstance(value, pd.DataFrame) and report.rows is None else report.rows
-    if shown is not None:
-        metadata["preview"] = dg.MetadataValue.md(markdown_table(shown))
+    preview = value if isinstance(value, pd.DataFrame) and report.rows is None else report.rows
+    if preview is not None:
+        metadata["preview"] = dg.MetadataValue.md(markdown_table(preview))
     if isinstance(value, pd.DataFrame):
         metadata["dagster/row_count"] = len(value)
     if isinstance(value, Record):

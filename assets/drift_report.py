@@ -122,19 +122,19 @@ def drift_report(
     for day in days:
         rows, cast = (frame[frame["day"] == day] for frame in (reflection_log, votes))
         deployed = policy.until(day, config.policy_days)
-        found, evidently = _collect_evidence(
+        evidence, evidently = _collect_evidence(
             day, rows, cast, deployed, streams, champions, files, config
         )
-        window = cluster_window(found, files, champions, config, quarantines)
-        found = replace(
-            found,
-            clusters=clusters.add_day(replace(found, current=window), config),
+        window = cluster_window(evidence, files, champions, config, quarantines)
+        evidence = replace(
+            evidence,
+            clusters=clusters.add_day(replace(evidence, current=window), config),
             over_time=series.windows_of(day),
             policy_days=policy.left_out or deployed,
             evaluations=evaluations,
         )
-        page = render_drift_page(found, config)
-        reports.append(found.report)
+        page = render_drift_page(evidence, config)
+        reports.append(evidence.report)
         pages[files.report_path("drift", day)] = page
         texts |= {name: json.dumps(content) for name, content in evidently.items()} | {
             f"drift_report_{day}.html": page
@@ -170,7 +170,7 @@ def drift_report(
                 for window in series.new
             }
             | {files.report_path("clusters", c.day): c.model_dump_json() for c in clusters.new}
-            | {files.report_path("policy", one.day): one.model_dump_json() for one in policy.new}
+            | {files.report_path("policy", p.day): p.model_dump_json() for p in policy.new}
             | pages,
             points=_measure_days(days, frame, series, policy, store)
             + [
@@ -250,7 +250,7 @@ def _read_stream(
     read = store.detectors.errors_of(label, up_to_seq=limit)
     window = Window.find(champions.reference_folder_of(label))
     reference = None if window is None else window.votes
-    found = scan(
+    scanned = scan(
         read,
         store.detectors.states(label).get(SCAN),
         model_version=label,
@@ -259,18 +259,22 @@ def _read_stream(
         quarantines=quarantines,
     )
     errors = quarantines.drop(read)
-    known = store.detectors.list_annotators(int(read["seq"].min())) if len(read) else frozenset()
+    earlier_annotators = (
+        store.detectors.list_annotators(int(read["seq"].min())) if len(read) else frozenset()
+    )
     stored = {event.event_id for event in store.events.for_model(label)}
-    new = [event for event in found.events if event.event_id not in stored]
+    new = [event for event in scanned.events if event.event_id not in stored]
     store.detectors.record_scan(
-        [examine(event, errors, reference, known) for event in new], label, {SCAN: found.state}
+        [examine(event, errors, reference, earlier_annotators) for event in new],
+        label,
+        {SCAN: scanned.state},
     )
     # further votes make the causes of earlier events clearer
     for event in store.events.for_model(label):
-        if (examined := examine(event, errors, reference, known)) != event:
+        if (examined := examine(event, errors, reference, earlier_annotators)) != event:
             store.events.update(examined)
-    ids = frozenset(event.event_id for event in found.events)
-    return Stream(errors, found.n_quarantined, ids)
+    ids = frozenset(event.event_id for event in scanned.events)
+    return Stream(errors, scanned.n_quarantined, ids)
 
 
 def _collect_evidence(
@@ -287,8 +291,8 @@ def _collect_evidence(
     file name.
     """
     project, store = champions.registry.project, champions.store
-    judged = rows[rows["is_error"].notna()]
-    label = str(judged["reward_model"].mode().iloc[0]) if len(judged) else None
+    predictions = rows[rows["is_error"].notna()]
+    label = str(predictions["reward_model"].mode().iloc[0]) if len(predictions) else None
     if label is None:
         return DayEvidence(
             project,
@@ -314,7 +318,7 @@ def _collect_evidence(
     state = next_test_state(
         store.detectors.states(label, stream=CALIBRATION).get(CALIBRATION),
         config.calibration,
-        int(judged["seq"].max()),
+        int(predictions["seq"].max()),
     )
     failed = calibration_events(mine, tests, model_version=label, read_before=state["read_before"])
     store.detectors.record_scan(
@@ -324,10 +328,10 @@ def _collect_evidence(
         stream=CALIBRATION,
     )
     events = stream.list_events(store, label)
-    last_seq = int(judged["seq"].max())
+    last_seq = int(predictions["seq"].max())
     data_drift = _measure_data_drift(reference, current, config)
     evidently = {f"calibration_{day}.json": calibration_json, f"data_drift_{day}.json": data_drift}
-    found = DayEvidence(
+    evidence = DayEvidence(
         project=project,
         day=day,
         report=report_of(
@@ -355,7 +359,7 @@ def _collect_evidence(
         data_drift=data_drift,
         files=[name for name, content in evidently.items() if "insufficient" not in content],
     )
-    return found, evidently
+    return evidence, evidently
 
 
 def _run_calibration_tests(
@@ -386,10 +390,10 @@ def _measure_data_drift(
 
 
 def _calibration_tables(days: Sequence[str], series: WindowSeries) -> dict[str, str]:
-    found = {day: series.windows_of(day) for day in days}
+    windows = {day: series.windows_of(day) for day in days}
     return {
         f"calibration_over_time_{day}.csv": over_time_frame(w).to_csv(index=False)
-        for day, w in found.items()
+        for day, w in windows.items()
         if not isinstance(w, str)
     }
 

@@ -90,9 +90,9 @@ def _list_mismatches(
     """Reasons why the evaluation is not valid: other models than the current ones, or a refused
     reward model.
     """
-    champion, found = champions.policy(), []
+    champion, mismatches = champions.policy(), []
     if evaluation.candidate != candidate.label:
-        found.append(
+        mismatches.append(
             f"the evaluation is of {evaluation.candidate}, but the candidate is "
             f"{candidate.label}: materialise evaluation again"
         )
@@ -100,20 +100,20 @@ def _list_mismatches(
         champion.label,
         candidate.parent if champion.label == candidate.label else None,
     ):
-        found.append(
+        mismatches.append(
             f"the evaluation is against {evaluation.champion}, but the champion is "
             f"{champion.label}: materialise evaluation again"
         )
     current = champions.store.evaluation_sets.latest()
     if current is not None and evaluation.evaluation_set != current.version:
-        found.append(
+        mismatches.append(
             f"the evaluation is on evaluation set {evaluation.evaluation_set or 'unknown'}, but "
             f"the present one is {current.version}: materialise evaluation again"
         )
     refusal = champions.refusal(evaluation.reward_model.partition(",")[0])
     if refusal is not None:
-        found.append(f"the reward model of the evaluation was refused: {refusal.cause}")
-    return found
+        mismatches.append(f"the reward model of the evaluation was refused: {refusal.cause}")
+    return mismatches
 
 
 def _failed_checks(instance: dg.DagsterInstance) -> list[str]:

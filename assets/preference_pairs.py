@@ -74,12 +74,12 @@ def preference_pairs(
     if context.job_name == "retraining":  # its first stage
         record_launch(context, store)
     last_decision = max((each.stored_id for each in store.decisions.fires()), default=0)
-    known = votes_up_to(votes, config.up_to_seq)
-    ids = known["comparison_id"].unique().tolist()
+    votes_until = votes_up_to(votes, config.up_to_seq)
+    ids = votes_until["comparison_id"].unique().tolist()
     rule = TeachingRule.of(
         store.decisions.fires(), store.adjudications.standing(ids, up_to_seq=config.up_to_seq)
     )
-    frame, counts = make_pairs(known, store.comparisons.with_ids(ids), config, rule)
+    frame, counts = make_pairs(votes_until, store.comparisons.with_ids(ids), config, rule)
     divided = prompts_in_several_splits(frame)
     yield from deliver(
         context,
@@ -143,8 +143,8 @@ def preference_pairs(
 def find_last_decision(instance: dg.DagsterInstance) -> int | None:
     """The last decision that the stored pairs follow; None where they do not say."""
     event = instance.get_latest_materialization_event(dg.AssetKey("preference_pairs"))
-    made = event.asset_materialization if event else None
-    numbers = made.metadata.get("numbers") if made else None
-    found = numbers.data if isinstance(numbers, dg.JsonMetadataValue) else None
-    known = found.get(LAST_DECISION) if isinstance(found, dict) else None
-    return None if known is None else int(known)
+    materialization = event.asset_materialization if event else None
+    numbers = materialization.metadata.get("numbers") if materialization else None
+    figures = numbers.data if isinstance(numbers, dg.JsonMetadataValue) else None
+    decision = figures.get(LAST_DECISION) if isinstance(figures, dict) else None
+    return None if decision is None else int(decision)

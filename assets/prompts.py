@@ -59,8 +59,8 @@ def prompts(
         if config.written
         else None
     )
-    here, named = PromptSource(params, writer, embed), PromptSource.of_loop(settings, writer)
-    source = named if named.is_named else here
+    here, loop_source = PromptSource(params, writer, embed), PromptSource.of_loop(settings, writer)
+    source = loop_source if loop_source.is_named else here
     if here.describe(settings) != source.describe(settings):
         context.log.warning(
             f"These prompts are from {here.describe(settings)}. The evaluation set is drawn from "

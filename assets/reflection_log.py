@@ -72,37 +72,39 @@ def reflection_log(
     if judge is not None:
         for day in days:
             replayed = replayed.add(_predict_again(day, judge, store, progress("reflection_log")))
-    made = store.predictions.for_days(days)
+    published = store.predictions.for_days(days)
     voted_on = store.predictions.for_comparisons(votes["comparison_id"].unique().tolist())
-    predictions = pd.concat([made, voted_on]).drop_duplicates(["comparison_id", "reward_model"])
+    predictions = pd.concat([published, voted_on]).drop_duplicates(
+        ["comparison_id", "reward_model"]
+    )
     # strict=False: comparisons older than the first reward model have no prediction. Day by day, so
     # that a day's file does not depend on the other days of the run.
-    said = concat((standing(part) for _, part in votes.groupby("day")), VOTES)
-    frame = reflect(predictions, said, strict=False)
+    last_votes = concat((standing(part) for _, part in votes.groupby("day")), VOTES)
+    frame = reflect(predictions, last_votes, strict=False)
     frame = frame.assign(
         day=frame["vote_id"].map(votes.set_index("vote_id")["day"]).fillna(frame["day"])
     )
     frame = frame[frame["day"].isin(days)]
-    judged = frame["is_error"].dropna().astype(float)
+    errors = frame["is_error"].dropna().astype(float)
     ceiling = noise_ceiling_or_repeats(load_earlier_votes(votes, store))
     yield from deliver(
         context,
         registry,
         frame,
         StageReport(
-            headline=f"{len(frame)} reflections, error rate {judged.mean():.3f}, "
+            headline=f"{len(frame)} reflections, error rate {errors.mean():.3f}, "
             f"{_describe_best_error_rate(ceiling)}"
-            if len(judged)
+            if len(errors)
             else "no votes on predicted comparisons yet",
             metrics={
                 "n_rows": len(frame),
                 "n_unvoted": int(frame["vote_id"].isna().sum()),
                 **(
                     {
-                        "error_rate": judged.mean(),
+                        "error_rate": errors.mean(),
                         "noise_ceiling": ceiling.value if ceiling else None,
                     }
-                    if len(judged)
+                    if len(errors)
                     else {}
                 ),
                 **(
@@ -155,7 +157,7 @@ def _predict_again(day: str, judge: Judge, store: Store, progress: Progress) -> 
             f"model, then replay {day} again."
         )
     ids = store.predictions.find_unpredicted(day, data_seq=data_seq)
-    made = PredictionReplay(n_left_out=store.predictions.count_left_out(day, data_seq=data_seq))
+    replay = PredictionReplay(n_left_out=store.predictions.count_left_out(day, data_seq=data_seq))
     for start in range(0, len(ids), PREDICTIONS_PER_CHUNK):
         progress(start, len(ids))
         predicted = predict(
@@ -167,5 +169,5 @@ def _predict_again(day: str, judge: Judge, store: Store, progress: Progress) -> 
             data_hash=judge.version.data_hash or "",
             predicted_at=utc_now(),
         )
-        made = made.add(store.predictions.replay(predicted.assign(day=day), data_seq=data_seq))
-    return made
+        replay = replay.add(store.predictions.replay(predicted.assign(day=day), data_seq=data_seq))
+    return replay

@@ -87,10 +87,10 @@ def reward_model(
         if not losses.last_step:  # a head is fitted at once and reports its losses afterwards
             for step, loss in enumerate(report.loss_curve, start=1):
                 run.log_metrics({"training_loss": loss}, step)
-        shown = report.test_since_change or report.test
+        test = report.test_since_change or report.test
         since = "_since_change" if report.test_since_change else ""
         where = "left-out prompts" + (" since the change" if report.test_since_change else "")
-        described = shown.describe(where) if shown else "no test pairs yet"
+        described = test.describe(where) if test else "no test pairs yet"
         memory = ErrorMemory.from_metrics(version.metrics)
         remembered = memory.describe() if memory else ""
         possible = (report.weight_note, start.obstacle, remembered, report.dimension_note)
@@ -118,7 +118,7 @@ def reward_model(
             checks=[
                 make_rule(
                     "beats_longer_completion",
-                    shown is None or shown.accuracy.value > shown.longer_wins.value,
+                    test is None or test.accuracy.value > test.longer_wins.value,
                     f"{version.label} is no better than a ruler on {where}.",
                 )
             ],

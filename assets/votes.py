@@ -72,7 +72,9 @@ class LearningRange(dg.Config):
     def _decide_labels(self, store: Store, labels: pd.DataFrame) -> pd.DataFrame:
         ids = labels["comparison_id"].tolist()
         decided = store.adjudications.standing(ids, up_to_seq=self.up_to_seq)
-        return decide_labels(labels, {one: found.choice for one, found in decided.items()})
+        return decide_labels(
+            labels, {comparison_id: label.choice for comparison_id, label in decided.items()}
+        )
 
 
 votes_inbox = dg.AssetSpec(
@@ -217,10 +219,10 @@ def load_earlier_votes(votes: pd.DataFrame, store: Store) -> pd.DataFrame:
     changed = select_changed(votes)
     if changed.empty:
         return votes
-    known = store.votes.log(
+    earlier_votes = store.votes.log(
         comparison_ids=changed["comparison_id"].unique().tolist(), up_to_seq=int(votes["seq"].max())
     )
-    return add_earlier_votes(votes, known)
+    return add_earlier_votes(votes, earlier_votes)
 
 
 def votes_up_to(votes: pd.DataFrame, up_to_seq: int | None) -> pd.DataFrame:

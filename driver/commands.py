@@ -99,8 +99,8 @@ def read_job_runs(decision_ids: Sequence[int]) -> dict[int, JobRun]:
     """By decision, the last run of those that have one."""
     silence_logs()
     with dg.DagsterInstance.get() as instance:
-        found = find_job_runs(instance, [str(decision_id) for decision_id in decision_ids])
-    return {int(decision_id): run for decision_id, run in found.items()}
+        job_runs = find_job_runs(instance, [str(decision_id) for decision_id in decision_ids])
+    return {int(decision_id): run for decision_id, run in job_runs.items()}
 
 
 def read_settings() -> Settings:

@@ -48,14 +48,14 @@ class DemoState(BaseModel):
         """Days after the finished one. Raises ConfigurationError when the history has reached
         today.
         """
-        known = DAYS.get_partition_keys()
-        left = [day for day in known if self.finished is None or day > self.finished][:n_days]
-        if len(left) < n_days:
+        days = DAYS.get_partition_keys()
+        unfinished = [day for day in days if self.finished is None or day > self.finished][:n_days]
+        if len(unfinished) < n_days:
             raise ConfigurationError(
-                f"The simulated history has only {len(left)} days left before today. "
+                f"The simulated history has only {len(unfinished)} days left before today. "
                 "Delete the folder to start over."
             )
-        return left
+        return unfinished
 
 
 @dataclass

@@ -63,37 +63,37 @@ def _day_row(settings: Settings, files: Artefacts, day: str) -> DayRow:
     votes, report, completions = (
         files.read_frame(stage, day) for stage in ("votes", "drift_report", "completions")
     )
-    judged = files.read_frame("reflection_log", day).dropna(subset=["is_error"])
+    predictions = files.read_frame("reflection_log", day).dropna(subset=["is_error"])
     taste = DEMO_SCENARIO.taste_on((date.fromisoformat(day) - settings.start_day).days)
     return DayRow(
         day=day,
         taste=taste.name,
         policy=str(completions["model_version"].iloc[0]),
-        judge=str(judged["reward_model"].iloc[0]) if len(judged) else "-",
+        judge=str(predictions["reward_model"].iloc[0]) if len(predictions) else "-",
         n_votes=len(counting(votes)),
-        accuracy=_measure_accuracy(judged),
+        accuracy=_measure_accuracy(predictions),
         ceiling=noise_ceiling_or_repeats(votes),
         verdict=overall_verdict(report),
         utility=_measure_utility(files.read_frame("prompts", day), completions, taste),
     )
 
 
-def _measure_accuracy(judged: pd.DataFrame) -> Interval | None:
+def _measure_accuracy(predictions: pd.DataFrame) -> Interval | None:
     """Accuracy of predictions that met a vote; None where none did."""
-    if judged.empty:
+    if predictions.empty:
         return None
-    correct = 1 - judged["is_error"].astype(float).to_numpy()
-    return interval_of_mean(correct, groups=judged["comparison_id"].tolist())
+    correct = 1 - predictions["is_error"].astype(float).to_numpy()
+    return interval_of_mean(correct, groups=predictions["comparison_id"].tolist())
 
 
 def _measure_utility(prompts: pd.DataFrame, completions: pd.DataFrame, taste: Taste) -> Interval:
     """Mean utility of the completions under `taste`, with a bootstrap interval over prompts."""
-    made = completions[completions["error"].isna()]
-    asked = prompts.set_index("prompt_id").loc[made["prompt_id"]]
-    references = [None if pd.isna(r) else r for r in asked["reference"]]
+    texts = completions[completions["error"].isna()]
+    prompt_rows = prompts.set_index("prompt_id").loc[texts["prompt_id"]]
+    references = [None if pd.isna(r) else r for r in prompt_rows["reference"]]
     return interval_of_mean(
-        utility(asked["text"].tolist(), references, made["text"].tolist(), taste),
-        groups=made["prompt_id"].tolist(),
+        utility(prompt_rows["text"].tolist(), references, texts["text"].tolist(), taste),
+        groups=texts["prompt_id"].tolist(),
     )
 
 

@@ -14,8 +14,8 @@ def find_job_runs(instance: dg.DagsterInstance, decision_ids: Sequence[str]) -> 
     """The last run of each of these decisions that has one."""
     if not decision_ids:
         return {}
-    wanted = dg.RunsFilter(tags={DECISION_TAG: list(decision_ids)})
-    records = instance.get_run_records(wanted, ascending=True)
+    job_filter = dg.RunsFilter(tags={DECISION_TAG: list(decision_ids)})
+    records = instance.get_run_records(job_filter, ascending=True)
     return {
         record.dagster_run.tags[DECISION_TAG]: _describe_run(instance, record) for record in records
     }

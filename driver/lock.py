@@ -56,11 +56,11 @@ def refuse_daemon(
     if _has_daemon_process(home / "dagster"):
         raise _daemon_error(home)
     first = _latest_heartbeat(instance)
-    left = first + HEARTBEAT_SECONDS + SLACK_SECONDS - time()
-    if left <= 0:
+    wait_s = first + HEARTBEAT_SECONDS + SLACK_SECONDS - time()
+    if wait_s <= 0:
         return
     # at most one interval, wherever the other machine's clock is
-    seconds = min(left, HEARTBEAT_SECONDS + SLACK_SECONDS)
+    seconds = min(wait_s, HEARTBEAT_SECONDS + SLACK_SECONDS)
     report(
         f"Dagster's daemon ran here {max(time() - first, 0):.0f} s ago; waiting {seconds:.0f} s "
         "to see whether it still does."
@@ -91,9 +91,9 @@ def _has_daemon_process(dagster_home: Path) -> bool:
         ):
             continue
         try:
-            named = process.environ().get("DAGSTER_HOME")
+            home = process.environ().get("DAGSTER_HOME")
         except psutil.Error:  # another user's, or gone meanwhile
             continue
-        if named and Path(named).resolve() == dagster_home.resolve():
+        if home and Path(home).resolve() == dagster_home.resolve():
             return True
     return False

@@ -17,17 +17,17 @@ def replay_days(runner: Runner) -> Iterator[str]:
     """
     runner.retry_command = "`rlhf replay`"
     replay = Replay(runner.settings, runner.instance, runner.store, max_attempts=None)
-    left = runner.store.replays.pending_days()
-    while left:
+    days = runner.store.replays.pending_days()
+    while days:
         step = replay.advance()
         pending = runner.store.replays.pending_days()
-        yield from (day for day in left if day not in pending)
-        left = pending
+        yield from (day for day in days if day not in pending)
+        days = pending
         if isinstance(step, str):
             raise PipelineError(step)
         if step is not None:
             try:
-                runner.run_request(step, "replay", left[0])
+                runner.run_request(step, "replay", days[0])
             except PipelineError:
                 if not replay.is_excused(step):
                     raise

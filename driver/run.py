@@ -29,21 +29,22 @@ class JobOrder:
 
         Raises ConfigurationError for days outside the project, or of a job that has none.
         """
-        known = DAYS.get_partition_keys()
-        first = self.first_day or known[-1]
+        all_days = DAYS.get_partition_keys()
+        first = self.first_day or all_days[-1]
         last = self.last_day or first
         if self.job not in DAILY_JOBS:
             if self.first_day or self.last_day:
                 raise ConfigurationError(
                     f"{self.job} works on all days at once. Leave out --day, --from and --to."
                 )
-            return [known[-1]]
-        days = [day for day in known if first <= day <= last]
+            return [all_days[-1]]
+        days = [day for day in all_days if first <= day <= last]
         for day in (first, last):
-            if day not in known:
+            if day not in all_days:
                 raise ConfigurationError(
-                    f"{day} is not a day of this project, which has {known[0]} to {known[-1]} "
-                    "(UTC). Correct --day, or set RLHF_START_DAY before `rlhf init`."
+                    f"{day} is not a day of this project, which has {all_days[0]} to "
+                    f"{all_days[-1]} (UTC). Correct --day, or set RLHF_START_DAY before "
+                    "`rlhf init`."
                 )
         if not days:
             raise ConfigurationError(f"--from {first} is later than --to {last}. Swap them.")

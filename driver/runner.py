@@ -248,8 +248,10 @@ def _stage_runs(result: dg.ExecuteInProcessResult, day: str) -> Iterator[StageRu
         for event in result.all_events
         if event.event_type_value == "STEP_SUCCESS"
     }
-    made = {event.asset_key: event for event in result.get_asset_materialization_events()}
-    for key, event in made.items():
+    materializations = {
+        event.asset_key: event for event in result.get_asset_materialization_events()
+    }
+    for key, event in materializations.items():
         metadata = event.materialization.metadata
         yield StageRun(
             day=event.materialization.partition or day,

@@ -11,9 +11,9 @@ from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.core.parameters import parse_parameters
 
 CONFIG_CLASSES = {
-    stage.key.to_user_string(): found
+    stage.key.to_user_string(): params_class
     for stage in STAGES
-    if isinstance(stage, dg.AssetsDefinition) and (found := config_class(stage)) is not None
+    if isinstance(stage, dg.AssetsDefinition) and (params_class := config_class(stage)) is not None
 }
 
 

@@ -64,8 +64,10 @@ class HeartbeatExecutor(dg.Executor):
 
 def _settings(context: Any) -> Settings:
     """The settings of the definitions: every job has them as a resource."""
-    found = context.job.get_definition().resource_defs["settings"]
-    with dg.build_resources({"settings": found}, instance=context.instance) as resources:
+    settings_resource = context.job.get_definition().resource_defs["settings"]
+    with dg.build_resources(
+        {"settings": settings_resource}, instance=context.instance
+    ) as resources:
         settings: Settings = resources.settings
         return settings
 

@@ -32,9 +32,9 @@ def learning_config(up_to_seq: int, *, allow_uncalibrated: bool) -> dict[str, An
     """Run configuration in which every learning stage uses the votes up to `up_to_seq`: a run that
     comes late or is repeated from its failed step finds labels and pairs of the same votes.
     """
-    known = {"config": {"up_to_seq": up_to_seq}}
+    votes_config = {"config": {"up_to_seq": up_to_seq}}
     calibration = {"config": {"up_to_seq": up_to_seq, "allow_uncalibrated": allow_uncalibrated}}
-    stages = dict.fromkeys(("preference_pairs", "annotator_model", "reward_model"), known)
+    stages = dict.fromkeys(("preference_pairs", "annotator_model", "reward_model"), votes_config)
     return {"ops": stages | {"calibration": calibration}}
 
 

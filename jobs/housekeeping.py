@@ -82,14 +82,14 @@ class Retention:
         completions.
         """
         unfinished = {str(decision.decision_id) for decision in self._unfinished_decisions()}
-        kept = {decision.run_id for decision in self.store.decisions.all()}
-        kept |= {run.origin for run in self.store.generation.list_runs() if run.ended_at is None}
-        wanted = dg.RunsFilter(
+        origins = {decision.run_id for decision in self.store.decisions.all()}
+        origins |= {run.origin for run in self.store.generation.list_runs() if run.ended_at is None}
+        old_runs = dg.RunsFilter(
             created_before=self._cutoff(self._keep.run_days), statuses=ENDED_STATUSES
         )
         n = 0
-        for run in self.instance.get_runs(wanted, limit=RUNS_AT_ONCE, ascending=True):
-            if run.run_id not in kept and run.tags.get(DECISION_TAG) not in unfinished:
+        for run in self.instance.get_runs(old_runs, limit=RUNS_AT_ONCE, ascending=True):
+            if run.run_id not in origins and run.tags.get(DECISION_TAG) not in unfinished:
                 self.instance.delete_run(run.run_id)
                 self._delete_files_of_run(run.run_id)
                 n += 1
@@ -174,7 +174,7 @@ def _find_old(folder: Path, before: datetime) -> list[Path]:
     return [
         path
         for path in sorted(folder.glob("*"))
-        if max(one.stat().st_mtime for one in (path, *path.rglob("*"))) < before.timestamp()
+        if max(file.stat().st_mtime for file in (path, *path.rglob("*"))) < before.timestamp()
     ]
 
 

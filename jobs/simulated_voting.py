@@ -44,11 +44,11 @@ def cast_simulated_votes(
     votes = annotators(comparisons, references, config.day)
     # A key is one annotator's vote on one comparison that day. A vote under a known key is kept:
     # with other settings of the annotators it would be another one.
-    known = store.imports.find_known_keys([vote.idempotency_key for vote in votes])
-    store.votes.cast_many([vote for vote in votes if vote.idempotency_key not in known])
-    kept = f", {len(known)} of them cast before and kept" if known else ""
+    stored_keys = store.imports.find_known_keys([vote.idempotency_key for vote in votes])
+    store.votes.cast_many([vote for vote in votes if vote.idempotency_key not in stored_keys])
+    note = f", {len(stored_keys)} of them cast before and kept" if stored_keys else ""
     context.log.info(
-        f"{len(votes)} simulated votes on {len(comparisons)} comparisons of {config.day}{kept}."
+        f"{len(votes)} simulated votes on {len(comparisons)} comparisons of {config.day}{note}."
     )
 
 

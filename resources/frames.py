@@ -58,8 +58,8 @@ class FrameIOManager(dg.IOManager):
         if len(days) == 1:
             return files.read_frame(stage, days[0])
         # A materialised day without a file is an error, not an empty day.
-        made = context.step_context.instance.get_materialized_partitions(context.asset_key)
-        return files.read_days(stage, days, expected=frozenset(made))
+        days_made = context.step_context.instance.get_materialized_partitions(context.asset_key)
+        return files.read_days(stage, days, expected=frozenset(days_made))
 
     def _write_days(
         self, files: Artefacts, stage: str, frame: pd.DataFrame, days: list[str]
@@ -90,5 +90,5 @@ def _tag_run(instance: dg.DagsterInstance | None, run: dg.DagsterRun, settings: 
     """Record on the run what the file sets when it begins."""
     if instance is None or SETTINGS_TAG in run.tags:
         return
-    given = LoopSettings.read(settings).given
-    instance.add_run_tags(run.run_id, {SETTINGS_TAG: json.dumps(given, sort_keys=True)})
+    parts = LoopSettings.read(settings).given
+    instance.add_run_tags(run.run_id, {SETTINGS_TAG: json.dumps(parts, sort_keys=True)})

@@ -28,10 +28,10 @@ def use_run_logger(settings: Settings) -> None:
 def build_run_logger(settings: Settings) -> dg.LoggerDefinition:
     @dg.logger(FIELDS, description="Log lines of runs on stderr, as the settings say.")
     def console(context: dg.InitLoggerContext) -> logging.Logger:
-        asked = logging.getLevelNamesMapping()[context.logger_config["log_level"].upper()]
+        level = logging.getLevelNamesMapping()[context.logger_config["log_level"].upper()]
         least = logging.getLevelNamesMapping()[(settings.log_level or "debug").upper()]
         # not from logging.getLogger: each run has its own
-        logger = logging.Logger(context.logger_config["name"], max(asked, least))
+        logger = logging.Logger(context.logger_config["name"], max(level, least))
         logger.addHandler(build_handler(settings))
         return logger
 

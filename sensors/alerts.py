@@ -40,8 +40,8 @@ def alerts_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Sens
         """Compares figures with the rules of alerts and sends messages about what changed."""
         store, now = store_of(context, settings), now_of(context)
         step = _advance(context, store, settings, now)
-        sent = send_messages(store, settings)
-        return dg.SkipReason(f"{len(step.changed)} alerts changed, {sent} messages sent")
+        n_messages = send_messages(store, settings)
+        return dg.SkipReason(f"{len(step.changed)} alerts changed, {n_messages} messages sent")
 
     return watch
 
@@ -72,7 +72,7 @@ def _advance(
             *measure_project(store, settings.project, now),
         ]
     )
-    found = [
+    readings = [
         *gather_readings(store, settings, plan, now),
         *map(Reading.of_point, lags),
         *facts.read_jobs(),
@@ -80,6 +80,6 @@ def _advance(
         # this tick is a sign of life
         Reading(name=TICK, measured_at=now, value=0.0),
     ]
-    step = advance_alerts(store, plan, found, now)
+    step = advance_alerts(store, plan, readings, now)
     record_tick(store, now)  # last: a round that fails is no sign of life
     return step

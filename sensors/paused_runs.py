@@ -73,8 +73,8 @@ def _resume(instance: dg.DagsterInstance, store: Store, paused: RunRow) -> dg.Ru
     if record is None or not record.dagster_run.is_finished:
         return None
     run = record.dagster_run
-    left = [key for key in RESUMED if key in (run.asset_selection or RESUMED)]
-    request = request_again(run, f"parked:{paused.run_id}:{paused.parked_until}", left)
+    stages = [key for key in RESUMED if key in (run.asset_selection or RESUMED)]
+    request = request_again(run, f"parked:{paused.run_id}:{paused.parked_until}", stages)
     resumed = find_run(instance, request.run_key or "")
     # A run that makes the same requests takes the paused one over as it starts. If that had ended
     # while the new run is queued, what was refused for good would be asked for and paid again.
@@ -97,10 +97,10 @@ def _is_made_since(instance: dg.DagsterInstance, record: dg.RunRecord) -> bool:
     if first is None or last is None:
         return True
     days = DAYS.get_partition_keys_in_range(dg.PartitionKeyRange(first, last))
-    made = dg.AssetRecordsFilter(
+    later_records = dg.AssetRecordsFilter(
         asset_key=COMPLETIONS,
         asset_partitions=days,
         after_timestamp=record.create_timestamp.timestamp(),
     )
-    events = instance.fetch_materializations(made, limit=1_000).records
+    events = instance.fetch_materializations(later_records, limit=1_000).records
     return set(days) <= {event.partition_key for event in events}

@@ -130,17 +130,19 @@ class Replay:
         return self._request_step(day, seq, "feedback", feedback.name, config)
 
     def _learning_step(self, day: str, seq: int) -> dg.RunRequest | str | None:
-        known = self._last_learnable_seq(day, seq)
+        learnable_seq = self._last_learnable_seq(day, seq)
         # A learning run promotes its champion, for which pairs are short again, before it ends: one
         # that was requested is waited for.
-        if not self._runs(day, seq, "learning") and not self._is_fit_due(day, seq, known):
+        if not self._runs(day, seq, "learning") and not self._is_fit_due(day, seq, learnable_seq):
             return None
-        config = self._learning_config(known)
+        config = self._learning_config(learnable_seq)
         return self._request_step(day, seq, "learning", learning.name, config)
 
-    def _is_fit_due(self, day: str, seq: int, known: int) -> bool:
-        is_short = plan_next_fit(self.settings, self.store, up_to_seq=known).shortage is not None
-        if is_short and not self._can_be_calibrated_now(known):
+    def _is_fit_due(self, day: str, seq: int, learnable_seq: int) -> bool:
+        is_short = (
+            plan_next_fit(self.settings, self.store, up_to_seq=learnable_seq).shortage is not None
+        )
+        if is_short and not self._can_be_calibrated_now(learnable_seq):
             return False
         trigger = self._loop.trigger
         return not find_reason_to_wait(
@@ -155,8 +157,8 @@ class Replay:
         can predict no earlier day, so nothing is held back then.
         """
         later, champion = self.store.replays.first_waiting_seq(day, up_to_seq=seq), self._champion()
-        known = champion.data_seq or 0 if champion else 0
-        return seq if later is None or later <= known else later - 1
+        champion_seq = champion.data_seq or 0 if champion else 0
+        return seq if later is None or later <= champion_seq else later - 1
 
     def _champion(self) -> Promotion | None:
         return self.store.promotions.champion(self.settings.reward_model)
@@ -204,11 +206,11 @@ class Replay:
     ) -> dg.RunRequest | str | None:
         number = decision.stored_id
         name = f"decision-{number}"
-        known = self._last_learnable_seq(day, seq)
+        learnable_seq = self._last_learnable_seq(day, seq)
         if decision.remedy == "refit_calibrator":
-            job, config = recalibration.name, recalibration_config(known)
+            job, config = recalibration.name, recalibration_config(learnable_seq)
         else:
-            job, config = learning.name, self._learning_config(known)
+            job, config = learning.name, self._learning_config(learnable_seq)
         step = self._request_step(day, seq, name, job, config)
         runs = self._runs(day, seq, name)
         if runs:
@@ -219,12 +221,12 @@ class Replay:
             self.store.training_jobs.mark_finished(number, succeeded=succeeded, error=error)
         return step
 
-    def _learning_config(self, known: int) -> dict[str, Any]:
-        """A refit on the votes up to `known`. It may serve uncalibrated only where no champion has
-        been calibrated yet.
+    def _learning_config(self, learnable_seq: int) -> dict[str, Any]:
+        """A refit on the votes up to `learnable_seq`. It may serve uncalibrated only where no
+        champion has been calibrated yet.
         """
         never = is_uncalibrated(self.settings, self.store) is not False
-        return learning_config(known, allow_uncalibrated=never)
+        return learning_config(learnable_seq, allow_uncalibrated=never)
 
     def _request_step(
         self, day: str, seq: int, name: str, job: str, config: Mapping[str, Any]

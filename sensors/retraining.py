@@ -74,8 +74,8 @@ def retraining_sensor(tick: SensorTick) -> dg.SensorResult | dg.SkipReason:
         for request in requests
         if request.tags[ATTEMPT_TAG] == "1"
     ]
-    made = [decision] if decision and is_new else []
-    reported = {each.stored_id: each for each in (*made, *begun)}
+    decisions = [decision] if decision and is_new else []
+    reported = {each.stored_id: each for each in (*decisions, *begun)}
     skip = describe(decision) if decision else "no open drift or calibration event"
     return dg.SensorResult(
         run_requests=requests,
@@ -114,8 +114,10 @@ def _record_late_successes(project: str, instance: dg.DagsterInstance, store: St
     orders = {run_key(project, each): each for each in store.training_jobs.failed_orders()}
     if not orders:
         return
-    wanted = dg.RunsFilter(tags={RUN_KEY_TAG: list(orders)}, statuses=[dg.DagsterRunStatus.SUCCESS])
-    for run in instance.get_runs(wanted):
+    successes = dg.RunsFilter(
+        tags={RUN_KEY_TAG: list(orders)}, statuses=[dg.DagsterRunStatus.SUCCESS]
+    )
+    for run in instance.get_runs(successes):
         store.training_jobs.mark_finished(orders[run.tags[RUN_KEY_TAG]].stored_id, succeeded=True)
 
 
@@ -188,12 +190,12 @@ def run_config(decision: TriggerDecision) -> dict[str, Any]:
     """
     if decision.order is not None:  # nothing before the retraining set is made anew
         return {"ops": {stage: {"config": own} for stage, own in decision.order.stages.items()}}
-    known = decision.evidence.get("looked_at", {}).get("max_seq")
-    known = decision.evidence.get("wait_until_seq", known)
-    if known is None:
+    up_to_seq = decision.evidence.get("looked_at", {}).get("max_seq")
+    up_to_seq = decision.evidence.get("wait_until_seq", up_to_seq)
+    if up_to_seq is None:
         return {}
     if decision.remedy in RECOMPUTING_REMEDIES:  # detectors do not read less than they have read
-        return {"ops": {"preference_pairs": {"config": {"up_to_seq": known}}}}
+        return {"ops": {"preference_pairs": {"config": {"up_to_seq": up_to_seq}}}}
     if decision.remedy == "refit_calibrator":
-        return recalibration_config(known)
-    return learning_config(known, allow_uncalibrated=True)
+        return recalibration_config(up_to_seq)
+    return learning_config(up_to_seq, allow_uncalibrated=True)

@@ -30,8 +30,8 @@ class RunFacts:
         none: they see how it ends.
         """
         for job in self.repository.get_all_jobs():
-            wanted = dg.RunsFilter(job_name=job.name, statuses=ENDED)
-            for record in self.instance.get_run_records(wanted, limit=1):
+            ended_runs = dg.RunsFilter(job_name=job.name, statuses=ENDED)
+            for record in self.instance.get_run_records(ended_runs, limit=1):
                 run = record.dagster_run
                 if run.status == dg.DagsterRunStatus.FAILURE and not job.name.startswith("__"):
                     yield self._reading(
@@ -47,8 +47,8 @@ class RunFacts:
         for one that the next run has yet to make: an alert about it stays as it is.
         """
         keys = list(self.repository.asset_graph.asset_check_keys)
-        found = self.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
-        for key, record in found.items():
+        records = self.instance.event_log_storage.get_latest_asset_check_execution_by_key(keys)
+        for key, record in records.items():
             event = record.event.dagster_event if record.event else None
             result: Any = event.event_specific_data if event else None
             value: float | None = None
@@ -120,9 +120,9 @@ def measure_freshness(instance: dg.DagsterInstance, now: datetime) -> list[Metri
     """Hours since each daily asset was last materialised; nothing before the first time."""
     points = []
     for record in instance.get_asset_records([dg.AssetKey(name) for name in DAILY_ASSETS]):
-        made = record.asset_entry.last_materialization
-        if made is not None:
-            hours = max(0.0, (now.timestamp() - made.timestamp) / 3600)
+        materialization = record.asset_entry.last_materialization
+        if materialization is not None:
+            hours = max(0.0, (now.timestamp() - materialization.timestamp) / 3600)
             asset = record.asset_entry.asset_key.to_user_string()
             points.append(_point("freshness.hours", hours, now, {"asset": asset}))
     return points

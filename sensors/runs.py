@@ -157,8 +157,8 @@ def drop_started(
     instance: dg.DagsterInstance, requests: Sequence[dg.RunRequest]
 ) -> list[dg.RunRequest]:
     """`requests` without those whose run exists."""
-    known = started_keys(instance, [request.run_key for request in requests if request.run_key])
-    return [request for request in requests if request.run_key not in known]
+    keys = started_keys(instance, [request.run_key for request in requests if request.run_key])
+    return [request for request in requests if request.run_key not in keys]
 
 
 def request_again(
@@ -170,14 +170,14 @@ def request_again(
     if chosen:
         names = {key.to_user_string() for key in chosen}
         config["ops"] = {name: own for name, own in config.get("ops", {}).items() if name in names}
-    kept = ("rlhf/", RANGE_START_TAG, RANGE_END_TAG)
+    prefixes = ("rlhf/", RANGE_START_TAG, RANGE_END_TAG)
     return dg.RunRequest(
         run_key=run_key,
         job_name=run.job_name,
         partition_key=run.tags.get(PARTITION_TAG),
         run_config=config,
         asset_selection=list(chosen) if chosen else None,
-        tags={name: value for name, value in run.tags.items() if name.startswith(kept)},
+        tags={name: value for name, value in run.tags.items() if name.startswith(prefixes)},
     )
 
 
