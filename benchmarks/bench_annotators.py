@@ -124,13 +124,13 @@ def main() -> int:
     )
     parser.add_argument("--worlds", type=int, default=40)
     parser.add_argument("--first", type=int, default=0, help="seed of the first world")
-    given = parser.parse_args()
+    options = parser.parse_args()
     limits, rows = Limits(), []
     for is_shared in (True, False):
         for typical in (1.5, 2.5):
-            seeds = range(given.first, given.first + given.worlds)
-            found = [judge(draw_world(seed, typical, is_shared)) for seed in seeds]
-            means = {name: np.concatenate([each[name] for each in found]) for name in found[0]}
+            seeds = range(options.first, options.first + options.worlds)
+            results = [judge(draw_world(seed, typical, is_shared)) for seed in seeds]
+            means = {name: np.concatenate([each[name] for each in results]) for name in results[0]}
             where = f"{typical}, completions {'shared' if is_shared else 'apart'}"
             rows.append((where, *(f"{each.mean():.3f}" for each in means.values())))
             if is_shared:
@@ -141,7 +141,7 @@ def main() -> int:
                     f"reliability hold the truth, limit {LEAST_COVERAGE}",
                 )
     print_table(
-        f"Share of 95 % intervals that hold the truth, {given.worlds} worlds a row",
+        f"Share of 95 % intervals that hold the truth, {options.worlds} worlds a row",
         (
             "typical discrimination",
             f"reliability ({LEAST_VOTES}+ votes)",

@@ -89,8 +89,8 @@ ANSWERED_WITHIN = 1500
 
 def find_alarms(drawn: DrawnWorld) -> list[Signal]:
     test = SequentialTest(SequentialTestParams())
-    known = reference_votes(drawn.reference)
-    return list(test.find_rises(stream_votes(drawn.votes), known))
+    reference = reference_votes(drawn.reference)
+    return list(test.find_rises(stream_votes(drawn.votes), reference))
 
 
 def count_alarms(seed: int, kind: str) -> tuple[int, int]:
@@ -128,7 +128,9 @@ def find_delay(seed: int, row: str) -> Delay | None:
     alarms = [alarm for alarm in find_alarms(drawn) if alarm.seq > at]
     if not alarms:
         return None
-    retrains = any(one.retrains and one.confirmed_seq > at for one in find_responses(drawn))
+    retrains = any(
+        response.retrains and response.confirmed_seq > at for response in find_responses(drawn)
+    )
     return Delay(alarms[0].seq - at, alarms[0].change_seq - at, retrains)
 
 
@@ -147,13 +149,17 @@ def name_cause(seed: int, row: str) -> tuple[str, bool]:
     kind = "sessions" if seed % 2 else "independent"
     world = draw_world(kind, seed, **{**drawn_constants, **CAUSES[row][1]})
     drawn = draw_votes(world, 2000 + seed)
-    answered = [one for one in find_responses(drawn) if one.confirmed_seq > at and one.remedy]
+    answered = [
+        response
+        for response in find_responses(drawn)
+        if response.confirmed_seq > at and response.remedy
+    ]
     if not answered:
         return "unanswered", False
     causes = answered[0].causes
-    named = set(causes.causes[0].evidence.get("annotator_ids", ())) if causes else set()
+    suspects = set(causes.causes[0].evidence.get("annotator_ids", ())) if causes else set()
     asks = answered[0].remedy in ASKING_REMEDIES
-    return answered[0].cause, asks and not named <= drawn.changed_people
+    return answered[0].cause, asks and not suspects <= drawn.changed_people
 
 
 def main() -> int:
@@ -165,12 +171,12 @@ def main() -> int:
     )
     parser.add_argument("--streams", type=int, default=200, help="a row")
     parser.add_argument("--processes", type=int, default=2)
-    given = parser.parse_args()
+    options = parser.parse_args()
     limits = Limits()
-    with ProcessPoolExecutor(given.processes) as pool:
+    with ProcessPoolExecutor(options.processes) as pool:
         run = partial(pool.map, chunksize=4)
-        seeds = range(given.streams)
-        for part in given.parts or PARTS:
+        seeds = range(options.streams)
+        for part in options.parts or PARTS:
             PARTS[part](run, seeds, limits)
     return limits.print_summary()
 
@@ -204,16 +210,16 @@ def measure_power(run: Any, seeds: Sequence[int], limits: Limits) -> None:
 def measure_causes(run: Any, seeds: Sequence[int], limits: Limits) -> None:
     rows = []
     for name, (least, changed) in CAUSES.items():
-        found = list(run(partial(name_cause, row=name), seeds))
-        tops = Counter(top for top, _ in found)
+        answers = list(run(partial(name_cause, row=name), seeds))
+        tops = Counter(top for top, _ in answers)
         share = tops[name.split()[0].strip(",")] / len(seeds)
-        named = sum(innocent for _, innocent in found) / len(seeds)
+        innocent_share = sum(innocent for _, innocent in answers) / len(seeds)
         others = ", ".join(f"{top} {n}" for top, n in tops.most_common())
         most = None if changed["change"] == "carelessness" else MOST_NAMED
         verdicts = (
             *_judge(limits, name, share, least, is_most=False),
-            f"{named:.2f}",
-            *_judge(limits, f"{name}, innocent people", named, most, is_most=True),
+            f"{innocent_share:.2f}",
+            *_judge(limits, f"{name}, innocent people", innocent_share, most, is_most=True),
         )
         rows.append((name, f"{share:.2f}", *verdicts, others))
     header = ("cause", "answered", "limit", "", "innocent named", "limit", "", "all answers")
@@ -229,8 +235,8 @@ def _judge(
     if limit is None:
         return "printed", ""
     passed = figure <= limit if is_most else figure >= limit
-    shown = f"{'≤' if is_most else '≥'} {limit:g}"
-    return shown, limits.count(passed, f"{row}: {figure:.3f}, limit {shown}")
+    limit_text = f"{'≤' if is_most else '≥'} {limit:g}"
+    return limit_text, limits.count(passed, f"{row}: {figure:.3f}, limit {limit_text}")
 
 
 if __name__ == "__main__":

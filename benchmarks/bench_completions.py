@@ -111,8 +111,8 @@ def measure_rate(table: LimitTable, n_prompts: int, repeats: int) -> None:
                 run_bare_loop(stub.base_url, frame)
             with open_fresh_store() as store:
                 with timed(ours):
-                    made = complete(store, frame, stub.base_url)
-                assert made.frame["error"].isna().all()
+                    generation = complete(store, frame, stub.base_url)
+                assert generation.frame["error"].isna().all()
                 n_before = stub.read_counters().n_calls
                 complete(store, frame, stub.base_url, asset="another")
                 n_again += stub.read_counters().n_calls - n_before
@@ -147,7 +147,7 @@ def measure_refusals(table: LimitTable, n_prompts: int, repeats: int) -> None:
                 run_bare_loop(stub.base_url, frame, max_retries=10)
             stub.reset()
             with timed(runs):
-                made = complete(store, frame, stub.base_url)
+                generation = complete(store, frame, stub.base_url)
             counted = stub.read_counters()
         sdk, ours = runs
         share = sdk.wall_s / ours.wall_s
@@ -158,15 +158,15 @@ def measure_refusals(table: LimitTable, n_prompts: int, repeats: int) -> None:
             f">= {SHARE_REFUSED}",
             passed=share >= SHARE_REFUSED,
         )
-        lost = int(made.frame["error"].notna().sum())
-        twice = counted.n_answered - len(made.frame)
-        kept = (lost, twice, counted.n_early)
+        lost = int(generation.frame["error"].notna().sum())
+        twice = counted.n_answered - len(generation.frame)
+        failures = (lost, twice, counted.n_early)
         table.print_row(
             where,
             "lost, paid twice, asked again too early",
-            ", ".join(map(str, kept)),
+            ", ".join(map(str, failures)),
             "0, 0, 0",
-            passed=kept == (0, 0, 0),
+            passed=failures == (0, 0, 0),
         )
 
 
@@ -177,10 +177,10 @@ def measure_budget(table: LimitTable) -> None:
         for limit in (0.01, 0.05, 0.13):
             stub.reset()
             with open_fresh_store() as store:
-                made = complete(store, frame, stub.base_url, budget_per_run=limit)
+                generation = complete(store, frame, stub.base_url, budget_per_run=limit)
             price = N_PROMPT_TOKENS * PRICES["prompt_price"] + N_TOKENS * PRICES["completion_price"]
             paid = stub.read_counters().n_answered * price / 1e6
-            done = int(made.frame["error"].isna().sum())
+            done = int(generation.frame["error"].isna().sum())
             table.print_row(
                 f"budget {limit:g}, {CONCURRENCY} at once",
                 "paid",
@@ -202,10 +202,10 @@ def main() -> int:
     )
     parser.add_argument("--prompts", type=int, default=1000)
     parser.add_argument("--repeats", type=int, default=3)
-    given = parser.parse_args()
+    options = parser.parse_args()
     table = LimitTable()
-    measure_rate(table, given.prompts, given.repeats)
-    measure_refusals(table, given.prompts, given.repeats)
+    measure_rate(table, options.prompts, options.repeats)
+    measure_refusals(table, options.prompts, options.repeats)
     measure_budget(table)
     return table.limits.print_summary()
 

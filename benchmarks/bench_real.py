@@ -236,11 +236,11 @@ def _gold_ceilings(fitted: FittedProject) -> dict[str, Interval]:
         fitted.comparisons.set_index("comparison_id")["split"]
     )
     source = fitted.votes["comparison_id"].map(fitted.source)
-    found = {
+    ceilings = {
         name: gold_ceiling(fitted.votes[(split == "test") & (source == name)], fitted.comparisons)
         for name in sorted(source.unique())
     }
-    return {name: ceiling for name, ceiling in found.items() if ceiling is not None}
+    return {name: ceiling for name, ceiling in ceilings.items() if ceiling is not None}
 
 
 def _judge_calibration(fitted: FittedProject, limits: Limits, looks: OpeningLog) -> None:
@@ -252,24 +252,24 @@ def _judge_calibration(fitted: FittedProject, limits: Limits, looks: OpeningLog)
     single = fitted.select_source(CONVARG, voted)
     ids = fitted.comparisons.loc[fitted.comparisons["source"] == CONVARG, "comparison_id"]
     votes = fitted.votes[fitted.votes["comparison_id"].isin(ids)]
-    for asked, pairs, ceiling in (
+    for target, pairs, ceiling in (
         ("the known right choice", gold, gold_ceiling(votes, fitted.comparisons)),
         ("one vote", single, noise_ceiling_or_repeats(votes)),
     ):
         _, report = calibrate(
             pairs,
             fitted.model,
-            reward_model_label=f"gold, P({asked}): {fitted.model.weights_hash}",
+            reward_model_label=f"gold, P({target}): {fitted.model.weights_hash}",
             data_hash="",
             votes=VoteFacts(ceiling),
             record=looks.record,
         )
-        _print_measures(asked, report.method, report.raw, report.calibrated, ceiling)
-        if asked == "one vote":
+        _print_measures(target, report.method, report.raw, report.calibrated, ceiling)
+        if target == "one vote":
             error = report.calibrated.ece_debiased
             limits.check(
                 error is not None and error.value <= BAR_ECE,
-                f"P({asked}), calibrated on the calib debates' votes as the pipeline does: ECE "
+                f"P({target}), calibrated on the calib debates' votes as the pipeline does: ECE "
                 f"without its noise {error}, at most {BAR_ECE} wanted",
             )
 
@@ -304,20 +304,20 @@ def main() -> int:
         help="folder with pairs.parquet and votes.parquet",
     )
     add_registry_option(parser)
-    given = parser.parse_args()
+    options = parser.parse_args()
     limits = Limits()
     warnings.filterwarnings("ignore")
-    missing = [name for name in FILES.values() if not (given.data / name).exists()]
+    missing = [name for name in FILES.values() if not (options.data / name).exists()]
     if missing:
         limits.skip(
             "time and accuracy on real votes, beside their ceilings: "
-            f"{given.data} lacks {' and '.join(missing)}. The real data is no part of this "
+            f"{options.data} lacks {' and '.join(missing)}. The real data is no part of this "
             "repository; name its folder with --data"
         )
         return limits.print_summary()
-    looks = OpeningLog(given.registry)
+    looks = OpeningLog(options.registry)
     with tempfile.TemporaryDirectory() as folder:
-        judge(timed(given.data, Path(folder), limits), limits, looks)
+        judge(timed(options.data, Path(folder), limits), limits, looks)
     looks.print_openings()
     return limits.print_summary()
 

@@ -86,51 +86,52 @@ def main() -> int:
     parser.add_argument("--first", type=int, default=0, help="seed of the first world")
     parser.add_argument("--with", dest="other", nargs="*", default=[], metavar="NAME=VALUE")
     parser.add_argument("--demo", type=int, metavar="SEEDS", help="only the demo's change")
-    given = parser.parse_args()
+    options = parser.parse_args()
     silence_telemetry()
     pool = CompletedPool.generate(EMBEDDED_POLICY)
-    measured = measure_demo if given.demo else measure_worlds
-    return measured(EMBEDDED_POLICY, pool, given).print_summary()
+    measured = measure_demo if options.demo else measure_worlds
+    return measured(EMBEDDED_POLICY, pool, options).print_summary()
 
 
-def measure_worlds(base: Path, pool: CompletedPool, given: argparse.Namespace) -> Limits:
+def measure_worlds(base: Path, pool: CompletedPool, options: argparse.Namespace) -> Limits:
     """Every recipe in every world."""
     recipes: dict[str, tuple[Mapping[str, object], bool]] = {
         "votes alone": (BEFORE, False),
         "default": ({}, False),
         "true labels": ({}, True),
     }
-    if given.other:
+    if options.other:
         changes = {
-            name: parse_yaml(value) for name, value in (each.split("=", 1) for each in given.other)
+            name: parse_yaml(value)
+            for name, value in (each.split("=", 1) for each in options.other)
         }
-        recipes = {"default": ({}, False), " ".join(given.other): (changes, False)}
-    found = []
+        recipes = {"default": ({}, False), " ".join(options.other): (changes, False)}
+    utilities = []
     with tempfile.TemporaryDirectory() as cache:
         encoder = Encoder(cache=EmbeddingCache(Path(cache)))
-        for seed in range(given.first, given.first + given.worlds):
+        for seed in range(options.first, options.first + options.worlds):
             world = VotedWorld.vote(RecoveryWorld.draw(seed), pool)
             results = {"policy before": measure_truth(load_policy(base), world.world.after)}
             results |= {
                 name: retrain(base, world, encoder, changes, truth)
                 for name, (changes, truth) in recipes.items()
             }
-            found.append({name: utility for name, (utility, _) in results.items()})
-            found[-1] |= {f"{name}, facts": facts for name, (_, facts) in results.items()}
+            utilities.append({name: utility for name, (utility, _) in results.items()})
+            utilities[-1] |= {f"{name}, facts": facts for name, (_, facts) in results.items()}
             figures = ", ".join(f"{n} {u:+.3f}/{f:.3f}" for n, (u, f) in results.items())
             print(f"world {seed}: {figures}", flush=True)
-    tell = compare if given.other else report
-    return tell(pd.DataFrame(found), ["policy before", *recipes])
+    tell = compare if options.other else report
+    return tell(pd.DataFrame(utilities), ["policy before", *recipes])
 
 
-def compare(found: pd.DataFrame, names: list[str]) -> Limits:
+def compare(utilities: pd.DataFrame, names: list[str]) -> Limits:
     """The last recipe beside the default, world by world."""
     print_table(
-        f"True utility after one retraining, {len(found)} worlds: median [least, most]",
+        f"True utility after one retraining, {len(utilities)} worlds: median [least, most]",
         ("recipe", "true utility", "facts right"),
-        [(name, spread(found[name]), spread(found[f"{name}, facts"])) for name in names],
+        [(name, spread(utilities[name]), spread(utilities[f"{name}, facts"])) for name in names],
     )
-    change = (found[names[-1]] - found["default"]).to_numpy()
+    change = (utilities[names[-1]] - utilities["default"]).to_numpy()
     half = stats.t.ppf(0.975, len(change) - 1) * change.std(ddof=1) / np.sqrt(len(change))
     print(
         f"{names[-1]} less default, mean of {len(change)} worlds: {change.mean():+.3f} "
@@ -139,37 +140,37 @@ def compare(found: pd.DataFrame, names: list[str]) -> Limits:
     return Limits()
 
 
-def report(found: pd.DataFrame, names: list[str]) -> Limits:
+def report(utilities: pd.DataFrame, names: list[str]) -> Limits:
     print_table(
-        f"True utility after one retraining, {len(found)} worlds: median [least, most]",
+        f"True utility after one retraining, {len(utilities)} worlds: median [least, most]",
         ("recipe", "true utility", "less votes alone", "facts right"),
         [
             (
                 name,
-                spread(found[name]),
-                spread(found[name] - found["votes alone"]),
-                spread(found[f"{name}, facts"]),
+                spread(utilities[name]),
+                spread(utilities[name] - utilities["votes alone"]),
+                spread(utilities[f"{name}, facts"]),
             )
             for name in names
         ],
     )
-    gain = found["default"] - found["votes alone"]
-    gap = found["true labels"] - found["votes alone"]
+    gain = utilities["default"] - utilities["votes alone"]
+    gap = utilities["true labels"] - utilities["votes alone"]
     closed = (gain >= SHARE_CLOSED * gap) & (gain >= WORST)
     limits = Limits()
     limits.check(
         closed.mean() >= SHARE_OF_WORLDS,
-        f"{int(closed.sum())} of {len(found)} worlds close {SHARE_CLOSED:.0%} of the gap to true "
-        f"labels (median {np.median(gain / gap):.0%}) and lose at most {-WORST:g} to votes alone, "
-        f"limit {SHARE_OF_WORLDS:.0%}; the worst is {gain.min():+.2f} from votes alone",
+        f"{int(closed.sum())} of {len(utilities)} worlds close {SHARE_CLOSED:.0%} of the gap to "
+        f"true labels (median {np.median(gain / gap):.0%}) and lose at most {-WORST:g} to votes "
+        f"alone, limit {SHARE_OF_WORLDS:.0%}; the worst is {gain.min():+.2f} from votes alone",
     )
     return limits
 
 
-def measure_demo(base: Path, pool: CompletedPool, given: argparse.Namespace) -> Limits:
+def measure_demo(base: Path, pool: CompletedPool, options: argparse.Namespace) -> Limits:
     """The demo's own change of taste with its default recipe, through the gate."""
     rows, limits, frozen = [], Limits(), frozen_prompts()
-    for seed in range(given.demo):
+    for seed in range(options.demo):
         world = VotedWorld.vote(RecoveryWorld.of_demo(seed), pool)
         before, _ = measure_truth(load_policy(base), world.world.before)
         changed, _ = measure_truth(load_policy(base), world.world.after)

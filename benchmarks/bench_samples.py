@@ -31,8 +31,8 @@ def main() -> int:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--samples", type=int, default=2000)
-    given = parser.parse_args()
-    n_prompts = given.samples // CompletionParams().k
+    options = parser.parse_args()
+    n_prompts = options.samples // CompletionParams().k
     limits = Limits()
     with tempfile.TemporaryDirectory() as folder, pin_to_cores(2) as cores:
         environ = os.environ | {"RLHF_HOME": folder}
@@ -43,17 +43,17 @@ def main() -> int:
         subprocess.run([*collect, f"prompts.n={n_prompts}"], check=True, cwd=ROOT, env=environ)
         took_s = time.perf_counter() - began
         newest = sorted(Path(folder, "frames", "completions").rglob("*.parquet"))[-1]
-        made = pd.read_parquet(newest)
-    a_day = len(made) / took_s * DAY_S
+        samples = pd.read_parquet(newest)
+    a_day = len(samples) / took_s * DAY_S
     limits.check(
         a_day > SAMPLES_A_DAY,
-        f"{len(made):,} samples in {took_s:.0f} s on {cores}: {a_day:,.0f} a day, more than "
+        f"{len(samples):,} samples in {took_s:.0f} s on {cores}: {a_day:,.0f} a day, more than "
         f"{SAMPLES_A_DAY:,} wanted",
     )
-    n_failed = int(made["error"].notna().sum())
+    n_failed = int(samples["error"].notna().sum())
     limits.check(
-        n_failed == 0 and len(made) >= n_prompts * CompletionParams().k,
-        f"{len(made):,} of {n_prompts * CompletionParams().k:,} samples made, {n_failed} failed",
+        n_failed == 0 and len(samples) >= n_prompts * CompletionParams().k,
+        f"{len(samples):,} of {n_prompts * CompletionParams().k:,} samples made, {n_failed} failed",
     )
     return limits.print_summary()
 

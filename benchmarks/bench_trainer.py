@@ -80,12 +80,12 @@ def choose_shared(pairs: pd.DataFrame) -> pd.DataFrame:
 def choose_unshared(pairs: pd.DataFrame) -> pd.DataFrame:
     """Pairs of which no two have a text in common."""
     used: set[str] = set()
-    kept = []
+    places = []
     for row, sides in enumerate(zip(pairs["chosen"], pairs["rejected"], strict=True)):
         if used.isdisjoint(sides):
             used.update(sides)
-            kept.append(row)
-    return pairs.iloc[kept[:UNSHARED_PAIRS]].reset_index(drop=True)
+            places.append(row)
+    return pairs.iloc[places[:UNSHARED_PAIRS]].reset_index(drop=True)
 
 
 def new_model(steps: int | None = None, seed: int = 0) -> TransformerRewardModel:
@@ -183,7 +183,7 @@ def measure_accuracy(
     """Both for equal seconds, on the same seeds."""
     is_out = pairs["prompt_id"].str.startswith(LEFT_OUT).to_numpy()
     rows: list[tuple[object, ...]] = []
-    found: dict[str, list[list[float]]] = {"ours": [], "TRL": []}
+    accuracies_by_trainer: dict[str, list[list[float]]] = {"ours": [], "TRL": []}
     for seed in range(seeds):
         is_held = ~is_out & (np.random.default_rng(seed).random(len(pairs)) < 0.15)
         learnt = pairs[~is_out & ~is_held].reset_index(drop=True)
@@ -191,7 +191,7 @@ def measure_accuracy(
             model, spent, n = train(learnt, max(1, round(seconds / a_step[name])), seed)
             right = wins(margins_of(model, pairs))
             accuracies = [float(right[rows_of].mean()) for rows_of in (is_out, is_held)]
-            found[name].append(accuracies)
+            accuracies_by_trainer[name].append(accuracies)
             rows.append((seed, name, f"{spent:.0f}", n, *(f"{share:.3f}" for share in accuracies)))
     longer = wins(length_gaps(pairs))
     rows.append(
@@ -203,7 +203,7 @@ def measure_accuracy(
         rows,
     )
     for column, what in enumerate(("unseen texts", "unseen pairs of known texts")):
-        gains = np.subtract(found["ours"], found["TRL"])[:, column]
+        gains = np.subtract(accuracies_by_trainer["ours"], accuracies_by_trainer["TRL"])[:, column]
         limits.check(
             gains.mean() >= 0,
             f"{what}: ours - TRL {gains.mean():+.3f} ({', '.join(f'{g:+.3f}' for g in gains)})",
@@ -217,18 +217,18 @@ def main() -> int:
     parser.add_argument("--data", type=Path, default=ROOT.parent / "shared" / "data")
     parser.add_argument("--seconds", type=float, default=40, help="CPU seconds of each training")
     parser.add_argument("--seeds", type=int, default=3)
-    given = parser.parse_args()
+    options = parser.parse_args()
     limits = Limits()
     warnings.filterwarnings("ignore")
-    if not (given.data / "pairs.parquet").exists():
-        limits.skip(f"seconds and accuracy beside TRL: {given.data} lacks pairs.parquet")
+    if not (options.data / "pairs.parquet").exists():
+        limits.skip(f"seconds and accuracy beside TRL: {options.data} lacks pairs.parquet")
         return limits.print_summary()
     import torch
 
     torch.set_num_threads(1)
-    pairs = read_pairs(given.data)
+    pairs = read_pairs(options.data)
     a_step = measure_seconds(pairs, limits)
-    measure_accuracy(pairs, a_step, given.seconds, given.seeds, limits)
+    measure_accuracy(pairs, a_step, options.seconds, options.seeds, limits)
     return limits.print_summary()
 
 

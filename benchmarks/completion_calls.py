@@ -50,9 +50,12 @@ def serve_stub(
     """It answers after `latency_s`. A share `refused` of the calls gets 429 with Retry-After 1 s,
     and the same share 500, at once as most providers refuse, or as late as an answer.
     """
-    given = json.dumps({"latency_s": latency_s, "refused": refused, "is_late": is_late})
+    options = json.dumps({"latency_s": latency_s, "refused": refused, "is_late": is_late})
     process = subprocess.Popen(
-        [sys.executable, __file__, given], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, __file__, options],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdin is not None
     assert process.stdout is not None
@@ -78,15 +81,15 @@ def run_stub(latency_s: float, refused: float, is_late: bool) -> None:
         body: dict[str, Any] = await request.json()
         counters.n_calls += 1
         lot = draw.random()
-        asked = f"{body['messages'][-1]['content']} {body['seed']}"
-        counters.n_early += time.monotonic() < due.pop(asked, 0.0)
+        request_key = f"{body['messages'][-1]['content']} {body['seed']}"
+        counters.n_early += time.monotonic() < due.pop(request_key, 0.0)
         if lot >= 2 * refused or is_late:
             await asyncio.sleep(latency_s)
         if lot < 2 * refused:
             counters.n_refused += 1
             status, headers = (429, {"Retry-After": "1"}) if lot < refused else (500, None)
             if headers:
-                due[asked] = time.monotonic() + 1
+                due[request_key] = time.monotonic() + 1
             return JSONResponse({"error": {"message": "refused"}}, status, headers)
         counters.n_answered += 1
         text = f"The river {body['messages'][-1]['content'][14:20]} ends in sea {body['seed']}."

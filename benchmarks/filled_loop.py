@@ -86,11 +86,12 @@ def _write_day(files: Artefacts, n: int, day: date, ids: list[str]) -> None:
     report = check_frame(pd.DataFrame(rows), DRIFT_REPORTS)
     files.write_frame("drift_report", report, day.isoformat())
     first = day - timedelta(days=n % DAYS_OF_A_CLUSTER)
-    judged = _choose(ids, n)
-    found = [
-        _failing_cluster(f"{first}-{chr(65 + k)}", judged[k::N_CLUSTERS]) for k in range(N_CLUSTERS)
+    comparison_ids = _choose(ids, n)
+    clusters = [
+        _failing_cluster(f"{first}-{chr(65 + k)}", comparison_ids[k::N_CLUSTERS])
+        for k in range(N_CLUSTERS)
     ]
-    _write_clusters(files, day.isoformat(), *found)
+    _write_clusters(files, day.isoformat(), *clusters)
 
 
 def _choose(ids: list[str], n: int) -> list[str]:
@@ -101,7 +102,7 @@ def _choose(ids: list[str], n: int) -> list[str]:
 
 
 def _add_version(
-    store: Store, files: Artefacts, version: int, day: date, judged: list[str]
+    store: Store, files: Artefacts, version: int, day: date, comparison_ids: list[str]
 ) -> None:
     now = _noon(day)
     event = DriftEvent(
@@ -144,7 +145,9 @@ def _add_version(
                     uri="runs:/x",
                     content_hash="c",
                     parent=_policy(version - 1),
-                    data_hash=files.keep_version("retraining_set", _retraining_set(day, judged)),
+                    data_hash=files.keep_version(
+                        "retraining_set", _retraining_set(day, comparison_ids)
+                    ),
                 ),
             }
         )
@@ -153,7 +156,7 @@ def _add_version(
     _promote(store, version, now)
 
 
-def _retraining_set(day: date, judged: list[str]) -> pd.DataFrame:
+def _retraining_set(day: date, comparison_ids: list[str]) -> pd.DataFrame:
     rows = [
         {
             "comparison_id": each,
@@ -170,7 +173,7 @@ def _retraining_set(day: date, judged: list[str]) -> pd.DataFrame:
             "split": "train",
             "day": day.isoformat(),
         }
-        for each in judged
+        for each in comparison_ids
     ]
     return check_frame(pd.DataFrame(rows), RETRAINING_SET)
 
@@ -231,7 +234,7 @@ def _failing_cluster(cluster_id: str, comparison_ids: Sequence[str]) -> PromptCl
 
 
 def _write_clusters(files: Artefacts, day: str, *clusters: PromptCluster) -> None:
-    found = DayClusters(
+    day_clusters = DayClusters(
         day=day,
         model_version=f"{PROJECT}.reward_model@1",
         clusters=clusters,
@@ -241,7 +244,7 @@ def _write_clusters(files: Artefacts, day: str, *clusters: PromptCluster) -> Non
         explained=0.5,
         noise_ceiling=Interval(value=0.9, low=0.85, high=0.94, n=60),
     )
-    files.write({files.report_path("clusters", day): found.model_dump_json().encode()})
+    files.write({files.report_path("clusters", day): day_clusters.model_dump_json().encode()})
 
 
 def _interval(value: float, half: float = 0.05, n: int = N_PROMPTS) -> Interval:

@@ -33,11 +33,11 @@ def fill(url: str, home: Path, files: tuple[Path, Path], n_votes: int) -> None:
     home.mkdir(parents=True, exist_ok=True)
     for kind, file in zip(("comparisons", "votes"), files, strict=True):
         n = n_votes if kind == "votes" else max(1, n_votes // VOTES_PER_COMPARISON)
-        said = _run_rlhf(
+        output = _run_rlhf(
             url, home, "import", kind, str(file), *(["--no-replay"] if kind == "votes" else [])
         )
-        if not said.startswith(f"{n:,} imported"):
-            raise SystemExit(f"rlhf import {kind}: {said}")
+        if not output.startswith(f"{n:,} imported"):
+            raise SystemExit(f"rlhf import {kind}: {output}")
     _run_rlhf(url, home, "votes", "annotators", "--publish")
     log = home / "calibration_log.json"
     log.write_text(json.dumps(calibration_log(list(_make_calibrations()))), encoding="utf-8")
@@ -116,11 +116,11 @@ def _predict(store: Store, ids: list[str]) -> None:
     """Of every comparison, by a model that has seen no vote."""
     rng = np.random.default_rng(4)
     for start in range(0, len(ids), ROWS_PER_CHUNK):
-        shown = store.comparisons.with_ids(ids[start : start + ROWS_PER_CHUNK])
-        margin = rng.normal(0, 1.5, len(shown))
+        comparisons = store.comparisons.with_ids(ids[start : start + ROWS_PER_CHUNK])
+        margin = rng.normal(0, 1.5, len(comparisons))
         rows = {
-            "day": shown["day"],
-            "comparison_id": shown["comparison_id"],
+            "day": comparisons["day"],
+            "comparison_id": comparisons["comparison_id"],
             "reward_model": MODEL,
             "calibrator": "temperature@1",
             "data_hash": "bench",
@@ -131,15 +131,15 @@ def _predict(store: Store, ids: list[str]) -> None:
             "p_calibrated": 1 / (1 + np.exp(-margin / 2)),
             "predicted_at": utc_now(),
         }
-        written = store.predictions.replay(
+        n_written = store.predictions.replay(
             check_frame(pd.DataFrame(rows), PREDICTIONS), data_seq=0
         ).n_written
-        if written != len(shown):
-            raise SystemExit(f"{written} of {len(shown)} predictions were written")
+        if n_written != len(comparisons):
+            raise SystemExit(f"{n_written} of {len(comparisons)} predictions were written")
 
 
 def _make_feedback(n: int) -> NewFeedback:
-    kind, said = (
+    kind, content = (
         ("thumbs", {"value": 1})
         if n % 2
         else ("detailed", {"text": "It answers, but at three times the length that was asked for."})
@@ -149,5 +149,5 @@ def _make_feedback(n: int) -> NewFeedback:
         session_id=f"session-{n // 5}",
         turn=n % 5,
         completion_id=f"completion-{n}",
-        **said,
+        **content,
     )

@@ -143,9 +143,9 @@ class LimitTable:
     def print_row(
         self, where: str, what: str, measured: str, limit: str = "", *, passed: bool | None = None
     ) -> None:
-        said = (
+        verdict = (
             ""
             if passed is None
             else self.limits.count(passed, f"{where}, {what}: {measured}, limit {limit}")
         )
-        print(f"| {where} | {what} | {measured} | {limit} | {said} |", flush=True)
+        print(f"| {where} | {what} | {measured} | {limit} | {verdict} |", flush=True)

@@ -168,8 +168,8 @@ class _Model:
         """Preferences of comparisons, what the model sees of them, and what it states."""
         sd = self.scale / self.hardness[category]
         u = rng.normal(0, 1, len(category)) * sd
-        seen = u + rng.normal(0, 1, len(category)) * self.noise * sd
-        return u, seen, self.slopes[category] * seen + self.intercepts[category]
+        noisy = u + rng.normal(0, 1, len(category)) * self.noise * sd
+        return u, noisy, self.slopes[category] * noisy + self.intercepts[category]
 
 
 def _draw_model(
@@ -180,16 +180,16 @@ def _draw_model(
     hardness = np.exp(rng.normal(0, world.topic_spread, world.n_categories))
     nothing = np.zeros(world.n_categories)
     model = _Model(_find_scale(world), hardness, float(rng.uniform(0.2, 0.5)), nothing + 1, nothing)
-    seen, votes = [], []
+    margins, votes = [], []
     for category in range(world.n_categories):
         u, x, _ = model.draw(np.full(n, category), rng)
         k = rng.choice(world.n_people, n, p=activity)
-        seen.append(x)
+        margins.append(x)
         votes.append(rng.random(n) < 1 / (1 + np.exp(-ability[k] * u)))
     if not world.knows_topics:
-        seen = [np.concatenate(seen)] * world.n_categories
+        margins = [np.concatenate(margins)] * world.n_categories
         votes = [np.concatenate(votes)] * world.n_categories
-    fits = [_fit_logistic(x, y) for x, y in zip(seen, votes, strict=True)]
+    fits = [_fit_logistic(x, y) for x, y in zip(margins, votes, strict=True)]
     slopes, intercepts = np.array(fits).T
     return replace(model, slopes=slopes, intercepts=intercepts)
 

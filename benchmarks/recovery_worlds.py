@@ -60,13 +60,13 @@ class CompletedPool:
             exclude=frozen_prompt_ids(frozen_prompts()),
         )
         with open_fresh_store() as store:
-            made = complete_prompts(
+            completions = complete_prompts(
                 prompts,
                 LocalBackend(policy_folder, model_version="bench@1"),
                 CompletionParams(seed=seed),
                 ledger=store.generation,
             ).frame
-        return cls(prompts, made)
+        return cls(prompts, completions)
 
 
 @dataclass(frozen=True)
@@ -134,10 +134,10 @@ class VotedWorld:
         frames, votes = [], []
         for day, rows in parts.items():
             prompts = pool.prompts.iloc[rows].assign(day=day)
-            made = pool.completions[pool.completions["prompt_id"].isin(prompts["prompt_id"])]
+            completions = pool.completions[pool.completions["prompt_id"].isin(prompts["prompt_id"])]
             compared = pair_completions(
                 prompts,
-                made.assign(day=day),
+                completions.assign(day=day),
                 PairingParams(repeat_share=0.0, seed=world.seed),
                 day=day,
             )
@@ -154,8 +154,15 @@ class VotedWorld:
             )
         comparisons = pd.concat(frames, ignore_index=True)
         prompt_of = comparisons.set_index("comparison_id")["prompt_id"]
-        kept = {"comparison_id", "annotator_id", "annotator_kind", "choice", "strength", "voted_at"}
-        log = pd.DataFrame([vote.model_dump(include=kept) for vote in votes])
+        columns = {
+            "comparison_id",
+            "annotator_id",
+            "annotator_kind",
+            "choice",
+            "strength",
+            "voted_at",
+        }
+        log = pd.DataFrame([vote.model_dump(include=columns) for vote in votes])
         log = log.assign(
             prompt_id=log["comparison_id"].map(prompt_of),
             day=[vote.voted_at.date().isoformat() for vote in votes],
@@ -229,9 +236,9 @@ class VotedWorld:
         return CompletionJudge(fitted.model, "bench@1", calibrator), version
 
     def _prefers_chosen(self) -> Floats:
-        known = _references(self.prompts)
+        answers = _references(self.prompts)
         prompts = self.pairs["prompt"].tolist()
-        references = [known[prompt_id] for prompt_id in self.pairs["prompt_id"]]
+        references = [answers[prompt_id] for prompt_id in self.pairs["prompt_id"]]
         chosen, rejected = (
             utility(prompts, references, self.pairs[side].tolist(), self.world.after)
             for side in ("chosen", "rejected")
@@ -252,13 +259,13 @@ def measure_truth(policy: Policy, taste: Taste, n_samples: int = 2) -> tuple[flo
     references = [None if pd.isna(r) else r for r in prompts["reference"]]
     utilities, grades = [], []
     for sample in range(n_samples):
-        made = policy.generate(
+        completions = policy.generate(
             prompts["text"].tolist(),
             temperature=0.8,
             seeds=range(sample * len(prompts), (sample + 1) * len(prompts)),
             max_new_tokens=48,
         )
-        texts = [one.text for one in made]
+        texts = [completion.text for completion in completions]
         utilities.append(utility(prompts["text"].tolist(), references, texts, taste).mean())
         grades.append(np.nanmean(grade_answers(prompts["reference"], pd.Series(texts))))
     return float(np.mean(utilities)), float(np.mean(grades))
@@ -283,8 +290,8 @@ def compare_facts(candidate: Policy, base: Policy, checkable: pd.DataFrame) -> I
             checkable["reference"].reset_index(drop=True),
             pd.Series(
                 [
-                    made.text
-                    for made in policy.generate(
+                    completion.text
+                    for completion in policy.generate(
                         checkable["text"].tolist(),
                         temperature=0.8,
                         seeds=range(len(checkable)),

@@ -40,7 +40,7 @@ def make_vote(comparison_id: str, annotator_id: str, key: str, origin: str = "pa
 
 
 def publish_predictions(
-    url: str, ids: list[str], reward_model: str, started: Any, ended: Any, told: Any
+    url: str, ids: list[str], reward_model: str, started: Any, ended: Any, results: Any
 ) -> None:
     """A run that writes a prediction for every comparison given."""
     columns = {
@@ -63,11 +63,13 @@ def publish_predictions(
         start = time.perf_counter()
         for first in range(0, len(frame), 5_000):
             store.predictions.replay(frame[first : first + 5_000], data_seq=0)
-        told.put(("publishing", time.perf_counter() - start))
+        results.put(("publishing", time.perf_counter() - start))
     ended.set()
 
 
-def import_votes(url: str, ids: list[str], name: str, started: Any, ended: Any, told: Any) -> None:
+def import_votes(
+    url: str, ids: list[str], name: str, started: Any, ended: Any, results: Any
+) -> None:
     """An import that casts as fast as it may until the run has ended."""
 
     def generate_votes() -> Iterator[NewVote]:
@@ -83,11 +85,17 @@ def import_votes(url: str, ids: list[str], name: str, started: Any, ended: Any, 
         started.wait()
         start = time.perf_counter()
         count = store.votes.cast_all(generate_votes())
-        told.put(("importing", count.n_new / (time.perf_counter() - start)))
+        results.put(("importing", count.n_new / (time.perf_counter() - start)))
 
 
 def cast_votes(
-    url: str, ids: list[str], names: list[str], thinks_s: float, started: Any, ended: Any, told: Any
+    url: str,
+    ids: list[str],
+    names: list[str],
+    thinks_s: float,
+    started: Any,
+    ended: Any,
+    results: Any,
 ) -> None:
     """One process of voters, a thread each: seconds of every vote, and what went wrong."""
     with open_store(url) as store, ThreadPoolExecutor(len(names)) as pool:
@@ -100,17 +108,17 @@ def cast_votes(
             errors = []
             while not ended.is_set():
                 time.sleep(rng.expovariate(1 / thinks_s) if thinks_s else 0)
-                sent = make_vote(rng.choice(ids), name, f"{name}:{len(took)}")
+                vote_row = make_vote(rng.choice(ids), name, f"{name}:{len(took)}")
                 start = time.perf_counter()
                 try:
-                    store.votes.cast(sent)
+                    store.votes.cast(vote_row)
                 except Exception as error:  # noqa: BLE001 - told, counted and judged at the end
                     errors.append(f"{type(error).__name__}: {error}")
                 took.append(time.perf_counter() - start)
             return took, errors
 
         for took, errors in pool.map(vote, names):
-            told.put(("voting", (took, errors)))
+            results.put(("voting", (took, errors)))
 
 
 def run_load(
@@ -119,38 +127,38 @@ def run_load(
     """What the voters saw: `took` (seconds of each vote), `errors`; seconds of the run and votes a
     second of the import.
     """
-    ended, told = SPAWN.Event(), SPAWN.Queue()
+    ended, results = SPAWN.Event(), SPAWN.Queue()
     people = [f"{name}-voter-{n}" for n in range(VOTERS)]
     groups = [[person] for person in people] if as_processes else [people]
     # when all have imported what they need and are connected
     started = SPAWN.Barrier(2 + len(groups), timeout=300)
-    signs = (started, ended, told)
+    signs = (started, ended, results)
     jobs = [
         (publish_predictions, (url, ids[:n_predictions], f"bench.{name}@1", *signs)),
         (import_votes, (url, ids, f"{name}-import", *signs)),
     ]
     jobs += [(cast_votes, (url, ids, group, thinks_s, *signs)) for group in groups]
-    processes = [SPAWN.Process(target=target, args=given) for target, given in jobs]
+    processes = [SPAWN.Process(target=target, args=job_arguments) for target, job_arguments in jobs]
     for process in processes:
         process.start()
-    found: dict[str, Any] = {"took": [], "errors": []}
+    totals: dict[str, Any] = {"took": [], "errors": []}
     for _ in range(2 + VOTERS):
-        kind, value = _next_message(told, processes)
+        kind, value = _next_message(results, processes)
         if kind == "voting":
-            found["took"] += value[0]
-            found["errors"] += value[1]
+            totals["took"] += value[0]
+            totals["errors"] += value[1]
         else:
-            found[kind] = value
+            totals[kind] = value
     for process in processes:
         process.join()
-    return found
+    return totals
 
 
-def _next_message(told: Any, processes: list[Any]) -> Any:
+def _next_message(results: Any, processes: list[Any]) -> Any:
     """What the next process has to say; the end of the benchmark where one died without a word."""
     while True:
         try:
-            return told.get(timeout=1)
+            return results.get(timeout=1)
         except queue.Empty:
             if any(process.exitcode for process in processes):
                 for process in processes:

@@ -106,20 +106,20 @@ def make_curator_token(url: str, n_judged: int) -> str:
         curator = store.users.with_email("curator@bench.test")
         assert curator is not None
         ids = store.comparisons.find_offerable_ids()
-        judged = ids[:: max(1, len(ids) // n_judged)][:n_judged]
+        own_ids = ids[:: max(1, len(ids) // n_judged)][:n_judged]
         store.votes.cast_many(
             [
                 NewVote(
-                    comparison_id=one,
+                    comparison_id=comparison_id,
                     annotator_id=curator.user_id,
                     annotator_kind=AnnotatorKind.HUMAN,
                     choice=Choice.A,
                     strength=1,
                     voted_at=utc_now(),
                     origin="api",
-                    idempotency_key=f"curator/{one}",
+                    idempotency_key=f"curator/{comparison_id}",
                 )
-                for one in judged
+                for comparison_id in own_ids
             ]
         )
     return token
@@ -202,9 +202,9 @@ def find_free_port() -> int:
 def cpu_seconds(process: psutil.Process) -> float:
     """User and system time of a process and its living children, threads included."""
     total = 0.0
-    for one in (process, *process.children(recursive=True)):
+    for each in (process, *process.children(recursive=True)):
         with contextlib.suppress(psutil.NoSuchProcess):
-            times = one.cpu_times()
+            times = each.cpu_times()
             total += times.user + times.system
     return total
 

@@ -60,8 +60,10 @@ def graph() -> dict[str, Any]:
     """
     from rlhf_pipeline.application.definitions import defs
 
-    found = defs.resolve_asset_graph()
-    nodes = {key.to_user_string(): found.get(key) for key in found.toposorted_asset_keys}
+    asset_graph = defs.resolve_asset_graph()
+    nodes = {
+        key.to_user_string(): asset_graph.get(key) for key in asset_graph.toposorted_asset_keys
+    }
     return {
         "assets": {name: node.group_name for name, node in sorted(nodes.items())},
         "edges": sorted(
@@ -76,8 +78,10 @@ def graph() -> dict[str, Any]:
 def drawn(path: Path) -> dict[str, Any]:
     """What the picture in `path` was made from."""
     text = path.read_text(encoding="utf-8")
-    found: dict[str, Any] = json.loads(text.partition("<metadata>")[2].partition("</metadata>")[0])
-    return found
+    metadata: dict[str, Any] = json.loads(
+        text.partition("<metadata>")[2].partition("</metadata>")[0]
+    )
+    return metadata
 
 
 def svg(made_from: dict[str, Any]) -> str:
@@ -184,9 +188,9 @@ def _curve(x1: float, y1: float, x2: float, y2: float) -> str:
 
 def main() -> None:
     path = Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "graph.svg"
-    found = graph()
-    path.write_text(svg(found), encoding="utf-8")
-    print(f"{len(found['assets'])} assets, {len(found['edges'])} edges in {path}")
+    drawing = graph()
+    path.write_text(svg(drawing), encoding="utf-8")
+    print(f"{len(drawing['assets'])} assets, {len(drawing['edges'])} edges in {path}")
 
 
 if __name__ == "__main__":

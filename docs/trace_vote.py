@@ -80,9 +80,9 @@ def trace(home: Path) -> dict[str, dict[str, set[str]]]:
     settings = Settings(home=home)
     with Store.open(settings.store_url) as store:
         store.migrate()
-        shown = comparisons(4)
-        store.comparisons.publish(shown, published_at=utc_now())
-        store.cards.offer(list(shown["comparison_id"]), overlap=1)
+        pairs = comparisons(4)
+        store.comparisons.publish(pairs, published_at=utc_now())
+        store.cards.offer(list(pairs["comparison_id"]), overlap=1)
         voter = store.users.add(
             email="ann@example.org", name="ann", roles=[Role.ANNOTATOR], actor="trace"
         )
@@ -91,19 +91,19 @@ def trace(home: Path) -> dict[str, dict[str, set[str]]]:
         )
         app = create_app(settings, store)
         headers = {"Authorization": f"Bearer {secret}"}
-        with noted() as seen, TestClient(app, base_url="http://127.0.0.1") as client:
+        with noted() as calls, TestClient(app, base_url="http://127.0.0.1") as client:
             lease = client.post("/api/v1/cards:lease", json={"n": 4}, headers=headers)
             of_votes = []
             for i, card in enumerate(lease.json()["cards"]):
-                seen.clear()
+                calls.clear()
                 client.post(
                     "/api/v1/votes",
                     json={"card_id": card["card_id"], "choice": "a", "strength": 2},
                     headers=headers | {"Idempotency-Key": f"vote {i}"},
                 ).raise_for_status()
-                of_votes.append(dict(seen))
+                of_votes.append(dict(calls))
             to_row = min(of_votes, key=len)  # the others also fill caches
-    with noted() as seen, dg.DagsterInstance.ephemeral() as instance:
+    with noted() as calls, dg.DagsterInstance.ephemeral() as instance:
         for asset, day in ((votes, utc_now().date().isoformat()), (preference_pairs, None)):
             dg.materialize(
                 [votes, preference_pairs],
@@ -112,25 +112,27 @@ def trace(home: Path) -> dict[str, dict[str, set[str]]]:
                 resources=resources_for(settings),
                 instance=instance,
             )
-    return dict(zip(MOST_FILES, (to_row, dict(seen)), strict=True))
+    return dict(zip(MOST_FILES, (to_row, dict(calls)), strict=True))
 
 
 @contextmanager
 def noted() -> Iterator[dict[str, set[str]]]:
     """The functions of this checkout that run in the block, by file."""
-    seen: dict[str, set[str]] = {}
+    calls: dict[str, set[str]] = {}
 
     def note(frame: FrameType, event: str, _: Any) -> None:
         path = Path(frame.f_code.co_filename)
         if event == "call" and path.is_relative_to(ROOT) and ".venv" not in path.parts:
             name = path.relative_to(ROOT).as_posix().removeprefix("rlhf_pipeline/application/")
             if not name.startswith(("tests/", "docs/", "definitions.py", *FLOOR)):
-                seen.setdefault(name, set()).add(frame.f_code.co_qualname.partition(".<locals>")[0])
+                calls.setdefault(name, set()).add(
+                    frame.f_code.co_qualname.partition(".<locals>")[0]
+                )
 
     threading.setprofile(note)
     sys.setprofile(note)
     try:
-        yield seen
+        yield calls
     finally:
         sys.setprofile(None)
         threading.setprofile(None)

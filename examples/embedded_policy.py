@@ -163,10 +163,10 @@ def _draw_slots(draft: Draft, rng: np.random.Generator) -> dict[str, Any]:
     slots = _load_answers()["slots"]
     drawn = {name: _pick(values, rng) for name, values in slots.items()}
     if "kind" in draft.variables:
-        one, two = rng.permutation(len(slots[draft.variables["kind"]]))[:2]
+        first, second = rng.permutation(len(slots[draft.variables["kind"]]))[:2]
         drawn |= {
-            "one": slots[draft.variables["kind"]][one],
-            "two": slots[draft.variables["kind"]][two],
+            "one": slots[draft.variables["kind"]][first],
+            "two": slots[draft.variables["kind"]][second],
         }
     return drawn | dict(draft.variables)
 
@@ -320,14 +320,14 @@ def _batches(texts: list[tuple[list[int], int]], params: PretrainingParams) -> I
     order.
     """
     rng = np.random.default_rng(params.seed)
-    size, made = params.batch_size, 0
-    while made < params.steps:
+    size, n_batches = params.batch_size, 0
+    while n_batches < params.steps:
         shuffled = rng.permutation(len(texts))
         # stable: ties stay shuffled
         by_length = sorted(shuffled.tolist(), key=lambda i: len(texts[i][0]))
         batches = [by_length[start : start + size] for start in range(0, len(texts), size)]
-        for at in rng.permutation(len(batches))[: params.steps - made]:
-            made += 1
+        for at in rng.permutation(len(batches))[: params.steps - n_batches]:
+            n_batches += 1
             yield batches[at]
 
 

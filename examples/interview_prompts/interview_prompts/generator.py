@@ -46,27 +46,27 @@ class InterviewGenerator:
     def generate(self, params: PromptParams, *, seed: int, selection: Selection) -> None:
         """Offer all questions in seeded order; the selection takes what it needs."""
         role = select_params(InterviewParams, params).interview_role
-        found = (
+        drafts = (
             [("", draft) for draft in questions() if role in ("", draft.variables["role"])]
             if self._path is None
             else list(read_drafts(read_rows(self._path), selection.report, DOMAIN))
         )
-        if not found and role:
+        if not drafts and role:
             raise PromptError(f"There are no questions for the role {role!r}. See questions.yaml.")
-        order = np.random.default_rng(seed).permutation(len(found))
-        selection.offer_all((found[i][1] for i in order), (found[i][0] for i in order))
+        order = np.random.default_rng(seed).permutation(len(drafts))
+        selection.offer_all((drafts[i][1] for i in order), (drafts[i][0] for i in order))
 
 
 @cache
 def questions() -> tuple[Draft, ...]:
     """Every question of questions.yaml filled in every way."""
-    said: dict[str, Any] = yaml.safe_load(QUESTIONS.read_text(encoding="utf-8"))
+    content: dict[str, Any] = yaml.safe_load(QUESTIONS.read_text(encoding="utf-8"))
     drafts: dict[str, Draft] = {}
     for (category, levels), (role, of_role) in product(
-        said["questions"].items(), said["roles"].items()
+        content["questions"].items(), content["roles"].items()
     ):
         for (level, texts), skill, thing, team in product(
-            levels.items(), of_role["skill"], of_role["thing"], said["team"]
+            levels.items(), of_role["skill"], of_role["thing"], content["team"]
         ):
             for text in texts:
                 filled = text.format(role=_with_article(role), skill=skill, thing=thing, team=team)
