@@ -6,11 +6,11 @@ import numpy as np
 import numpy.typing as npt
 
 from rlhf_pipeline.feedback.votes.graded_response import (
-    Chances,
-    Ends,
     Floats,
+    LevelProbabilities,
     Slopes,
-    chances,
+    ThresholdBounds,
+    level_probabilities,
     slopes,
 )
 from rlhf_pipeline.feedback.votes.judgements import JudgementArrays
@@ -88,13 +88,13 @@ class ExpectationStep:
         mean, sd = cavity[0][c], np.sqrt(cavity[1][c])  # cavity distribution of d
         of = columns[:, j]
         width = np.exp(of[WIDTH]) if votes.has_ties else np.zeros(len(j))
-        ends = Ends(side, strength, width, np.exp(of[SCALE]), steps)
+        ends = ThresholdBounds(side, strength, width, np.exp(of[SCALE]), steps)
         # A vote for b equals a vote for a with the sign of the feeling reversed.
         toward = np.where(side < 0, -1.0, 1.0)
         by_d = toward * of[DISCRIMINATION]
         felt = np.multiply.outer(by_d * np.repeat(sd, times), self.nodes)
         felt += (by_d * np.repeat(mean, times) + toward * of[BIAS] * display_side)[:, None]
-        probabilities = chances(felt, ends.low, ends.high)
+        probabilities = level_probabilities(felt, ends.low, ends.high)
         joint = np.add.reduceat(probabilities.log, begins, axis=0) + self.log_weights
         most = joint.max(axis=1)
         posterior = np.exp(joint - most[:, None])
@@ -123,7 +123,12 @@ class ExpectationStep:
         self._add_slopes(sums, part, ends, toward, probabilities.odds, by_power)
 
     def _add_slope_variance(
-        self, sums: Sums, part: slice, probabilities: Chances, weights: Floats, difference: Floats
+        self,
+        sums: Sums,
+        part: slice,
+        probabilities: LevelProbabilities,
+        weights: Floats,
+        difference: Floats,
     ) -> None:
         by_feeling = probabilities.before.copy()
         by_feeling[probabilities.bounded] -= probabilities.beyond
@@ -140,7 +145,13 @@ class ExpectationStep:
             np.add.at(sums.slope_variance[:, p, q], self.votes.annotator[part], variance)
 
     def _add_slopes(
-        self, sums: Sums, part: slice, ends: Ends, toward: Floats, odds: Floats, by: Slopes
+        self,
+        sums: Sums,
+        part: slice,
+        ends: ThresholdBounds,
+        toward: Floats,
+        odds: Floats,
+        by: Slopes,
     ) -> None:
         """Add derivatives, averaged over the posterior of each comparison. The second ones omit
         terms that could make them indefinite (Gauss-Newton).

@@ -23,7 +23,7 @@ Ints = npt.NDArray[np.int64]
 MOST_STRENGTH = 4
 
 
-class Chances(NamedTuple):
+class LevelProbabilities(NamedTuple):
     """Probabilities of n votes at k feelings each; `beyond` has a row only for votes in `bounded`,
     whose interval has an upper end.
     """
@@ -51,7 +51,7 @@ class Slopes(NamedTuple):
     curve_above: Floats
 
 
-def chances(felt: Floats, low: Floats, high: Floats) -> Chances:
+def level_probabilities(felt: Floats, low: Floats, high: Floats) -> LevelProbabilities:
     """Probabilities of feelings (n, k) within `low` (n,) to `high` (n,), which may be infinite."""
     bounded = np.flatnonzero(np.isfinite(high))
     below = low[:, None] - felt
@@ -67,12 +67,12 @@ def chances(felt: Floats, low: Floats, high: Floats) -> Chances:
     odds = np.zeros(len(low))
     with np.errstate(over="ignore"):  # intervals so wide that exp overflows
         odds[bounded] = 1.0 / np.expm1(gap)
-    return Chances(log, before, beyond, bounded, odds)
+    return LevelProbabilities(log, before, beyond, bounded, odds)
 
 
-def slopes(probabilities: Chances, weights: Floats, powers: Floats) -> Slopes:
-    """Derivatives of `chances` under `weights` (n, k), which are overwritten, with `powers` (k, p)
-    of the nodes.
+def slopes(probabilities: LevelProbabilities, weights: Floats, powers: Floats) -> Slopes:
+    """Derivatives of `level_probabilities` under `weights` (n, k), which are overwritten, with
+    `powers` (k, p) of the nodes.
     """
     above, curve_above = np.zeros((2, len(weights), powers.shape[1]))
     beyond = weights[probabilities.bounded] * probabilities.beyond
@@ -94,7 +94,7 @@ def softplus(x: Floats) -> Floats:
     return out
 
 
-class Ends:
+class ThresholdBounds:
     """Interval ends of each vote, oriented toward the chosen side, and their derivatives by the log
     tie width and log strength scale of the annotator.
 
