@@ -26,7 +26,7 @@ from rlhf_pipeline.feedback.votes import (
     judged_comparison_ids,
     separate_old_completions,
 )
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 from rlhf_pipeline.feedback.votes.model_consensus import store_labels
 from rlhf_pipeline.improve.loop_settings import AnnotatorModelParams
 from rlhf_pipeline.registry import Registry
@@ -87,7 +87,7 @@ def annotator_model(
             learnable,
             separate_old_completions(
                 shown_pairs,
-                counting(learnable),
+                counting_votes(learnable),
                 TasteChanges.from_log(store.taste_changes.all(), up_to_seq=up_to_seq),
             ),
             params=config,

@@ -19,7 +19,7 @@ from rlhf_pipeline.core.frames import VOTES, concat
 from rlhf_pipeline.core.protocols import Progress
 from rlhf_pipeline.core.records import Interval, utc_now
 from rlhf_pipeline.feedback.votes import noise_ceiling_or_repeats
-from rlhf_pipeline.feedback.votes.counting import standing
+from rlhf_pipeline.feedback.votes.counting import standing_votes
 from rlhf_pipeline.learn.champions import Champions, Judge
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import PredictionReplay, Store
@@ -79,7 +79,7 @@ def reflection_log(
     )
     # strict=False: comparisons older than the first reward model have no prediction. Day by day, so
     # that a day's file does not depend on the other days of the run.
-    last_votes = concat((standing(part) for _, part in votes.groupby("day")), VOTES)
+    last_votes = concat((standing_votes(part) for _, part in votes.groupby("day")), VOTES)
     frame = reflect(predictions, last_votes, strict=False)
     frame = frame.assign(
         day=frame["vote_id"].map(votes.set_index("vote_id")["day"]).fillna(frame["day"])

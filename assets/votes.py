@@ -30,10 +30,10 @@ from rlhf_pipeline.feedback.votes import (
 from rlhf_pipeline.feedback.votes.ceilings import MEASURES
 from rlhf_pipeline.feedback.votes.counting import (
     add_earlier_votes,
-    counting,
+    counting_votes,
     repeat_passes,
     select_changed,
-    standing,
+    standing_votes,
 )
 from rlhf_pipeline.feedback.votes.teaching import decide_labels
 from rlhf_pipeline.learn.reward_model import LearningData
@@ -123,7 +123,7 @@ def votes(
     agreed = agreement(with_earlier)
     ceiling = noise_ceiling_or_repeats(with_earlier)
     bounds = ceilings(with_earlier).iloc[0]
-    counted = counting(with_earlier)
+    counted = counting_votes(with_earlier)
     counted = counted[counted["vote_id"].isin(frame["vote_id"])]
     people = drop_machine_votes(counted)
     n_machine = len(counted) - len(people)
@@ -146,7 +146,7 @@ def votes(
             ),
             metrics={
                 "n_votes": len(counted),
-                "n_superseded": len(frame) - len(standing(frame)),
+                "n_superseded": len(frame) - len(standing_votes(frame)),
                 "n_machine_votes": n_machine,
                 "n_annotators": people["annotator_id"].nunique(),
                 "n_ties": int((people["choice"] == "tie").sum()),

@@ -44,7 +44,7 @@ from rlhf_pipeline.feedback.votes import (  # noqa: E402
     noise_ceiling_or_repeats,
     open_test_split,
 )
-from rlhf_pipeline.feedback.votes.counting import counting  # noqa: E402
+from rlhf_pipeline.feedback.votes.counting import counting_votes  # noqa: E402
 from rlhf_pipeline.learn.calibration import VoteFacts, calibrate, fit_calibrator  # noqa: E402
 from rlhf_pipeline.learn.reward_model import (  # noqa: E402
     EmbeddingCache,
@@ -110,7 +110,9 @@ def from_raw_files(data: Path, home: Path, cache: Path, spent: StageTimes) -> Fi
     with spent.stage("frames and pairs"):
         store = Workspace(Settings(home=home, project="real")).store
         comparisons = concat(store.comparisons.stream(), COMPARISONS)
-        votes = counting(store.votes.log(comparison_ids=comparisons["comparison_id"].tolist()))
+        votes = counting_votes(
+            store.votes.log(comparison_ids=comparisons["comparison_id"].tolist())
+        )
         pairs = labelled(comparisons, votes)
     with spent.stage("embed and fit"):
         params = reward_model_params()

@@ -16,7 +16,7 @@ from rlhf_pipeline.core.intervals import interval_of_mean
 from rlhf_pipeline.core.records import GateDecision, Interval, TriggerDecision
 from rlhf_pipeline.core.terminal import escape_markup
 from rlhf_pipeline.feedback.votes import noise_ceiling_or_repeats
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 from rlhf_pipeline.improve.retraining.messages import read_causes, summarise_decision
 from rlhf_pipeline.simulation import DEMO_SCENARIO, Taste, utility
 from rlhf_pipeline.store import Store
@@ -70,7 +70,7 @@ def _day_row(settings: Settings, files: Artefacts, day: str) -> DayRow:
         taste=taste.name,
         policy=str(completions["model_version"].iloc[0]),
         judge=str(predictions["reward_model"].iloc[0]) if len(predictions) else "-",
-        n_votes=len(counting(votes)),
+        n_votes=len(counting_votes(votes)),
         accuracy=_measure_accuracy(predictions),
         ceiling=noise_ceiling_or_repeats(votes),
         verdict=overall_verdict(report),

@@ -20,7 +20,7 @@ from rlhf_pipeline.core.frames import EXPORTED_VOTES
 from rlhf_pipeline.feedback.datasets.argilla import RECORD_ROWS, record_rows
 from rlhf_pipeline.feedback.datasets.formats import format_for
 from rlhf_pipeline.feedback.datasets.preference import KINDS, comparison_rows, tuple_rows, vote_rows
-from rlhf_pipeline.feedback.votes.counting import standing
+from rlhf_pipeline.feedback.votes.counting import standing_votes
 from rlhf_pipeline.feedback.votes.preference_pairs import training_rows
 from rlhf_pipeline.learn import calibration
 from rlhf_pipeline.watch.reflection import reflection_rows
@@ -107,7 +107,7 @@ def reflection_log(out: Out = None) -> None:
     workspace = open_workspace()
     log = _read_all_days(workspace.files, "reflection_log")
     votes = workspace.files.read_days("votes", workspace.files.days("votes"))
-    superseded = votes[~votes["vote_id"].isin(standing(votes)["vote_id"])]["vote_id"]
+    superseded = votes[~votes["vote_id"].isin(standing_votes(votes)["vote_id"])]["vote_id"]
     rows = reflection_rows(log[~log["vote_id"].isin(superseded)])
     _write_lines(rows, out or workspace.settings.exports / "meta_reflection_log.jsonl")
 

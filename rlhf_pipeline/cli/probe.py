@@ -14,7 +14,7 @@ from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
 from rlhf_pipeline.core.errors import ConfigurationError, NotEnoughData
 from rlhf_pipeline.core.files import write_atomically
 from rlhf_pipeline.core.records import CalibrationMetrics, Interval, ReliabilityBin
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 from rlhf_pipeline.improve.evaluation.error_memory import ErrorMemory
 from rlhf_pipeline.improve.evaluation.probe import probe_model as probed
 from rlhf_pipeline.reports.calibration import chart_reliability
@@ -134,7 +134,7 @@ def read_reflections(store: Store) -> pd.DataFrame:
     parts = [
         reflect(
             of_model,
-            counting(store.votes.log(comparison_ids=of_model["comparison_id"].tolist())),
+            counting_votes(store.votes.log(comparison_ids=of_model["comparison_id"].tolist())),
             strict=False,
         )
         for _, of_model in predictions.groupby("reward_model", sort=True)

@@ -24,7 +24,7 @@ from rlhf_pipeline.feedback.votes import (
     separate_old_completions,
     training_labels,
 )
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 from rlhf_pipeline.feedback.votes.preference_pairs import training_rows
 from rlhf_pipeline.feedback.votes.teaching import decide_labels
 from rlhf_pipeline.learn.reward_model.losses import join_soft_labels
@@ -78,7 +78,7 @@ def prepare(
             taste = TasteChanges.from_log(
                 workspace.store.taste_changes.all(), up_to_seq=up_to_seq, change_seq=change_seq
             )
-            votes = counting(rule.quarantines.drop(log))
+            votes = counting_votes(rule.quarantines.drop(log))
             labels = training_labels(votes, separate_old_completions(comparisons, votes, taste))
             pairs = join_soft_labels(pairs, decide_labels(labels, rule.decided))
     if pairs.empty:

@@ -14,7 +14,7 @@ from rlhf_pipeline.core.errors import NotEnoughData
 from rlhf_pipeline.core.protocols import Progress, ignore_progress
 from rlhf_pipeline.core.records import ModelVersion, Promotion
 from rlhf_pipeline.feedback.votes import Quarantines, drop_machine_votes
-from rlhf_pipeline.feedback.votes.counting import standing
+from rlhf_pipeline.feedback.votes.counting import standing_votes
 from rlhf_pipeline.improve.evaluation.error_memory import recall_predictions, retest
 from rlhf_pipeline.improve.retraining.triggers import (
     RECOMPUTING_REMEDIES,
@@ -221,7 +221,7 @@ def _count_mixes(data: LearningData, comparisons: pd.DataFrame) -> Mixes:
 
 def _current_votes(data: LearningData) -> pd.DataFrame:
     """People's standing votes since the last change of taste."""
-    votes = standing(drop_machine_votes(data.votes))
+    votes = standing_votes(drop_machine_votes(data.votes))
     return votes[votes["seq"] >= (data.taste_changes.latest_seq or 0)]
 
 

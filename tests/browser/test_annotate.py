@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.feedback.votes.counting import standing
+from rlhf_pipeline.feedback.votes.counting import standing_votes
 from tests.browser.hands import (
     all_sent,
     at_the_desk,
@@ -96,7 +96,7 @@ def test_a_vote_taken_back_and_cast_anew_in_another_tab_is_one_pass(
     all_sent(other)
     first, undone, again = site.votes(ann)
     assert (undone.supersedes, again.supersedes) == (first.vote_id, undone.vote_id)
-    judged = standing(site.store.votes.log())
+    judged = standing_votes(site.store.votes.log())
     assert judged.loc[judged["choice"] != "skip", "pass_no"].tolist() == [1]
 
 

@@ -13,7 +13,7 @@ from rlhf_pipeline.feedback.votes import (
     judged_comparison_ids,
     training_labels,
 )
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 
 
 def read_metadata(project: Any) -> dict[str, Any]:
@@ -38,7 +38,7 @@ def test_its_frame_are_the_soft_labels_of_all_votes_it_may_know(
 ) -> None:
     project = branch(grown)
     project.materialise(["annotator_model"])
-    frame, votes = project.files.read_frame("annotator_model"), counting(all_votes(project))
+    frame, votes = project.files.read_frame("annotator_model"), counting_votes(all_votes(project))
     assert list(frame.columns) == list(SOFT_LABELS.columns)
     pd.testing.assert_frame_equal(
         frame, training_labels(votes, find_judged_comparisons(project, votes))
@@ -74,7 +74,7 @@ def test_it_learns_from_no_vote_above_the_seq_it_is_given(
     project = branch(grown)
     seq = int(all_votes(project)["seq"].median())
     project.materialise(["annotator_model"], config=limited(up_to_seq=seq))
-    known = counting(all_votes(project).query("seq <= @seq"))
+    known = counting_votes(all_votes(project).query("seq <= @seq"))
     frame = project.files.read_frame("annotator_model")
     assert 0 < len(known) < len(all_votes(project))
     assert frame["max_seq"].max() <= seq

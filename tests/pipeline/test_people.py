@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rlhf_pipeline.core.records import AnnotationRules, AnnotatorKind, NewVote
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 from rlhf_pipeline.generate.comparisons.routing import n_places
 
 RATIO, THRESHOLD = 0.3, 0.6
@@ -60,7 +60,7 @@ def of_day(project: Any) -> Any:
 
 def by_kind(project: Any, kind: str) -> set[str]:
     """Comparisons of the fourth day that this kind of annotator voted on."""
-    votes = counting(
+    votes = counting_votes(
         project.store.votes.log(comparison_ids=of_day(project)["comparison_id"].tolist())
     )
     return set(votes.loc[votes["annotator_kind"] == kind, "comparison_id"])
@@ -112,7 +112,9 @@ def test_a_day_of_machine_votes_alone_is_kept_and_teaches_nothing(project: Any) 
     today.
     """
     (day,) = set(
-        counting(project.store.votes.log(comparison_ids=sorted(by_kind(project, "machine"))))["day"]
+        counting_votes(project.store.votes.log(comparison_ids=sorted(by_kind(project, "machine"))))[
+            "day"
+        ]
     )
     project.run("feedback", day)
     project.materialise(["preference_pairs"])

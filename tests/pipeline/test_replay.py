@@ -16,7 +16,7 @@ from rlhf_pipeline.application.driver.runner import Runner
 from rlhf_pipeline.application.sensors.replay import Replay, end_of_day
 from rlhf_pipeline.application.sensors.runs import STEP_TAG
 from rlhf_pipeline.feedback.votes import judged_comparison_ids
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 from tests.pipeline import imported
 
 N = 80  # comparisons of a day
@@ -134,7 +134,9 @@ def test_a_prediction_is_of_a_model_that_saw_no_vote_on_the_comparison(history: 
     predictions = history.store.predictions.for_days([history.day(d) for d in range(4)])
     assert set(predictions["reward_model"]) >= {"demo.reward_model@1"}
     first_vote = (
-        counting(history.store.votes.log(comparison_ids=predictions["comparison_id"].tolist()))
+        counting_votes(
+            history.store.votes.log(comparison_ids=predictions["comparison_id"].tolist())
+        )
         .groupby("comparison_id")["seq"]
         .min()
     )
@@ -180,7 +182,7 @@ def test_files_of_later_days_do_not_change_the_fitted_model(
     assert pairs["max_seq"].max() == first.data_seq
     assert pairs["day"].max() == project.day(0)
     log = project.files.read_days("votes", project.files.days("votes"))
-    known = counting(log[log["seq"] <= limit["up_to_seq"]])
+    known = counting_votes(log[log["seq"] <= limit["up_to_seq"]])
     labels = project.files.read_frame("annotator_model")
     shown = project.store.comparisons.with_ids(judged_comparison_ids(known))
     assert labels["max_seq"].max() <= limit["up_to_seq"]

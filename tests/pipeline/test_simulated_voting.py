@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.application.resources.simulation import simulated_votes
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 
 NAMES = ("vote_id", "seq", "comparison_id", "annotator_id", "choice", "strength", "is_swapped")
 
@@ -22,7 +22,7 @@ def collected(make_project: Callable[..., Any]) -> Any:
 
 
 def cast(project: Any) -> pd.DataFrame:
-    return counting(project.store.votes.log([project.day(0)]))[list(NAMES)]
+    return counting_votes(project.store.votes.log([project.day(0)]))[list(NAMES)]
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5], ids=["a whole day", "half a day"])

@@ -13,7 +13,7 @@ import dagster as dg
 import pandas as pd
 
 from rlhf_pipeline.application.sensors.runs import STEP_TAG
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 from tests.pipeline import imported
 from tests.processes.daemon_home import BINARIES, Server, eventually
 
@@ -146,7 +146,7 @@ def _assert_prequential(project: Any, files: ImportFiles) -> None:
     for day in files.days[1:]:
         predictions = project.store.predictions.for_days([day])
         assert len(predictions) == predictions["comparison_id"].nunique() == files.n_pairs
-        votes = counting(
+        votes = counting_votes(
             project.store.votes.log(comparison_ids=predictions["comparison_id"].tolist())
         )
         first_vote = votes.groupby("comparison_id")["seq"].min()

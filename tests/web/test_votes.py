@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from rlhf_pipeline.core.records import AnnotatorKind, Choice
-from rlhf_pipeline.feedback.votes.counting import standing
+from rlhf_pipeline.feedback.votes.counting import standing_votes
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 
@@ -293,7 +293,7 @@ def test_a_card_judged_anew_after_an_undo_is_one_pass_whoever_remembers_it(web: 
     assert (again.status_code, again.json()["supersedes"]) == (201, undone["vote_id"])
     assert vote(ann, card["card_id"], key="k").text == again.text
     assert vote(ann, card["card_id"]).status_code == 409
-    judged = standing(web.store.votes.log())
+    judged = standing_votes(web.store.votes.log())
     assert judged.loc[judged["choice"] != "skip", "pass_no"].tolist() == [1]
     web.clock.shift = timedelta(days=2)
     told = ann.get("/me/statistics").json()

@@ -12,7 +12,7 @@ from rlhf_pipeline.core.errors import StoreError
 from rlhf_pipeline.core.frames import COMPARISONS, check_frame
 from rlhf_pipeline.core.records import AnnotatorKind, Choice
 from rlhf_pipeline.feedback.datasets.pseudonyms import Pseudonyms
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 from rlhf_pipeline.feedback.votes.preference_pairs import make_pairs
 from tests.web.conftest import DAY, Web
 
@@ -270,7 +270,7 @@ def test_a_service_passes_on_whose_words_a_correction_is(web: Web):
     comparisons = check_frame(
         web.store.comparisons.with_ids([made["comparison_id"], bare["comparison_id"]]), COMPARISONS
     )
-    cast = counting(web.store.votes.log([str(votes[0].day)]))
+    cast = counting_votes(web.store.votes.log([str(votes[0].day)]))
     for kept, n_pairs in ((made, 1), (bare, 0)):
         of_it = cast[cast["comparison_id"] == kept["comparison_id"]]
         assert list(make_pairs(of_it, comparisons)[0]["chosen"]) == ["4"] * n_pairs

@@ -11,7 +11,7 @@ from rlhf_pipeline.core.frames import VOTES, check_frame
 from rlhf_pipeline.core.intervals import BootstrapParams, interval_of_mean
 from rlhf_pipeline.core.records import Choice, Interval, Record
 from rlhf_pipeline.feedback.votes.counting import (
-    counting,
+    counting_votes,
     drop_machine_votes,
     keep_rows,
     repeat_passes,
@@ -69,7 +69,7 @@ def agreement(votes: pd.DataFrame, params: AgreementParams | None = None) -> Agr
 
 def _judging_votes(votes: pd.DataFrame) -> pd.DataFrame:
     """Counting votes without machine votes and skips."""
-    counted = drop_machine_votes(counting(votes))
+    counted = drop_machine_votes(counting_votes(votes))
     return keep_rows(counted, counted["choice"] != Choice.SKIP)
 
 
@@ -100,7 +100,7 @@ def repeat_judgements(votes: pd.DataFrame, choices: Sequence[Choice] = JUDGING) 
     Raises FrameError.
     """
     people = drop_machine_votes(check_frame(votes, VOTES))
-    counted = counting(people)
+    counted = counting_votes(people)
     cards = _repeat_card_judgements(keep_rows(counted, counted["choice"].isin(choices)))
     passes = repeat_passes(people)
     both = passes[passes["choice"].isin(choices) & passes["choice_first"].isin(choices)]

@@ -15,7 +15,7 @@ from rlhf_pipeline.core.records import Interval, Record
 from rlhf_pipeline.feedback.votes.agreement import Agreement, agreement
 from rlhf_pipeline.feedback.votes.annotators import FiguresParams, annotator_figures
 from rlhf_pipeline.feedback.votes.chance_corrected import krippendorff_alpha
-from rlhf_pipeline.feedback.votes.counting import counting, drop_open_votes
+from rlhf_pipeline.feedback.votes.counting import counting_votes, drop_open_votes
 from rlhf_pipeline.feedback.votes.joint_model import JointModel, JointParams, joint_model
 from rlhf_pipeline.feedback.votes.judgements import judged_comparison
 from rlhf_pipeline.feedback.votes.splits import splits_of
@@ -87,7 +87,7 @@ def fit_annotator_model(
 
     Raises NotEnoughVotes without usable votes, UnknownComparison, FrameError.
     """
-    counted = counting(votes)
+    counted = counting_votes(votes)
     teacher = _fit_teacher(counted, comparisons, params)
     is_all = teacher is not None and bool(_is_outside_test(counted, comparisons).all())
     model = (
@@ -100,7 +100,7 @@ def fit_annotator_model(
         model=model,
         teacher=teacher,
         figures=annotator_figures(measured, model, comparisons=comparisons, params=figures),
-        alpha=krippendorff_alpha(counting(measured)),
+        alpha=krippendorff_alpha(counting_votes(measured)),
         agreement=agreement(measured),
     )
 
@@ -114,7 +114,7 @@ def training_labels(
     Utilities are shared between comparisons and reliabilities between prompts, so labels of the
     train split fitted to all votes would leak votes of the test split.
     """
-    teacher = _fit_teacher(counting(votes), comparisons, params)
+    teacher = _fit_teacher(counting_votes(votes), comparisons, params)
     return SOFT_LABELS.empty_frame() if teacher is None else teacher.labels
 
 

@@ -35,7 +35,7 @@ from rlhf_pipeline.core.frames import (
 from rlhf_pipeline.core.parameters import Parameters
 from rlhf_pipeline.core.records import Choice
 from rlhf_pipeline.feedback.votes.agreement import repeat_judgements
-from rlhf_pipeline.feedback.votes.counting import counting, drop_machine_votes, keep_rows
+from rlhf_pipeline.feedback.votes.counting import counting_votes, drop_machine_votes, keep_rows
 from rlhf_pipeline.feedback.votes.joint_model import JointModel
 from rlhf_pipeline.feedback.votes.statistics import (
     Figures,
@@ -140,7 +140,7 @@ def annotator_figures(
     are missing. Raises FrameError.
     """
     params = params or FiguresParams()
-    judgements = drop_machine_votes(counting(votes))
+    judgements = drop_machine_votes(counting_votes(votes))
     comparisons = None if comparisons is None else check_frame(comparisons, COMPARISONS)
     annotators = model.annotators
     names = annotators["annotator_id"].to_numpy(dtype=str)

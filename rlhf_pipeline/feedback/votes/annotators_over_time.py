@@ -231,14 +231,16 @@ def _repeats_answer(cast: pd.DataFrame, judgements: pd.DataFrame) -> "pd.Series[
     A repeat, which swaps the sides, is compared with the last earlier vote on its original; a later
     pass with the last vote of the pass before.
     """
-    spoken = cast[cast["choice"] != Choice.SKIP]
+    not_skipped = cast[cast["choice"] != Choice.SKIP]
     is_repeat = judgements["repeat_of"].notna()
     repeats = judgements.loc[is_repeat].assign(about=judgements["repeat_of"], turn=0)
     passes = judgements.loc[~is_repeat & (judgements["pass_no"].fillna(1) > 1)].assign(
         about=judgements["comparison_id"], turn=lambda again: again["pass_no"] - 1
     )
-    of_any = spoken.assign(about=spoken["comparison_id"], turn=0)
-    of_pass = spoken.assign(about=spoken["comparison_id"], turn=spoken["pass_no"].fillna(1))
+    of_any = not_skipped.assign(about=not_skipped["comparison_id"], turn=0)
+    of_pass = not_skipped.assign(
+        about=not_skipped["comparison_id"], turn=not_skipped["pass_no"].fillna(1)
+    )
     matches = []
     by = ["annotator_id", "about", "turn"]
     for again, before in ((repeats, of_any), (passes, of_pass)):

@@ -33,7 +33,7 @@ from rlhf_pipeline.core.frames import FrameSchema, check_frame, integer, number,
 from rlhf_pipeline.core.intervals import BootstrapParams, interval_of_mean
 from rlhf_pipeline.core.records import Choice, Interval
 from rlhf_pipeline.feedback.votes.agreement import SIDED, AgreementParams, self_consistency
-from rlhf_pipeline.feedback.votes.counting import counting, drop_machine_votes
+from rlhf_pipeline.feedback.votes.counting import counting_votes, drop_machine_votes
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -121,7 +121,7 @@ def group_names(votes: pd.DataFrame, names: Mapping[str, str]) -> "pd.Series[str
 
 
 def _votes_for_a_side(votes: pd.DataFrame) -> pd.DataFrame:
-    counted = drop_machine_votes(counting(votes))
+    counted = drop_machine_votes(counting_votes(votes))
     return counted[counted["choice"].isin(SIDED)]
 
 

@@ -16,14 +16,14 @@ from rlhf_pipeline.core.records import AnnotatorKind
 JUDGE = ["comparison_id", "annotator_id"]
 
 
-def standing(votes: pd.DataFrame) -> pd.DataFrame:
+def standing_votes(votes: pd.DataFrame) -> pd.DataFrame:
     """The rows of VOTES that no other row supersedes, in seq order. Raises FrameError."""
     checked = check_frame(votes, VOTES)
     superseded = checked["vote_id"].isin(checked["supersedes"].dropna())
     return _in_seq_order(keep_rows(checked, ~superseded))
 
 
-def counting(votes: pd.DataFrame) -> pd.DataFrame:
+def counting_votes(votes: pd.DataFrame) -> pd.DataFrame:
     """The row of each annotator's last pass over a comparison in its last revision, in seq order.
 
     If any of an annotator's votes on a comparison lacks `pass_no`, all of them are ordered by seq.
@@ -40,11 +40,11 @@ def keep_last_turns(votes: pd.DataFrame, judge: npt.NDArray[Any]) -> pd.DataFram
     """The last turn of each judge among rows of VOTES; `judge` (n,) numbers whose turn a row is."""
     if not pd.Series(judge).duplicated().any():  # as most logs; a million rows are not copied
         return votes
-    unsaid = votes["pass_no"].isna()
-    if unsaid.any():
-        unsaid = unsaid.groupby(judge).transform("any")
+    lacks_pass_no = votes["pass_no"].isna()
+    if lacks_pass_no.any():
+        lacks_pass_no = lacks_pass_no.groupby(judge).transform("any")
     pass_no, revision_no = (
-        votes[name].mask(unsaid, 0).fillna(0).to_numpy(np.int64)
+        votes[name].mask(lacks_pass_no, 0).fillna(0).to_numpy(np.int64)
         for name in ("pass_no", "revision_no")
     )
     return votes.iloc[find_last_turns(judge, pass_no, revision_no, votes["seq"].to_numpy())]
@@ -79,7 +79,7 @@ def repeat_passes(votes: pd.DataFrame) -> pd.DataFrame:
     standing vote of a later pass whose first pass is also in `votes`, in seq order. Raises
     FrameError.
     """
-    current_votes = standing(votes)
+    current_votes = standing_votes(votes)
     pass_no = current_votes["pass_no"].fillna(1)
     first = current_votes.loc[pass_no == 1, [*JUDGE, "choice"]]
     again = current_votes.loc[pass_no > 1, ["prompt_id", *JUDGE, "pass_no", "choice"]]

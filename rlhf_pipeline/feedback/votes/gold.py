@@ -7,7 +7,7 @@ from rlhf_pipeline.core.errors import UnknownComparison
 from rlhf_pipeline.core.frames import COMPARISONS, PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.core.intervals import BootstrapParams, interval_of_mean
 from rlhf_pipeline.core.records import AnnotatorKind, Choice, Interval
-from rlhf_pipeline.feedback.votes.counting import counting, drop_machine_votes
+from rlhf_pipeline.feedback.votes.counting import counting_votes, drop_machine_votes
 from rlhf_pipeline.feedback.votes.splits import splits_of
 
 MARGIN = 0.5  # margin of a gold label; equals that of votes without strength
@@ -65,13 +65,13 @@ def gold_ceiling(
     each other, and a model can exceed both. The bootstrap resamples prompts. Raises
     UnknownComparison for a vote whose comparison is missing from `comparisons`.
     """
-    votes = drop_machine_votes(counting(votes))
+    votes = drop_machine_votes(counting_votes(votes))
     comparisons = check_frame(comparisons, COMPARISONS)
-    lost = votes.loc[~votes["comparison_id"].isin(comparisons["comparison_id"]), "comparison_id"]
-    if len(lost):
+    missing = votes.loc[~votes["comparison_id"].isin(comparisons["comparison_id"]), "comparison_id"]
+    if len(missing):
         raise UnknownComparison(
-            f"{len(lost)} votes have no comparison in `comparisons`, first {lost.iloc[0]}. Pass "
-            "these comparisons as well."
+            f"{len(missing)} votes have no comparison in `comparisons`, first {missing.iloc[0]}. "
+            "Pass these comparisons as well."
         )
     gold_comparisons = comparisons[
         comparisons["gold"].isin(["a", "b"])

@@ -214,11 +214,11 @@ def joint_model(
 def _build_utilities(judgements: pd.DataFrame, comparisons: pd.DataFrame) -> Utilities:
     ids = np.unique(judged_comparison(judgements).to_numpy(dtype=str))
     rows = comparisons.set_index("comparison_id")
-    lost = ids[~np.isin(ids, rows.index.to_numpy(dtype=str))]
-    if len(lost):
+    missing = ids[~np.isin(ids, rows.index.to_numpy(dtype=str))]
+    if len(missing):
         raise UnknownComparison(
-            f"{len(lost)} judged comparisons are missing from `comparisons`, first {lost[0]}. "
-            "Pass these as well."
+            f"{len(missing)} judged comparisons are missing from `comparisons`, first "
+            f"{missing[0]}. Pass these as well."
         )
     rows = rows.loc[ids]
     # The same text under two prompts is two completions: its quality depends on the prompt.

@@ -63,9 +63,9 @@ def consensus_by_model(
     is_a = p > 0.5
     is_equal = (both["state"] == "agreed") & both["choice"].isin([Choice.TIE, Choice.BOTH_BAD])
     share = np.maximum(p, 1 - p)
-    is_told_apart = ((low > 0.5) | (high < 0.5)) & (share >= params.min_share - 1e-12)
+    is_decided = ((low > 0.5) | (high < 0.5)) & (share >= params.min_share - 1e-12)
     state = np.where(
-        both["n_votes"] < params.min_votes, "open", np.where(is_told_apart, "agreed", "disputed")
+        both["n_votes"] < params.min_votes, "open", np.where(is_decided, "agreed", "disputed")
     )
     sides = pd.DataFrame(
         {

@@ -113,7 +113,7 @@ def make_pairs(
 def _count(taught: TeachingVotes, tallies: pd.DataFrame, pairs: pd.DataFrame) -> PairCounts:
     choice = taught.votes["choice"]
     n_comparisons = int(taught.votes["comparison_id"].nunique())
-    n_sided, n_kept_sided = int((tallies["n_votes"] > 0).sum()), int((pairs["n_votes"] > 0).sum())
+    n_sided, n_sided_pairs = int((tallies["n_votes"] > 0).sum()), int((pairs["n_votes"] > 0).sum())
     left_out = {name: getattr(taught, name) for name in TeachingVotes._fields[1:]}
     return PairCounts(
         n_votes=len(choice),
@@ -121,7 +121,7 @@ def _count(taught: TeachingVotes, tallies: pd.DataFrame, pairs: pd.DataFrame) ->
         n_skips=int((choice == Choice.SKIP).sum()),
         n_comparisons=n_comparisons,
         n_only_ties=n_comparisons - n_sided,
-        n_without_majority=n_sided - n_kept_sided,
+        n_without_majority=n_sided - n_sided_pairs,
         n_pairs=len(pairs),
         n_mixed=int((pairs["annotator_kind"] == "mixed").sum()),
         **left_out,

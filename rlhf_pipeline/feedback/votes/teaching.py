@@ -9,7 +9,7 @@ import pandas as pd
 from rlhf_pipeline.core.errors import UnknownComparison
 from rlhf_pipeline.core.frames import COMPARISONS, check_frame
 from rlhf_pipeline.core.records import Adjudication, TriggerDecision
-from rlhf_pipeline.feedback.votes.counting import counting, drop_machine_votes, keep_rows
+from rlhf_pipeline.feedback.votes.counting import counting_votes, drop_machine_votes, keep_rows
 
 
 @dataclass(frozen=True)
@@ -84,10 +84,12 @@ class TeachingRule:
 
     @classmethod
     def of(
-        cls, fires: Iterable[TriggerDecision], standing: Mapping[str, Adjudication]
+        cls, fires: Iterable[TriggerDecision], adjudications: Mapping[str, Adjudication]
     ) -> "TeachingRule":
         """By the fire decisions and by the standing decisions of experts."""
-        decided = {comparison_id: decision.choice for comparison_id, decision in standing.items()}
+        decided = {
+            comparison_id: decision.choice for comparison_id, decision in adjudications.items()
+        }
         return cls(Quarantines.from_decisions(fires), decided)
 
 
@@ -128,7 +130,7 @@ def teaching_votes(
     rule = rule or TeachingRule()
     comparisons = check_frame(comparisons, COMPARISONS)
     trusted = rule.quarantines.drop(votes)
-    counted = counting(trusted)
+    counted = counting_votes(trusted)
     choice = counted["comparison_id"].map(rule.decided)
     upheld = keep_rows(counted, choice.isna() | (choice == counted["choice"]))
     judgements = upheld if with_machine_votes else drop_machine_votes(upheld)

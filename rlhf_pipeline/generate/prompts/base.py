@@ -33,9 +33,9 @@ def parse_category(value: object) -> str:
     """
     name = value.strip().lower() if isinstance(value, str) else ""
     if not 0 < len(name) <= MAX_CATEGORY or not name.isprintable():
-        shown = repr(value)[:MAX_CATEGORY]
+        text = repr(value)[:MAX_CATEGORY]
         raise ValueError(
-            f"category {shown} must be a printable name of at most {MAX_CATEGORY} characters"
+            f"category {text} must be a printable name of at most {MAX_CATEGORY} characters"
         )
     return name
 

@@ -141,5 +141,5 @@ def build_self_instruct(text_generator: TextGenerator | None, *, seed: int = 0) 
 
     task: Any = SelfInstruct(llm=TextGeneratorLLM(), num_instructions=AT_ONCE, input_batch_size=50)
     task.load()
-    found: Task = task
-    return found
+    self_instruct: Task = task
+    return self_instruct

@@ -21,7 +21,7 @@ from rlhf_pipeline.core.frames import VOTES, FrameSchema, check_frame, integer, 
 from rlhf_pipeline.core.parameters import Parameters
 from rlhf_pipeline.core.records import CalibrationMetrics, Interval, Record
 from rlhf_pipeline.feedback.votes import noise_ceiling_or_repeats
-from rlhf_pipeline.feedback.votes.counting import standing
+from rlhf_pipeline.feedback.votes.counting import standing_votes
 from rlhf_pipeline.learn.calibration.group_calibration import MIN_PAIRS
 from rlhf_pipeline.learn.calibration.summary import calibration_metrics
 
@@ -225,7 +225,7 @@ def new_models(windows: Sequence[CalibrationWindow]) -> list[tuple[int, str]]:
 
 def _select_current(window: WindowVotes) -> WindowVotes:
     # A vote that was superseded within the window does not count.
-    predictions = window.judged[window.judged["seq"].isin(standing(window.cast)["seq"])]
+    predictions = window.judged[window.judged["seq"].isin(standing_votes(window.cast)["seq"])]
     current = predictions[predictions["reward_model"] == _find_current_model(predictions)]
     # Other votes may be of another taste: a ceiling of theirs says nothing of this accuracy.
     is_beside = window.cast["comparison_id"].isin(current["group"])

@@ -7,7 +7,7 @@ import pandas as pd
 from rlhf_pipeline.core.api_types.filters import ProbeFilter
 from rlhf_pipeline.core.errors import NotEnoughData
 from rlhf_pipeline.feedback.votes.annotator_groups import MIN_ANNOTATORS, name_annotator_groups
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 from rlhf_pipeline.improve.evaluation.probe import judged_rows, probe_groups, probe_model
 from rlhf_pipeline.learn.calibration.group_calibration import MIN_PAIRS, Groups
 from rlhf_pipeline.store import Store
@@ -53,7 +53,7 @@ def count_probe(store: Store, asked: ProbeFilter) -> ProbeResult:
     if asked.calibrator is not None:
         wanted &= predicted["calibrator"] == asked.calibrator
     votes = store.votes.log(comparison_ids=ids)
-    counted = _select_votes(store, counting(votes), asked)
+    counted = _select_votes(store, counting_votes(votes), asked)
     votes = _select_votes(store, votes, asked)
     reflections = reflect(predicted[wanted], counted, strict=False)
     try:

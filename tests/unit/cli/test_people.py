@@ -21,7 +21,7 @@ from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.core.frames import COMPARISONS, PREDICTIONS, check_frame
 from rlhf_pipeline.core.records import AnnotationRules, Choice, NewVote, Role
-from rlhf_pipeline.feedback.votes.counting import counting, standing
+from rlhf_pipeline.feedback.votes.counting import counting_votes, standing_votes
 from rlhf_pipeline.store import Store, anchors
 
 
@@ -202,10 +202,10 @@ def test_an_undone_vote_brings_its_card_back(rlhf, store, ann):
     assert undone.choice == Choice.SKIP
     assert (again.comparison_id, again.card_id) == (first.comparison_id, first.card_id)
     assert again.supersedes == undone.vote_id
-    judged = standing(store.votes.log())
+    judged = standing_votes(store.votes.log())
     judged = judged[judged["choice"] != Choice.SKIP]
     assert judged["pass_no"].tolist() == [1], "judged anew, and no second look"
-    assert counting(store.votes.log([today()]))["vote_id"].tolist() == [again.vote_id]
+    assert counting_votes(store.votes.log([today()]))["vote_id"].tolist() == [again.vote_id]
     left = store.cards.remaining_work()
     assert (left.n_done, left.n_leased) == (1, 0), "the card on the table is given back"
 

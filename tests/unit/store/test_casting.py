@@ -7,7 +7,7 @@ from sqlalchemy import select
 
 from rlhf_pipeline.core.errors import AlreadyVoted, UnknownComparison
 from rlhf_pipeline.core.records import AnnotationRules, VoteDetails
-from rlhf_pipeline.feedback.votes.counting import counting, repeat_passes
+from rlhf_pipeline.feedback.votes.counting import counting_votes, repeat_passes
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import votes
 from tests.unit.store.conftest import NOON
@@ -91,7 +91,7 @@ def test_a_vote_on_a_card_that_was_taken_back_supersedes_the_undo_said_or_not(pu
     with pytest.raises(AlreadyVoted):
         published.votes.cast(make_vote(**on, idempotency_key="4"))
     log = published.votes.log()
-    assert counting(log)["vote_id"].tolist() == [again.vote_id]
+    assert counting_votes(log)["vote_id"].tolist() == [again.vote_id]
     assert repeat_passes(log).empty
     assert published.audit.verify() > 3
 

@@ -11,7 +11,7 @@ from rlhf_pipeline.core.api_types.filters import FeedbackFilter
 from rlhf_pipeline.core.errors import IdempotencyConflict
 from rlhf_pipeline.core.frames import COMPARISONS, check_frame
 from rlhf_pipeline.core.records import AnnotatorKind, NewFeedback, content_id
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 from rlhf_pipeline.feedback.votes.preference_pairs import make_pairs
 
 CORRECTION = {
@@ -70,7 +70,7 @@ def test_a_correction_becomes_a_vote_and_its_text_is_chosen(store):
     )
     assert (str(vote.day), vote.reason) == ("2026-01-03", "arithmetic")
     comparisons = check_frame(store.comparisons.with_ids([kept.comparison_id]), COMPARISONS)
-    pairs = make_pairs(counting(store.votes.log(["2026-01-03"])), comparisons)[0]
+    pairs = make_pairs(counting_votes(store.votes.log(["2026-01-03"])), comparisons)[0]
     assert (pairs["chosen"].iloc[0], pairs["rejected"].iloc[0], pairs["prompt"].iloc[0]) == (
         "4 — ü",
         "5",
@@ -92,7 +92,7 @@ def test_neither_side_nor_place_nor_id_tells_a_correction(store, make_comparison
         for n in range(40)
     ]
     frame = store.comparisons.with_ids(made).set_index("comparison_id")
-    votes = counting(store.votes.log(comparison_ids=made)).set_index("comparison_id")
+    votes = counting_votes(store.votes.log(comparison_ids=made)).set_index("comparison_id")
     assert 4 < (votes["choice"] == "a").sum() < 36
     for one in made:
         side, other = ("a", "b") if votes.loc[one, "choice"] == "a" else ("b", "a")

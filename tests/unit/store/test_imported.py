@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pytest
 
 from rlhf_pipeline.core.errors import PipelineError
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 from rlhf_pipeline.store.comparisons import pair_key
 from tests.unit.store.conftest import NOON
 
@@ -25,7 +25,7 @@ def test_an_undated_vote_is_filed_under_the_day_it_came_in(store, make_compariso
     assert vote.voted_at is None
     assert vote.day == vote.received_at.date()
     assert store.votes.get(vote.vote_id) == vote
-    snapshot = counting(store.votes.log([str(vote.day)]))
+    snapshot = counting_votes(store.votes.log([str(vote.day)]))
     assert snapshot["voted_at"].isna().tolist() == [True]
     store.audit.verify()
 

@@ -4,7 +4,7 @@ own.
 
 from datetime import UTC, datetime
 
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 from tests.unit.store.conftest import NOON
 
 SECOND_DAY = datetime(2026, 1, 2, 12, tzinfo=UTC)
@@ -15,12 +15,12 @@ def test_votes_on_comparisons_come_from_all_days_up_to_the_seq(store, make_compa
     store.votes.cast(make_vote("c0", "ann"))
     store.votes.cast(make_vote("c1", "ann"))
     store.votes.cast(make_vote("c0", "bob", voted_at=SECOND_DAY))
-    found = counting(store.votes.log(comparison_ids=["c0", "c2", "unknown"]))
+    found = counting_votes(store.votes.log(comparison_ids=["c0", "c2", "unknown"]))
     assert found[["annotator_id", "day"]].values.tolist() == [
         ["ann", "2026-01-01"],
         ["bob", "2026-01-02"],
     ]
-    assert counting(store.votes.log(comparison_ids=["c0"], up_to_seq=2))[
+    assert counting_votes(store.votes.log(comparison_ids=["c0"], up_to_seq=2))[
         "annotator_id"
     ].tolist() == ["ann"]
-    assert counting(store.votes.log(comparison_ids=[])).empty
+    assert counting_votes(store.votes.log(comparison_ids=[])).empty

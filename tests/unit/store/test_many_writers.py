@@ -14,7 +14,7 @@ import pytest
 from sqlalchemy import func, select
 
 from rlhf_pipeline.core.records import DriftEvent, NewVote
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 from rlhf_pipeline.improve.retraining.triggers import TriggerParams, decide
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.schema import audit, votes
@@ -116,7 +116,7 @@ def test_a_killed_writer_leaves_whole_transactions_and_can_be_repeated(
     write()
     assert killed > 0
     assert whole_votes(store) == 1600
-    assert counting(store.votes.log(["2026-01-01"]))["vote_id"].is_unique
+    assert counting_votes(store.votes.log(["2026-01-01"]))["vote_id"].is_unique
     assert store.comparisons.publish(comparisons, predictions, published_at=NOON).n_new == 0
 
 

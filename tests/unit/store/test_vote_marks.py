@@ -11,7 +11,7 @@ import pytest
 
 from rlhf_pipeline.core.records import NewVote
 from rlhf_pipeline.feedback.votes.annotators import FiguresParams, annotator_figures
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 from rlhf_pipeline.feedback.votes.joint_model import joint_model
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.vote_marks import MARKS
@@ -106,7 +106,7 @@ def test_marks_are_the_figures_of_annotators(
     )
     votes = store.votes.log()
     shown = store.comparisons.with_ids([f"c{n}" for n in range(40)])
-    told = annotator_figures(votes, joint_model(counting(votes)), comparisons=shown)
+    told = annotator_figures(votes, joint_model(counting_votes(votes)), comparisons=shown)
     told = told.set_index("annotator_id")
     counts = store.vote_marks.count(FASTEST)
     for who, found in counts.items():

@@ -11,7 +11,7 @@ from sqlalchemy import select
 from rlhf_pipeline.core.errors import IdempotencyConflict, InvalidVote, UnknownComparison
 from rlhf_pipeline.core.frames import EXPORTED_VOTES
 from rlhf_pipeline.core.records import Vote, VoteDetails
-from rlhf_pipeline.feedback.votes.counting import counting, standing
+from rlhf_pipeline.feedback.votes.counting import counting_votes, standing_votes
 from rlhf_pipeline.feedback.votes.teaching import Quarantines, TeachingRule, teaching_votes
 from rlhf_pipeline.store.counting import is_teaching
 from rlhf_pipeline.store.schema import comparisons, votes
@@ -80,8 +80,8 @@ def test_a_refused_vote_in_a_batch_leaves_nothing_of_its_transaction(store, make
 def test_a_superseding_vote_counts_in_place_of_the_first(store, make_vote):
     first = store.votes.cast(make_vote())
     second = store.votes.cast(make_vote(choice="b", supersedes=first.vote_id, idempotency_key="k2"))
-    assert counting(store.votes.log([DAY]))["vote_id"].tolist() == [second.vote_id]
-    assert counting(store.votes.log([DAY], up_to_seq=first.seq))["vote_id"].tolist() == [
+    assert counting_votes(store.votes.log([DAY]))["vote_id"].tolist() == [second.vote_id]
+    assert counting_votes(store.votes.log([DAY], up_to_seq=first.seq))["vote_id"].tolist() == [
         first.vote_id
     ]
     assert store.votes.count() == 2
@@ -98,7 +98,7 @@ def test_a_vote_may_supersede_one_of_its_own_batch(store, make_vote):
     )
     second_id = second.vote_id
     fourth = store.votes.cast(make_vote(choice="tie", supersedes=second_id, idempotency_key="k4"))
-    assert set(counting(store.votes.log([DAY]))["vote_id"]) == {third.vote_id, fourth.vote_id}
+    assert set(counting_votes(store.votes.log([DAY]))["vote_id"]) == {third.vote_id, fourth.vote_id}
 
 
 def test_only_ones_own_live_vote_on_the_same_comparison_can_be_superseded(store, make_vote):
@@ -118,9 +118,9 @@ def test_only_ones_own_live_vote_on_the_same_comparison_can_be_superseded(store,
 
 def test_a_log_up_to_a_seq_never_changes(store, make_vote):
     store.votes.cast_many([make_vote("c0"), make_vote("c1")])
-    before, digest = counting(store.votes.log([DAY])), store.votes.day_digest(DAY)
+    before, digest = counting_votes(store.votes.log([DAY])), store.votes.day_digest(DAY)
     store.votes.cast_many([make_vote("c1", choice="b", idempotency_key="again"), make_vote("c2")])
-    assert counting(store.votes.log([DAY], up_to_seq=2)).equals(before)
+    assert counting_votes(store.votes.log([DAY], up_to_seq=2)).equals(before)
     assert store.votes.day_digest(DAY, 2) == digest
     assert store.votes.day_digest(DAY).sha256 != digest.sha256
 
@@ -181,12 +181,17 @@ def test_both_rules_hold_whatever_was_repeated_and_corrected_on_whichever_day(
     for seq in range(0, 61, 6):
         log = store.votes.log(up_to_seq=seq)
         assert log["seq"].tolist() == list(range(1, seq + 1))
-        assert standing(log)["seq"].tolist() == expected_standing(rows, seq)
-        assert counting(log)["seq"].tolist() == expected_counting(rows, seq)
+        assert standing_votes(log)["seq"].tolist() == expected_standing(rows, seq)
+        assert counting_votes(log)["seq"].tolist() == expected_counting(rows, seq)
         if seq:  # the same two rules as SQL
             cast = store.votes.log(up_to_seq=seq, schema=EXPORTED_VOTES)
-            assert cast.loc[~cast["is_superseded"], "seq"].tolist() == standing(log)["seq"].tolist()
-            assert cast.loc[cast["is_counting"], "seq"].tolist() == counting(log)["seq"].tolist()
+            assert (
+                cast.loc[~cast["is_superseded"], "seq"].tolist()
+                == standing_votes(log)["seq"].tolist()
+            )
+            assert (
+                cast.loc[cast["is_counting"], "seq"].tolist() == counting_votes(log)["seq"].tolist()
+            )
         for asked in (days[:1], days[1:2], days[:2]):
             of_days = [row["seq"] for row in rows if row["day"] in asked and row["seq"] <= seq]
             assert store.votes.log(asked, up_to_seq=seq)["seq"].tolist() == of_days

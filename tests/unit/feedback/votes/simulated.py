@@ -11,7 +11,7 @@ import pandas as pd
 from rlhf_pipeline.core.frames import COMPARISONS, JUDGEMENTS, VOTES, check_frame
 from rlhf_pipeline.core.records import utc_now
 from rlhf_pipeline.feedback.votes.agreement import JUDGING
-from rlhf_pipeline.feedback.votes.counting import counting, drop_machine_votes
+from rlhf_pipeline.feedback.votes.counting import counting_votes, drop_machine_votes
 
 Floats = npt.NDArray[np.float64]
 
@@ -135,6 +135,6 @@ def select_judgements(votes: pd.DataFrame) -> pd.DataFrame:
     """JUDGEMENTS of a VOTES frame: counting votes without machine votes, repeats and skips, as
     `Votes.judgements` reads them from the store.
     """
-    checked = drop_machine_votes(counting(votes))
+    checked = drop_machine_votes(counting_votes(votes))
     is_judging = checked["repeat_of"].isna() & checked["choice"].isin(JUDGING)
     return check_frame(checked.loc[is_judging, list(JUDGEMENTS.columns)], JUDGEMENTS)

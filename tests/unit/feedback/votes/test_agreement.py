@@ -3,7 +3,7 @@ import pytest
 
 from rlhf_pipeline.core.frames import VOTES, check_frame
 from rlhf_pipeline.feedback.votes.agreement import agreement
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 
 
 def votes(rows: list[tuple[str, str, str, str | None]]) -> pd.DataFrame:
@@ -66,7 +66,7 @@ def test_later_pass_is_consistent_if_the_same_side_is_chosen():
     log = judged_twice(("c0", "a", "a"), ("c1", "b", "a"), ("c2", "tie", "a"), ("c3", "a", "a"))
     assert agreement(log).self_consistency.value == 0.5
     assert agreement(log).n_votes == 4
-    assert agreement(counting(log)).self_consistency is None
+    assert agreement(counting_votes(log)).self_consistency is None
 
 
 def test_self_consistency_uses_swapped_repeats_and_later_passes():

@@ -9,7 +9,7 @@ from rlhf_pipeline.feedback.votes.annotator_model import (
     judged_comparison_ids,
     training_labels,
 )
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 from rlhf_pipeline.feedback.votes.joint_model import joint_model
 from rlhf_pipeline.feedback.votes.splits import splits_of
 from tests.unit.feedback.votes.simulated import simulate, votes_of
@@ -42,7 +42,7 @@ def test_the_last_pass_teaches_and_earlier_ones_measure_consistency_alone():
         pass_no=2,
     )
     log = pd.concat([again, judged], ignore_index=True)
-    learnt, last = (fit_annotator_model(v, truth.comparisons) for v in (log, counting(log)))
+    learnt, last = (fit_annotator_model(v, truth.comparisons) for v in (log, counting_votes(log)))
     pd.testing.assert_frame_equal(learnt.labels, last.labels, check_exact=True)
     assert learnt.alpha == last.alpha
     assert learnt.agreement.n_votes == last.agreement.n_votes == len(truth.votes)

@@ -6,7 +6,7 @@ import pytest
 
 from rlhf_pipeline.core.intervals import wilson_bounds
 from rlhf_pipeline.feedback.votes.annotators import FiguresParams, annotator_figures
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 from rlhf_pipeline.feedback.votes.joint_model import joint_model
 from tests.unit.feedback.votes.simulated import comparisons_of, simulate, votes_of
 
@@ -18,7 +18,7 @@ def make_shown(n: int, **columns: object) -> pd.DataFrame:
 
 
 def figures(votes: pd.DataFrame, **more: object) -> pd.DataFrame:
-    model = joint_model(counting(votes))
+    model = joint_model(counting_votes(votes))
     figures = annotator_figures(votes, model, **more)  # type: ignore[arg-type]
     return figures.set_index("annotator_id")
 

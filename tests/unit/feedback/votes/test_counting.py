@@ -11,9 +11,9 @@ from rlhf_pipeline.core.errors import FrameError
 from rlhf_pipeline.core.frames import VOTES, check_frame
 from rlhf_pipeline.feedback.votes.counting import (
     add_earlier_votes,
-    counting,
+    counting_votes,
     repeat_passes,
-    standing,
+    standing_votes,
 )
 from tests.unit.feedback.votes.simulated import votes_of
 
@@ -38,47 +38,59 @@ def list_choices(votes: pd.DataFrame) -> list[list[object]]:
 def test_a_revision_stands_and_counts_instead_of_its_original():
     votes = log((0, "a", 1, 0, None), (1, "a", 1, 0, None), (0, "b", 1, 1, "v0"))
     assert (
-        list_choices(standing(votes)) == list_choices(counting(votes)) == [["v1", "a"], ["v2", "b"]]
+        list_choices(standing_votes(votes))
+        == list_choices(counting_votes(votes))
+        == [["v1", "a"], ["v2", "b"]]
     )
 
 
 def test_the_last_of_a_chain_of_revisions_stands():
     votes = log((0, "a", 1, 0, None), (0, "b", 1, 1, "v0"), (0, "tie", 1, 2, "v1"))
-    assert list_choices(standing(votes)) == list_choices(counting(votes)) == [["v2", "tie"]]
+    assert (
+        list_choices(standing_votes(votes))
+        == list_choices(counting_votes(votes))
+        == [["v2", "tie"]]
+    )
 
 
 def test_every_pass_stands_and_the_last_counts():
     votes = log((0, "a", 1, 0, None), (0, "b", 2, 0, None))
-    assert list_choices(standing(votes)) == [["v0", "a"], ["v1", "b"]]
-    assert list_choices(counting(votes)) == [["v1", "b"]]
+    assert list_choices(standing_votes(votes)) == [["v0", "a"], ["v1", "b"]]
+    assert list_choices(counting_votes(votes)) == [["v1", "b"]]
 
 
 def test_a_later_pass_wins_over_a_later_revision_of_an_earlier_one():
     votes = log((0, "a", 1, 0, None), (0, "b", 2, 0, None), (0, "tie", 1, 1, "v0"))
-    assert list_choices(standing(votes)) == [["v1", "b"], ["v2", "tie"]]
-    assert list_choices(counting(votes)) == [["v1", "b"]]
+    assert list_choices(standing_votes(votes)) == [["v1", "b"], ["v2", "tie"]]
+    assert list_choices(counting_votes(votes)) == [["v1", "b"]]
 
 
 def test_a_skip_is_a_last_word_too():
     votes = log((0, "a", 1, 0, None), (0, "skip", 1, 1, "v0"), (1, "a", 1, 0, None))
     assert (
-        list_choices(standing(votes))
-        == list_choices(counting(votes))
+        list_choices(standing_votes(votes))
+        == list_choices(counting_votes(votes))
         == [["v1", "skip"], ["v2", "a"]]
     )
 
 
 def test_each_annotator_has_a_last_word():
     votes = log((0, "a", 1, 0, None), (0, "b", 1, 0, None), annotator=[0, 1])
-    assert list_choices(counting(votes)) == [["v0", "a"], ["v1", "b"]]
+    assert list_choices(counting_votes(votes)) == [["v0", "a"], ["v1", "b"]]
 
 
 def test_a_vote_superseded_outside_the_frame_stands():
     votes = log((0, "a", 1, 0, None), (0, "b", 1, 1, "v0"))
     as_of_one = votes[votes["seq"] <= 1]
-    assert list_choices(standing(as_of_one)) == list_choices(counting(as_of_one)) == [["v0", "a"]]
+    assert (
+        list_choices(standing_votes(as_of_one))
+        == list_choices(counting_votes(as_of_one))
+        == [["v0", "a"]]
+    )
     alone = votes[votes["seq"] > 1]
-    assert list_choices(standing(alone)) == list_choices(counting(alone)) == [["v1", "b"]]
+    assert (
+        list_choices(standing_votes(alone)) == list_choices(counting_votes(alone)) == [["v1", "b"]]
+    )
 
 
 def test_votes_that_do_not_say_their_pass_count_by_seq():
@@ -86,15 +98,15 @@ def test_votes_that_do_not_say_their_pass_count_by_seq():
     again = votes_of([0], 0, ["b"]).assign(vote_id="later", seq=7, day="2026-01-03")
     both = pd.concat([again, first], ignore_index=True)
     for votes in (both, both.drop(columns=["pass_no", "revision_no", "supersedes"])):
-        assert list_choices(counting(votes)) == [["v1", "a"], ["later", "b"]]
-        assert list_choices(counting(votes[votes["seq"] <= 6])) == [["v0", "a"], ["v1", "a"]]
+        assert list_choices(counting_votes(votes)) == [["v1", "a"], ["later", "b"]]
+        assert list_choices(counting_votes(votes[votes["seq"] <= 6])) == [["v0", "a"], ["v1", "a"]]
         assert repeat_passes(votes).empty
 
 
 def test_with_partly_missing_pass_numbers_the_newest_vote_counts():
     votes = log((0, "a", 1, 0, None), (0, "a", 1, 1, "v0"), (0, "b", 2, 0, None))
     votes.loc[2, ["pass_no", "revision_no"]] = pd.NA
-    assert list_choices(counting(votes)) == [["v2", "b"]]
+    assert list_choices(counting_votes(votes)) == [["v2", "b"]]
 
 
 def test_day_gets_the_earlier_votes_that_its_votes_revise():
@@ -104,7 +116,9 @@ def test_day_gets_the_earlier_votes_that_its_votes_revise():
     of_day = votes[votes["seq"] == 3]
     together = add_earlier_votes(of_day, votes)
     assert together["seq"].tolist() == [1, 2, 3]
-    assert list_choices(counting(together)) == [["v1", "b"]], "a revised first pass counts nowhere"
+    assert list_choices(counting_votes(together)) == [["v1", "b"]], (
+        "a revised first pass counts nowhere"
+    )
     assert add_earlier_votes(votes[votes["seq"] == 4], votes)["seq"].tolist() == [4]
 
 
@@ -148,7 +162,7 @@ def test_first_passes_alone_repeat_nothing():
     assert repeat_passes(VOTES.empty_frame()).empty
 
 
-@pytest.mark.parametrize("rule", [standing, counting, repeat_passes])
+@pytest.mark.parametrize("rule", [standing_votes, counting_votes, repeat_passes])
 def test_rows_in_any_order_give_the_same_by_seq(rule: Callable[[pd.DataFrame], pd.DataFrame]):
     votes = log(
         (2, "a", 1, 0, None),
@@ -160,8 +174,8 @@ def test_rows_in_any_order_give_the_same_by_seq(rule: Callable[[pd.DataFrame], p
     )
     found = rule(votes)
     assert found["seq" if "seq" in found else "comparison_id"].tolist() == {
-        "standing": [1, 3, 4, 5, 6],
-        "counting": [3, 4, 6],
+        "standing_votes": [1, 3, 4, 5, 6],
+        "counting_votes": [3, 4, 6],
         "repeat_passes": ["c00002", "c00000"],
     }.get(rule.__name__)
     for seed in range(5):
@@ -171,12 +185,12 @@ def test_rows_in_any_order_give_the_same_by_seq(rule: Callable[[pd.DataFrame], p
         pd.testing.assert_frame_equal(mixed, before)
 
 
-@pytest.mark.parametrize("rule", [standing, counting])
+@pytest.mark.parametrize("rule", [standing_votes, counting_votes])
 def test_no_votes_are_the_empty_frame(rule: Callable[[pd.DataFrame], pd.DataFrame]):
     pd.testing.assert_frame_equal(rule(VOTES.empty_frame()), VOTES.empty_frame())
 
 
-@pytest.mark.parametrize("rule", [standing, counting, repeat_passes])
+@pytest.mark.parametrize("rule", [standing_votes, counting_votes, repeat_passes])
 def test_a_broken_frame_is_refused(rule: Callable[[pd.DataFrame], pd.DataFrame]):
     with pytest.raises(FrameError, match="missing columns"):
         rule(votes_of([0], 0, ["a"]).drop(columns="seq"))

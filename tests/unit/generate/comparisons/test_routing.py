@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from rlhf_pipeline.core.errors import FrameError
 from rlhf_pipeline.core.frames import COMPARISONS, PREDICTIONS, check_frame
 from rlhf_pipeline.core.records import AnnotatorKind, Choice
-from rlhf_pipeline.feedback.votes.counting import counting
+from rlhf_pipeline.feedback.votes.counting import counting_votes
 from rlhf_pipeline.generate.comparisons.routing import (
     RoutingParams,
     count_routes,
@@ -198,7 +198,7 @@ def test_routing_offers_and_casts_once_and_repeating_it_changes_nothing(tmp_path
         assert (again.n_wanted, again.n_machine_votes) == (0, 0)
         left = store.cards.remaining_work()
         assert (left.n_comparisons, left.n_open) == (3, 6)
-        cast = counting(store.votes.log(["2026-01-01"]))
+        cast = counting_votes(store.votes.log(["2026-01-01"]))
         assert set(cast["annotator_kind"]) == {"machine"}
         assert sorted(cast["comparison_id"]) == routed(frame, "machine")
         store.audit.verify()
