@@ -19,7 +19,7 @@ from rlhf_pipeline.improve.evaluation.error_memory import recall_predictions, re
 from rlhf_pipeline.improve.retraining.triggers import (
     RECOMPUTING_REMEDIES,
     TriggerParams,
-    find_unclear_change,
+    find_pending_change,
 )
 from rlhf_pipeline.learn.calibration import (
     CALIBRATORS,
@@ -305,7 +305,7 @@ def find_reason_to_wait(
     if champion is None:
         return None
     evidence = store.decisions.read_evidence(now=now, champion=champion.label, up_to_seq=up_to_seq)
-    doubt = find_unclear_change(evidence, trigger)
+    doubt = find_pending_change(evidence, trigger)
     return doubt and f"a fit waits for the retraining decision, whose change has a {doubt}"
 
 

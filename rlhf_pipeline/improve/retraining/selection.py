@@ -112,10 +112,10 @@ def select_pairs(
         .reset_index(drop=True)
     )
     is_old = pd.Series(~taste_changes.is_current(usable), index=usable.index)
-    is_sure = np.maximum(p_chosen, 1 - p_chosen) >= params.relabel_confidence
-    is_swapped = (is_old | is_reserved) & is_sure & (p_chosen < 0.5)
-    is_relabelled = is_swapped | (is_reserved & is_sure)
-    is_current = ~is_old | is_sure
+    is_confident = np.maximum(p_chosen, 1 - p_chosen) >= params.relabel_confidence
+    is_swapped = (is_old | is_reserved) & is_confident & (p_chosen < 0.5)
+    is_relabelled = is_swapped | (is_reserved & is_confident)
+    is_current = ~is_old | is_confident
     when = np.where(
         is_old,
         " before the change",
@@ -151,7 +151,7 @@ def select_pairs(
     described = _swap(described, is_swapped)
     chosen = described[
         (described["weight"] > 0)
-        & (is_sure | ~is_reserved)
+        & (is_confident | ~is_reserved)
         & (is_current | (p_chosen >= 0.5))
         & ~prefers_wrong_answer(described, references or {})
     ]

@@ -204,7 +204,7 @@ def choose_remedy(
     top_remedy = REMEDIES[top.name]
     is_late = max_seq >= find_deadline(confirmed, params)
     is_shared = is_late or top_remedy not in RETRAINING_REMEDIES or causes.people >= LEAST_PEOPLE
-    if top.name != "nothing" and is_shared and is_sure(causes, params):
+    if top.name != "nothing" and is_shared and is_confident(causes, params):
         return top_remedy
     if not is_late:  # a rise needs time to show, as carelessness does
         return None
@@ -215,7 +215,7 @@ def choose_remedy(
     return "ask_for_cause" if params.unclear_cause == "hold" else "retrain"
 
 
-def is_sure(causes: ChangeCauses, params: TriggerParams) -> bool:
+def is_confident(causes: ChangeCauses, params: TriggerParams) -> bool:
     """Whether the likeliest cause, or another of those that retrain as well, is certain enough, in
     enough votes.
     """
@@ -228,7 +228,7 @@ def is_sure(causes: ChangeCauses, params: TriggerParams) -> bool:
     return sum(retrains) >= params.min_certainty
 
 
-def find_unclear_change(
+def find_pending_change(
     evidence: TriggerEvidence, params: TriggerParams | None = None
 ) -> str | None:
     """Why a confirmed change of the champion waits for a clear cause; None where none does.
@@ -309,7 +309,7 @@ def describe_wait(
     n_missing = find_deadline(confirmed, params) - max_seq
     likely = describe_probabilities(causes) if causes else "not examined"
     reason = f"cause not clear yet ({likely})"
-    if causes and is_sure(causes, params) and causes.people < LEAST_PEOPLE:
+    if causes and is_confident(causes, params) and causes.people < LEAST_PEOPLE:
         reason = f"{likely}, but of few annotators, as in a session of careless votes"
     return f"{reason}: decided after {n_missing:,} more votes at the latest"
 

@@ -82,7 +82,7 @@ class SequentialTest:
         """As `base.DriftDetector`. The day of a vote that comes late is that of the votes before
         it: what an earlier day taught stands.
         """
-        reader = _Reader(self.params.sequential_test_limit, reference)
+        reader = _StreamDetector(self.params.sequential_test_limit, reference)
         for vote in votes:
             signal = reader.read(vote)
             if signal is not None:
@@ -211,7 +211,7 @@ class _StreamDay:
         )
 
 
-class _Reader:
+class _StreamDetector:
     """The state of the test after the votes read so far."""
 
     def __init__(self, limit: float, reference: Sequence[StreamVote]) -> None:

@@ -16,7 +16,7 @@ from rlhf_pipeline.improve.retraining.explanation import read_inputs
 from rlhf_pipeline.improve.retraining.triggers import (
     TriggerParams,
     decide,
-    find_unclear_change,
+    find_pending_change,
 )
 from tests.unclear_change import risen, unclear_rise
 
@@ -217,7 +217,7 @@ def test_no_model_is_promoted_while_the_cause_of_a_change_is_unclear():
     rise = unclear_rise(1000)
 
     def wait(max_seq: int, **more: Any) -> str | None:
-        return find_unclear_change(evidence(held_events=(rise,), max_seq=max_seq, **more))
+        return find_pending_change(evidence(held_events=(rise,), max_seq=max_seq, **more))
 
     assert str(wait(1100)).startswith("cause not clear yet (taste 60%, carelessness 40%)")
     assert wait(1100, last_fired_at=NOW, n_new_votes=1)  # a cool-down ends before the votes come
@@ -226,7 +226,7 @@ def test_no_model_is_promoted_while_the_cause_of_a_change_is_unclear():
     assert wait(1100, champion="demo.reward_model@2") is None
     people = LeftToPeople(decision_id=1, seq=900, is_answered=False)
     assert wait(1100, left_to_people=people) is None  # they may take as long as they like
-    assert find_unclear_change(evidence(event("ddm"), event("adwin"))) is None
+    assert find_pending_change(evidence(event("ddm"), event("adwin"))) is None
 
 
 def test_a_rise_that_further_votes_do_not_confirm_is_dismissed():
