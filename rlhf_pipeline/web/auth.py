@@ -142,23 +142,25 @@ class Auth:
         )
         self._count_try(*counted)
         nobody = self._dummy_password_hash
-        known = (
+        stored_hash = (
             None
             if user is None or user.disabled_at is not None
             else self._store.users.password_hash(user.user_id)
         )
-        is_right = self._matches(known or nobody, password)
-        if user is None or known is None or not is_right:
+        is_right = self._matches(stored_hash or nobody, password)
+        if user is None or stored_hash is None or not is_right:
             raise Problem(
                 401,
                 "Wrong e-mail address or password. Try again, or ask an admin for a login link.",
                 kind="wrong_login",
             )
         self._store.failed_logins.forget(*counted)
-        if self._hasher.check_needs_rehash(known):
-            old, known = known, self.hash_password(password)
-            self._store.users.set_password(user.user_id, known, actor=user.user_id, instead_of=old)
-        self.start_session(response, user, password_hash=known)
+        if self._hasher.check_needs_rehash(stored_hash):
+            old, stored_hash = stored_hash, self.hash_password(password)
+            self._store.users.set_password(
+                user.user_id, stored_hash, actor=user.user_id, instead_of=old
+            )
+        self.start_session(response, user, password_hash=stored_hash)
         self._remember_device(response, user.user_id, device_id)
 
     def redeem(self, response: Response, secret: str) -> None:
@@ -181,12 +183,12 @@ class Auth:
         """Raises Problem 403 for a wrong password, 429 after too many attempts. Users without a
         password pass.
         """
-        known = self._store.users.password_hash(user.user_id)
-        if known is None:
+        stored_hash = self._store.users.password_hash(user.user_id)
+        if stored_hash is None:
             return
         counted = _email_key(user.email, user)
         self._count_try(counted)
-        if not self._matches(known, password or ""):
+        if not self._matches(stored_hash, password or ""):
             raise Problem(
                 403,
                 "The old password is wrong.",
@@ -198,9 +200,9 @@ class Auth:
     def hash_password(self, password: str) -> str:
         """Raises Problem 422 for a password that is too short."""
         if not LEAST_PASSWORD <= len(password) <= MOST_PASSWORD:
-            said = f"must have {LEAST_PASSWORD} to {MOST_PASSWORD} characters"
+            rule = f"must have {LEAST_PASSWORD} to {MOST_PASSWORD} characters"
             raise Problem(
-                422, f"The password {said}.", kind="invalid", errors=[("body.new_password", said)]
+                422, f"The password {rule}.", kind="invalid", errors=[("body.new_password", rule)]
             )
         with self._hashing:
             return self._hasher.hash(password)
@@ -283,10 +285,10 @@ class Auth:
         except BadData:
             return None
 
-    def _matches(self, known: str, password: str) -> bool:
+    def _matches(self, stored_hash: str, password: str) -> bool:
         with self._hashing:
             try:
-                return self._hasher.verify(known, password[:MOST_PASSWORD])
+                return self._hasher.verify(stored_hash, password[:MOST_PASSWORD])
             except (VerificationError, InvalidHashError, UnicodeEncodeError):
                 return False
 
@@ -295,12 +297,14 @@ def create_first_admin(store: Store, settings: Settings) -> tuple[str, str] | No
     """Creates an admin if no usable admin account exists, and returns its e-mail address and a
     login link; else returns None.
     """
-    known = store.users.all()
-    if any(Role.ADMIN in user.roles and user.disabled_at is None for user in known):
+    users = store.users.all()
+    if any(Role.ADMIN in user.roles and user.disabled_at is None for user in users):
         return None
-    taken = {user.email for user in known}
+    emails = {user.email for user in users}
     email = next(
-        one for n in count(1) if (one := f"admin{n if n > 1 else ''}@localhost") not in taken
+        address
+        for n in count(1)
+        if (address := f"admin{n if n > 1 else ''}@localhost") not in emails
     )
     admin = store.users.add(email=email, name="Admin", roles=[Role.ADMIN], actor="setup")
     secret, _ = store.tokens.issue(

@@ -37,13 +37,13 @@ class ChartAnswer(Response):
         self._chart = chart
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        wanted = Request(scope).query_params.get("format", "json")
-        media_type, write = FORMATS[wanted]
+        file_format = Request(scope).query_params.get("format", "json")
+        media_type, write = FORMATS[file_format]
         name = re.sub(r"[^a-z0-9]+", "_", self._chart.title.lower())[:60]
-        as_file = {"Content-Disposition": f'attachment; filename="{name}.{wanted}"'}
+        as_file = {"Content-Disposition": f'attachment; filename="{name}.{file_format}"'}
         answer = Response(
             await run_in_threadpool(write, self._chart),
-            headers=as_file if wanted in {"csv", "png"} else None,
+            headers=as_file if file_format in {"csv", "png"} else None,
             media_type=media_type,
         )
         await answer(scope, receive, send)

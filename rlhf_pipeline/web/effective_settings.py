@@ -56,18 +56,18 @@ def list_parameters(loop: LoopSettings, part: str) -> list[LoopParameter]:
 
 
 def _list(
-    params: BaseModel, defaults: BaseModel, given: Mapping[str, Any], prefix: str = ""
+    params: BaseModel, defaults: BaseModel, overrides: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[LoopParameter]:
     for name, field in type(params).model_fields.items():
         value, default = getattr(params, name), getattr(defaults, name)
         if isinstance(value, BaseModel):
-            yield from _list(value, default, given.get(name) or {}, f"{prefix}{name}.")
+            yield from _list(value, default, overrides.get(name) or {}, f"{prefix}{name}.")
         else:
             yield LoopParameter(
                 name=prefix + name,
                 value=_show(value),
                 default=_show(default),
-                is_set=name in given,
+                is_set=name in overrides,
                 meaning=field.description or "",
             )
 

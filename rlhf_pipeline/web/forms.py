@@ -34,13 +34,13 @@ class Fields:
 
     def number(self, name: str) -> int | None:
         """None for an empty field. Raises Problem 422 unless the value is a whole number."""
-        said = self.text(name).strip()
-        if not said:
+        text = self.text(name).strip()
+        if not text:
             return None
         try:
-            return int(said) if len(said) <= 15 else _refuse(name, "is too long for a number")
+            return int(text) if len(text) <= 15 else _refuse(name, "is too long for a number")
         except ValueError:
-            return _refuse(name, f"is {said!r}; write a whole number")
+            return _refuse(name, f"is {text!r}; write a whole number")
 
 
 EMPTY_FORM = Fields([])
@@ -72,7 +72,8 @@ def validate(model: type[M], values: dict[str, object]) -> M:
         return model.model_validate(values)
     except ValidationError as cause:
         wrong = [
-            (".".join(str(part) for part in one["loc"]), one["msg"]) for one in cause.errors()[:20]
+            (".".join(str(part) for part in error["loc"]), error["msg"])
+            for error in cause.errors()[:20]
         ]
         raise Problem(
             422,

@@ -27,10 +27,10 @@ def find_label(text: str) -> str:
     ('= damaged tissue', 'drift = morphogenetic cancer', '')
     """
     plain = " ".join(text.split()).lower()
-    known = [found for found in LABELS if re.search(rf"\b{found}\b", plain)]
-    if not known:
+    terms = [term for term in LABELS if re.search(rf"\b{term}\b", plain)]
+    if not terms:
         return ""
-    term = known[0]
+    term = terms[0]
     return f"= {LABELS[term]}" if plain == term else f"{term} = {LABELS[term]}"
 
 
@@ -39,6 +39,6 @@ def add_labels(html: str) -> str:
     return HEADING.sub(_add_label, html)
 
 
-def _add_label(found: re.Match[str]) -> str:
-    label = find_label(found[2])
-    return f'{found[0]}<small class="gloss"> {label}</small>' if label else found[0]
+def _add_label(match: re.Match[str]) -> str:
+    label = find_label(match[2])
+    return f'{match[0]}<small class="gloss"> {label}</small>' if label else match[0]

@@ -107,7 +107,7 @@ def _plain_values(column: "pd.Series[Any]") -> list[Any]:
     is_missing = column.isna()
     if not is_missing.any():
         return values
-    return [None if gone else value for value, gone in zip(values, is_missing, strict=True)]
+    return [None if is_null else value for value, is_null in zip(values, is_missing, strict=True)]
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class ListPage(Generic[M]):
     key of the row whose details are shown, with the problem in them.
     """
 
-    asked: Filter
+    filters: Filter
     page: Page[M]
     fields: Sequence[FilterField] = ()
     n_rows: int | None = None
@@ -182,10 +182,10 @@ def wants_csv(request: Request) -> bool:
     return request.query_params.get("format") == "csv"
 
 
-def send_csv(rows: RowList[M], asked: F, read: Callable[[F], Page[M]]) -> Response:
+def send_csv(rows: RowList[M], filters: F, read: Callable[[F], Page[M]]) -> Response:
     """All rows that match, as a file."""
-    read(asked.at(None, 1))  # raises a problem before the file begins
-    items = read_all_pages(lambda cursor: read(asked.at(cursor, AT_ONCE)))
+    read(filters.at(None, 1))  # raises a problem before the file begins
+    items = read_all_pages(lambda cursor: read(filters.at(cursor, AT_ONCE)))
     return csv_of(rows.path.strip("/").replace("/", "_"), list(rows.row.model_fields), items)
 
 
@@ -194,7 +194,7 @@ def show_list(
     request: Request,
     site: Site,
     principal: Principal,
-    asked: F,
+    filters: F,
     *,
     problem: Problem | None = None,
     **more: Any,
@@ -205,13 +205,13 @@ def show_list(
     assert rows.read is not None
     read = partial(rows.read, site, principal)
     if wants_csv(request):
-        return send_csv(rows, asked, read)
-    page, refusal = attempt(lambda: read(asked))
+        return send_csv(rows, filters, read)
+    page, refusal = attempt(lambda: read(filters))
     page = page or Page(items=(), next=None)
     opened = more.pop("opened", "")
     is_listed = any(str(getattr(row, rows.key)) == opened for row in page.items)
-    shown = ListPage(
-        asked,
+    list_page = ListPage(
+        filters,
         page,
         rows.fields(site, principal),
         rows.count(site),
@@ -219,7 +219,7 @@ def show_list(
         opened=opened if is_listed else "",
     )
     described = rows.describe(site, principal, page)
-    return render_list(rows, request, site, principal, shown, **described, **more)
+    return render_list(rows, request, site, principal, list_page, **described, **more)
 
 
 def render_list(
@@ -227,12 +227,12 @@ def render_list(
     request: Request,
     site: Site,
     principal: Principal,
-    shown: ListPage[M],
+    list_page: ListPage[M],
     **values: Any,
 ) -> Response:
-    asked, page, problem = shown.asked, shown.page, shown.problem
-    query, given = query_of(asked.chosen), set(request.query_params)
-    is_whole = page.next is None and asked.cursor is None
+    filters, page, problem = list_page.filters, list_page.page, list_page.problem
+    query, parameters = query_of(filters.chosen), set(request.query_params)
+    is_whole = page.next is None and filters.cursor is None
     return render(
         rows.template,
         request,
@@ -240,15 +240,15 @@ def render_list(
         principal,
         status=problem.status if problem else 200,
         list=rows,
-        fields=shown.fields,
+        fields=list_page.fields,
         page=page,
-        chosen=asked.chosen,
+        chosen=filters.chosen,
         query=query,
-        query_here=query_of(asked.here),
-        is_filtered=any(request.query_params[name] for name in given - OTHER_PLACE),
-        is_later=asked.cursor is not None,
-        n_rows=len(page.items) if is_whole else None if query else shown.n_rows,
-        opened=shown.opened,
+        query_here=query_of(filters.here),
+        is_filtered=any(request.query_params[name] for name in parameters - OTHER_PLACE),
+        is_later=filters.cursor is not None,
+        n_rows=len(page.items) if is_whole else None if query else list_page.n_rows,
+        opened=list_page.opened,
         problem=problem.detail if problem else None,
         **values,
     )
@@ -266,11 +266,11 @@ def read_all_pages(page: Callable[[str | None], Page[M]]) -> Iterator[M]:
     """The items of all pages of a list."""
     cursor = None
     while True:
-        found = page(cursor)
-        yield from found.items
-        if found.next is None:
+        part = page(cursor)
+        yield from part.items
+        if part.next is None:
             return
-        cursor = found.next
+        cursor = part.next
 
 
 def _csv_lines(columns: Sequence[str], rows: Iterable[BaseModel]) -> Iterator[str]:
@@ -305,7 +305,9 @@ def _format_cell(value: Any) -> str:
 def _encode_json(value: Any) -> str:
     import json
 
-    return json.dumps(value, default=lambda one: one.model_dump(mode="json"), ensure_ascii=False)
+    return json.dumps(
+        value, default=lambda record: record.model_dump(mode="json"), ensure_ascii=False
+    )
 
 
 def list_categories(site: Site) -> list[str]:
@@ -324,13 +326,15 @@ def list_annotators(site: Site, names: Mapping[str, str]) -> dict[str, str]:
     """Names by id of those with the most of the newest votes, by name, at most MAX_ANNOTATORS;
     people without a name have only an id.
     """
-    known = site.quality()
-    most = heapq.nsmallest(MAX_ANNOTATORS, known, key=lambda who: (-known[who].n_votes, who))
+    quality = site.quality()
+    most = heapq.nsmallest(MAX_ANNOTATORS, quality, key=lambda who: (-quality[who].n_votes, who))
     return dict(
-        sorted(((who, names.get(who, who)) for who in most), key=lambda one: one[1].casefold())
+        sorted(
+            ((who, names.get(who, who)) for who in most), key=lambda person: person[1].casefold()
+        )
     )
 
 
 def as_choices(values: Iterable[str]) -> dict[str, str]:
     """Values that are their own words."""
-    return {one: one for one in values}
+    return {value: value for value in values}

@@ -88,9 +88,9 @@ class CachedValue(Generic[V]):
         self._value: tuple[float, V] | None = None  # with the time at which reading began
 
     def __call__(self) -> V:
-        asked = self._now()
+        called_at = self._now()
         with self._lock:
-            if self._value is None or asked - self._value[0] > self._seconds:
+            if self._value is None or called_at - self._value[0] > self._seconds:
                 self._value = self._now(), self._read()
             return self._value[1]
 
@@ -134,16 +134,16 @@ class DayFigures:
         changed. A day that it leaves out has (). Threads that ask for the same kind take turns.
         """
         now = self.days()
-        wanted = sorted(now.keys() & set(days))
+        voted_days = sorted(now.keys() & set(days))
         figures = self._find(kind)
         with figures.lock:
-            changed = [day for day in wanted if self._is_old(figures.days.get(day), now[day])]
+            changed = [day for day in voted_days if self._is_old(figures.days.get(day), now[day])]
             if changed:
                 kept_until = self._monotonic() + self._seconds
                 counted = count(changed)
                 for day in changed:
                     figures.days[day] = _Day(now[day], kept_until, counted.get(day, ()))
-            return {day: figures.days[day].figure for day in wanted}
+            return {day: figures.days[day].figure for day in voted_days}
 
     def _find(self, kind: Hashable) -> "_Figures":
         with self._lock:
@@ -151,8 +151,8 @@ class DayFigures:
             self._known.put(kind, figures)
             return figures
 
-    def _is_old(self, known: "_Day | None", seq: int) -> bool:
-        return known is None or (known.seq < seq and known.kept_until <= self._monotonic())
+    def _is_old(self, day: "_Day | None", seq: int) -> bool:
+        return day is None or (day.seq < seq and day.kept_until <= self._monotonic())
 
 
 class _Day(NamedTuple):

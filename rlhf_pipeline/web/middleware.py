@@ -65,9 +65,12 @@ class Guard:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                given = list(message.get("headers", ()))
-                named = {name for name, _ in given}  # a route may set a policy of its own
-                headers = [*given, *(one for one in self._headers if one[0] not in named)]
+                route_headers = list(message.get("headers", ()))
+                names = {name for name, _ in route_headers}  # a route may set a policy of its own
+                headers = [
+                    *route_headers,
+                    *(header for header in self._headers if header[0] not in names),
+                ]
                 if not any(name == b"cache-control" for name, _ in headers):
                     headers.append(REVALIDATE if is_static else NO_STORE)
                 message = {**message, "headers": headers}

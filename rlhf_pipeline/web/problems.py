@@ -89,16 +89,16 @@ def problem_of(error: Exception) -> Problem:
         return error
     if isinstance(error, RequestValidationError):
         wrong = [
-            (".".join(str(part) for part in one["loc"]), _describe_invalid(one))
-            for one in error.errors()[:50]
+            (".".join(str(part) for part in field_error["loc"]), _describe_invalid(field_error))
+            for field_error in error.errors()[:50]
         ]
-        said = "; ".join(
+        summary = "; ".join(
             f"{path.removeprefix(QUERY).removesuffix('_id')}: {message}"
             for path, message in wrong[:3]
         )
         return Problem(
             422,
-            f"Invalid request: {said}. Correct these fields and send it again.",
+            f"Invalid request: {summary}. Correct these fields and send it again.",
             kind="invalid",
             errors=wrong,
         )
@@ -132,9 +132,9 @@ def problem_of(error: Exception) -> Problem:
 
 def _describe_invalid(error: Mapping[str, Any]) -> str:
     """Pydantic's message, or plain words for a text that cannot be read."""
-    wanted = UNREADABLE.get(error["type"])
-    if wanted:
-        return f"{str(error['input'])[:50]!r} is not {wanted}"
+    expectation = UNREADABLE.get(error["type"])
+    if expectation:
+        return f"{str(error['input'])[:50]!r} is not {expectation}"
     return str(error["msg"]).removeprefix("Value error, ")
 
 

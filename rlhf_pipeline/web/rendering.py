@@ -157,10 +157,10 @@ async def _find_principal(request: Request, problem: Problem) -> Principal | Non
 def login_path(request: Request) -> str:
     """The login page, which leads back to the requested page or the one whose form was sent."""
     query = f"?{request.url.query}" if request.url.query else ""
-    asked = request.url.path + query if request.method == "GET" else _find_sender(request)
-    if request.url.path == "/logout" or asked in ("", "/") or len(asked) > MOST_NEXT:
+    path = request.url.path + query if request.method == "GET" else _find_sender(request)
+    if request.url.path == "/logout" or path in ("", "/") or len(path) > MOST_NEXT:
         return "/login"
-    return f"/login?next={quote(asked)}"
+    return f"/login?next={quote(path)}"
 
 
 def _describe_loss(request: Request) -> str:
@@ -195,8 +195,8 @@ def query_of(filters: Mapping[str, str]) -> str:
     >>> query_of({"q": "a b", "day": ""})
     'q=a+b&'
     """
-    said = {name: value for name, value in filters.items() if value}
-    return f"{urlencode(said)}&" if said else ""
+    values = {name: value for name, value in filters.items() if value}
+    return f"{urlencode(values)}&" if values else ""
 
 
 def see_other(path: str, *, notice: str = "") -> RedirectResponse:
@@ -251,7 +251,7 @@ def find_tab(menu: Iterable[Place], address: str) -> tuple[Place | None, Section
         for tab in place.tabs
         if path == tab.path or (tab.path != "/" and path.startswith(f"{tab.path}/"))
     ]
-    return max(around, key=lambda one: len(one[1].path), default=(None, None))
+    return max(around, key=lambda pair: len(pair[1].path), default=(None, None))
 
 
 def split_code_spans(text: str) -> list[str]:

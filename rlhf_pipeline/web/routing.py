@@ -70,8 +70,8 @@ AnySite = Annotated[Site, Depends(site_of)]
 async def find_principal(request: HTTPConnection) -> Principal | None:
     """The user of a request; None without a token. Raises Problem 401 for an invalid token."""
     if _PRINCIPAL_KEY in request.scope:
-        known: Principal | None = request.scope[_PRINCIPAL_KEY]
-        return known
+        stored_principal: Principal | None = request.scope[_PRINCIPAL_KEY]
+        return stored_principal
     auth = (await site_of(request)).auth
     secret = auth.secret_of(request)
     principal = None
@@ -90,8 +90,8 @@ async def find_principal(request: HTTPConnection) -> Principal | None:
 
 def cached_principal(request: HTTPConnection) -> Principal | None:
     """The user of a request if it was already looked up."""
-    known: Principal | None = request.scope.get(_PRINCIPAL_KEY)
-    return known
+    principal: Principal | None = request.scope.get(_PRINCIPAL_KEY)
+    return principal
 
 
 @dataclass(frozen=True)
@@ -180,10 +180,14 @@ def _refuse_unknown_parameters(request: Request) -> None:
     """A misspelt filter would be ignored, and the answer would be of all rows."""
     if not request.query_params:
         return
-    known = _name_parameters(request.scope["route"].dependant)
-    unknown = sorted(set(request.query_params) - set(known) - OF_SCRIPTS)
+    parameters = _name_parameters(request.scope["route"].dependant)
+    unknown = sorted(set(request.query_params) - set(parameters) - OF_SCRIPTS)
     if unknown:
-        words = f"this address takes {', '.join(known)}" if known else "this address takes none"
+        words = (
+            f"this address takes {', '.join(parameters)}"
+            if parameters
+            else "this address takes none"
+        )
         raise Problem(
             422,
             f"Unknown parameter {', '.join(unknown)}: {words}. Correct it or leave it out.",
@@ -195,8 +199,8 @@ def _refuse_unknown_parameters(request: Request) -> None:
 def _name_parameters(of: Dependant) -> list[str]:
     own = [
         name
-        for one in of.query_params
-        for name in getattr(one.field_info.annotation, "model_fields", [one.alias])
+        for parameter in of.query_params
+        for name in getattr(parameter.field_info.annotation, "model_fields", [parameter.alias])
     ]
     return own + [name for inner in of.dependencies for name in _name_parameters(inner)]
 

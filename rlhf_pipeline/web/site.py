@@ -145,10 +145,10 @@ class Site:
         """Number of people with a vote by group of annotators."""
         groups = self.store.annotator_groups.all()
         people = {
-            (groups.get(one.annotator_id, one.origin), one.annotator_id)
+            (groups.get(tally.annotator_id, tally.origin), tally.annotator_id)
             for tallies in self.tallies().values()
-            for one in tallies
-            if one.annotator_kind != AnnotatorKind.MACHINE
+            for tally in tallies
+            if tally.annotator_kind != AnnotatorKind.MACHINE
         }
         return Counter(group for group, _ in people)
 
@@ -158,16 +158,18 @@ class Site:
 
         return DriftReports(self.files)
 
-    def probe(self, asked: ProbeFilter) -> ProbeResult:
+    def probe(self, filters: ProbeFilter) -> ProbeResult:
         """The charts of a page share one count."""
         from rlhf_pipeline.web.calibration.probe_counter import count_probe
 
-        asked = ProbeFilter.model_validate(asked.model_dump(include=set(ProbeFilter.model_fields)))
-        found = self._probes.get(asked)
-        if found is None:
-            found = count_probe(self.store, asked)
-            self._probes.put(asked, found)
-        return found
+        filters = ProbeFilter.model_validate(
+            filters.model_dump(include=set(ProbeFilter.model_fields))
+        )
+        result = self._probes.get(filters)
+        if result is None:
+            result = count_probe(self.store, filters)
+            self._probes.put(filters, result)
+        return result
 
     @cached_property
     def annotator_fit(self) -> CachedValue[AnnotatorFit | None]:
@@ -186,12 +188,12 @@ class Site:
     def _read_terms(self) -> Terms:
         version, rules = self.store.rules.latest()
         guideline = self.store.guidelines.latest()
-        named = {
+        dimensions = {
             name for _, past, _, _ in self.store.rules.history() for name in past.dimensions
         } | set(rules.dimensions)
         return Terms(
             version,
             rules,
             guideline.version if guideline else None,
-            frozenset(named | set(AnnotationRules().dimensions)),
+            frozenset(dimensions | set(AnnotationRules().dimensions)),
         )

@@ -31,9 +31,9 @@ def find_vote_days(
     history = store.promotions.history(f"{project}.reward_model")
     seqs: dict[datetime, int] = {}
     for moment in moments:
-        known = [one.data_seq for one in history if one.promoted_at <= moment]
-        if known and known[-1] is not None:
-            seqs[moment] = known[-1]
+        data_seqs = [promotion.data_seq for promotion in history if promotion.promoted_at <= moment]
+        if data_seqs and data_seqs[-1] is not None:
+            seqs[moment] = data_seqs[-1]
     days = store.votes.days(seqs.values())
     return {
         moment: NewestVote(days[seq].cast, (days[seq].received - days[seq].cast).days > 1)
@@ -68,7 +68,7 @@ def find_start(store: Store, project: str) -> date | None:
     that was there before its first reward model. None in other projects, where the clock tells.
     """
     history = store.promotions.history(f"{project}.reward_model")
-    days = find_vote_days(store, project, [one.promoted_at for one in history[:1]])
+    days = find_vote_days(store, project, [promotion.promoted_at for promotion in history[:1]])
     first = store.comparisons.first_day()
     is_replayed = any(newest.is_replayed for newest in days.values())
     return date.fromisoformat(first) if first and is_replayed else None
@@ -76,13 +76,13 @@ def find_start(store: Store, project: str) -> date | None:
 
 def find_taste_changes(store: Store) -> dict[date, str]:
     """By the day of the first vote of the new taste, without false alarms."""
-    changes = [one for one in store.taste_changes.all() if one.retracted_at is None]
-    days = store.votes.days(one.change_seq for one in changes)
+    changes = [change for change in store.taste_changes.all() if change.retracted_at is None]
+    days = store.votes.days(change.change_seq for change in changes)
     words: dict[date, str] = {}
-    for one in changes:
-        if one.change_seq in days:
-            of = f" in {one.category}" if one.category else ""
-            words[days[one.change_seq].cast] = f"taste changed{of}"
+    for change in changes:
+        if change.change_seq in days:
+            of = f" in {change.category}" if change.category else ""
+            words[days[change.change_seq].cast] = f"taste changed{of}"
     return words
 
 

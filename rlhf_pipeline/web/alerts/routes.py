@@ -99,9 +99,9 @@ def send_test(site: AnySite, principal: Editor, target: ShortText) -> TestMessag
 def read_all(site: AnySite, asked: Asked) -> Page[Alert]:
     """Alerts, newest first."""
     place = parse_cursor(asked.cursor, int)
-    found = site.store.alerts.page(asked, before_id=place[0] if place else None)
-    after = make_cursor(found[-1].alert_id) if len(found) == asked.limit else None
-    return Page(items=tuple(found), next=after)
+    alerts = site.store.alerts.page(asked, before_id=place[0] if place else None)
+    after = make_cursor(alerts[-1].alert_id) if len(alerts) == asked.limit else None
+    return Page(items=tuple(alerts), next=after)
 
 
 @api.post("/alerts/{alert_id}:acknowledge", responses=problem_responses(404, 409))
@@ -160,10 +160,10 @@ def submit(
     return _render_page(site, request, principal, asked, problem, opened=key, test=result)
 
 
-def _read_shown(site: Site, asked: AlertPageFilter) -> Page[Alert]:
-    only = AlertFilter(rule=asked.rule, cursor=asked.cursor, limit=asked.limit)
-    if asked.state is not None:
-        only = only.model_copy(update={"state": [asked.state]})
+def _read_shown(site: Site, filters: AlertPageFilter) -> Page[Alert]:
+    only = AlertFilter(rule=filters.rule, cursor=filters.cursor, limit=filters.limit)
+    if filters.state is not None:
+        only = only.model_copy(update={"state": [filters.state]})
     return read_all(site, only)
 
 
@@ -171,7 +171,7 @@ def _render_page(
     site: Site,
     request: Request,
     principal: Principal,
-    asked: AlertPageFilter,
+    filters: AlertPageFilter,
     problem: Problem | None = None,
     *,
     opened: str = "",
@@ -183,13 +183,13 @@ def _render_page(
         FilterField("state", "State", choices=states),
         FilterField("rule", "Rule", choices=as_choices(plan.rules)),
     ]
-    page = _read_shown(site, asked)
+    page = _read_shown(site, filters)
     return render_list(
         ALERTS,
         request,
         site,
         principal,
-        ListPage(asked, page, fields, problem=problem, opened=opened),
+        ListPage(filters, page, fields, problem=problem, opened=opened),
         now=now,
         n_open=site.store.alerts.count_open(),
         n_critical=sum(

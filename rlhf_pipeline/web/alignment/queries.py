@@ -123,8 +123,8 @@ def read_newest(site: Site, filters: GroupFilter) -> tuple[date | None, dict[str
     if not newest:
         return None, {}
     day = newest[0].day
-    found = site.store.metric_points.read(names, since=day, until=day, labels=labels)
-    return day, {GROUP_METRICS.get(point.name, point.name): point for point in found}
+    points = site.store.metric_points.read(names, since=day, until=day, labels=labels)
+    return day, {GROUP_METRICS.get(point.name, point.name): point for point in points}
 
 
 def choices_of_filters(site: Site) -> dict[str, list[str]]:

@@ -68,13 +68,13 @@ class CardDealer:
 
     def _add_texts(self, card: Card) -> CardContent:
         self._cards.put(card.card_id, card)
-        known = self._texts.get(card.comparison_id)
-        if known is None:
+        content = self._texts.get(card.comparison_id)
+        if content is None:
             self._load_texts([card.comparison_id])
-            known = self._texts.get(card.comparison_id)
-        if known is None:
+            content = self._texts.get(card.comparison_id)
+        if content is None:
             raise NotFound(f"The comparison of card {card.card_id!r} is gone. Lease another card.")
-        return CardContent(card, *known)
+        return CardContent(card, *content)
 
     def _load_texts(self, comparison_ids: Sequence[str]) -> None:
         missing = [c for c in comparison_ids if self._texts.get(c) is None]

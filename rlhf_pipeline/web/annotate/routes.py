@@ -38,7 +38,7 @@ async def lease(site: AnySite, principal: Annotator, body: LeaseRequest | None =
 def _build_lease_response(site: Site, annotator_id: str, n: int) -> Response:
     terms = site.terms()
     cards = site.cards.deal(annotator_id, n, terms.rules)
-    left = site.store.cards.remaining_for(annotator_id, terms.rules)
+    remaining = site.store.cards.remaining_for(annotator_id, terms.rules)
     answer = Lease(
         cards=[
             CardOut.model_construct(
@@ -52,8 +52,8 @@ def _build_lease_response(site: Site, annotator_id: str, n: int) -> Response:
         ],
         rules=select_visible(terms.rules),
         guideline_version=terms.guideline_version,
-        remaining=-(-left.n // STEP) * STEP,
-        reason_empty=None if cards else left.reason_empty,
+        remaining=-(-remaining.n // STEP) * STEP,
+        reason_empty=None if cards else remaining.reason_empty,
     )
     return Response(answer.model_dump_json(), media_type="application/json")
 

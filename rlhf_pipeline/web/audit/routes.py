@@ -109,7 +109,7 @@ def _render_page(
     site: Site,
     request: Request,
     principal: Principal,
-    asked: AuditFilter,
+    filters: AuditFilter,
     *,
     verification: Verification | None = None,
 ) -> Response:
@@ -120,8 +120,8 @@ def _render_page(
         FilterField("action", "Action, or users.*", "search"),
         FilterField("actor", "Actor", choices=names),
     ]
-    page = read(site, asked) if may_read else Page[AuditLink](items=(), next=None)
-    shown = ListPage(asked, page, fields, n_rows=site.store.audit.head()[0])
+    page = read(site, filters) if may_read else Page[AuditLink](items=(), next=None)
+    list_page = ListPage(filters, page, fields, n_rows=site.store.audit.head()[0])
     return render_list(
-        AUDIT, request, site, principal, shown, names=names, verification=verification
+        AUDIT, request, site, principal, list_page, names=names, verification=verification
     )

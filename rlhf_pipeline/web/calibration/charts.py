@@ -38,15 +38,15 @@ def draw(
         return _chart_later_groups(site, selection)
     if figure == "calibrators":
         return _chart_calibrators(site)
-    shown = queries.find_shown(site, selection)
-    if shown is None:
+    entry = queries.find_shown(site, selection)
+    if entry is None:
         title = "Calibration error and reliability on the test split"
         return _explain(figure, title, NO_CALIBRATOR)
     if figure == "groups":
-        return _chart_groups(shown)
+        return _chart_groups(entry)
     if figure == "dimensions":
-        return _chart_dimensions(shown)
-    return chart_before_after(shown.report, queries.parts_of(selection))
+        return _chart_dimensions(entry)
+    return chart_before_after(entry.report, queries.parts_of(selection))
 
 
 def format_middle(b: ReliabilityBin) -> str:
@@ -96,13 +96,13 @@ def _why_no_probe(probe: ProbeOut | None, selection: CalibrationFilter) -> str:
     return "No vote for a side has such a prediction yet."
 
 
-def _chart_groups(shown: LoggedCalibration) -> Chart:
-    report = shown.report
+def _chart_groups(entry: LoggedCalibration) -> Chart:
+    report = entry.report
     name = f"{name_models(report.reward_model)}, {report.method}"
     title = f"Calibration error (ECE) by category and source, on the test split: {name}"
 
     def link(by: str, group: str) -> str:
-        return _link_calibrator(report.reward_model, shown.version, {by: group})
+        return _link_calibrator(report.reward_model, entry.version, {by: group})
 
     return chart_group_errors(
         report.by_group,
@@ -111,14 +111,14 @@ def _chart_groups(shown: LoggedCalibration) -> Chart:
     )
 
 
-def _chart_dimensions(shown: LoggedCalibration) -> Chart:
-    report = shown.report
+def _chart_dimensions(entry: LoggedCalibration) -> Chart:
+    report = entry.report
     title = "Calibration error (ECE) by dimension of the rubric, on the test split"
     title = f"{title}: {name_models(report.reward_model)}"
 
     def link(by: str, group: str) -> str:
         chosen = {} if group == OVERALL else {by: group}
-        return f"{_link_calibrator(report.reward_model, shown.version, chosen)}#test-split"
+        return f"{_link_calibrator(report.reward_model, entry.version, chosen)}#test-split"
 
     return chart_dimension_errors(
         report, title=f"{title}: {name_models(report.reward_model)}", link=link
@@ -130,13 +130,13 @@ def _chart_calibrators(site: Site) -> Chart:
     return chart_calibrators(
         [
             CalibratorError(
-                label=f"{one.reward_model.rpartition('@')[2]}, {one.method} {one.version}",
-                name=f"{name_models(one.reward_model)}, {one.state}",
-                before=one.raw.ece_debiased,
-                after=one.calibrated.ece_debiased,
-                link=_link_calibrator(one.reward_model, one.version),
+                label=f"{entry.reward_model.rpartition('@')[2]}, {entry.method} {entry.version}",
+                name=f"{name_models(entry.reward_model)}, {entry.state}",
+                before=entry.raw.ece_debiased,
+                after=entry.calibrated.ece_debiased,
+                link=_link_calibrator(entry.reward_model, entry.version),
             )
-            for one in entries
+            for entry in entries
         ]
     )
 

@@ -30,77 +30,81 @@ class ProbeResult:
     judged: pd.DataFrame | None = None
 
 
-def count_probe(store: Store, asked: ProbeFilter) -> ProbeResult:
+def count_probe(store: Store, filters: ProbeFilter) -> ProbeResult:
     """Raises StoreError."""
-    database, label = store.database, asked.reward_model or find_newest_predictor(store.database)
+    database, label = store.database, filters.reward_model or find_newest_predictor(store.database)
     nothing = ProbeOut(
-        reward_model=label, calibrator=asked.calibrator, counted_at=database.clock.now()
+        reward_model=label, calibrator=filters.calibrator, counted_at=database.clock.now()
     )
-    if label is None or not has_predicted(database, label, asked.calibrator):
+    if label is None or not has_predicted(database, label, filters.calibrator):
         return ProbeResult(nothing)
     ids, is_cut = find_newest_voted(
-        database, label, asked.calibrator, since=asked.since, until=asked.until, limit=NEWEST
+        database, label, filters.calibrator, since=filters.since, until=filters.until, limit=NEWEST
     )
     nothing = nothing.model_copy(update={"newest_only": is_cut})
     groups = store.comparisons.groups_of(ids)
     # among the newest votes: to find earlier ones of a rare group would take a scan
-    for by, group in asked.comparison_groups.items():
+    for by, group in filters.comparison_groups.items():
         ids = [i for i in ids if groups[by].get(i) == group]
     if not ids:
         return ProbeResult(nothing)
     predicted = store.predictions.for_comparisons(ids)
-    wanted = predicted["reward_model"] == label
-    if asked.calibrator is not None:
-        wanted &= predicted["calibrator"] == asked.calibrator
+    is_selected = predicted["reward_model"] == label
+    if filters.calibrator is not None:
+        is_selected &= predicted["calibrator"] == filters.calibrator
     votes = store.votes.log(comparison_ids=ids)
-    counted = _select_votes(store, counting_votes(votes), asked)
-    votes = _select_votes(store, votes, asked)
-    reflections = reflect(predicted[wanted], counted, strict=False)
+    counted = _select_votes(store, counting_votes(votes), filters)
+    votes = _select_votes(store, votes, filters)
+    reflections = reflect(predicted[is_selected], counted, strict=False)
     try:
-        found = probe_model(reflections, votes)
+        probe = probe_model(reflections, votes)
     except NotEnoughData:  # undone, or without a time
         return ProbeResult(nothing)
-    judged = judged_rows(reflections)
-    has_few_people = asked.group is not None and judged["annotator_id"].nunique() < MIN_ANNOTATORS
-    if _selects(asked) and (found.n_comparisons < MIN_PAIRS or has_few_people):
+    rows = judged_rows(reflections)
+    has_few_people = filters.group is not None and rows["annotator_id"].nunique() < MIN_ANNOTATORS
+    if _selects(filters) and (probe.n_comparisons < MIN_PAIRS or has_few_people):
         return ProbeResult(nothing.model_copy(update={"is_withheld": True}))
-    shown = groups if asked.group is None else _drop_few_people(groups, judged)
+    visible_groups = groups if filters.group is None else _drop_few_people(groups, rows)
     figures = {
-        "n_votes": found.n_votes,
-        "n_comparisons": found.n_comparisons,
-        "accuracy": found.metrics.accuracy,
-        "noise_ceiling": found.noise_ceiling,
-        "ece": found.metrics.ece_equal_mass,
-        "ece_debiased": found.metrics.ece_debiased,
-        "slope": found.metrics.slope,
-        "brier": found.metrics.brier,
-        "raw_bins": found.raw_bins,
-        "bins": found.bins,
-        "by_group": () if asked.comparison_groups else probe_groups(reflections, votes, shown),
+        "n_votes": probe.n_votes,
+        "n_comparisons": probe.n_comparisons,
+        "accuracy": probe.metrics.accuracy,
+        "noise_ceiling": probe.noise_ceiling,
+        "ece": probe.metrics.ece_equal_mass,
+        "ece_debiased": probe.metrics.ece_debiased,
+        "slope": probe.metrics.slope,
+        "brier": probe.metrics.brier,
+        "raw_bins": probe.raw_bins,
+        "bins": probe.bins,
+        "by_group": ()
+        if filters.comparison_groups
+        else probe_groups(reflections, votes, visible_groups),
     }
-    return ProbeResult(nothing.model_copy(update=figures), judged)
+    return ProbeResult(nothing.model_copy(update=figures), rows)
 
 
-def _selects(asked: ProbeFilter) -> bool:
-    return any((asked.category, asked.source, asked.group, asked.since, asked.until))
+def _selects(filters: ProbeFilter) -> bool:
+    return any((filters.category, filters.source, filters.group, filters.since, filters.until))
 
 
-def _select_votes(store: Store, votes: pd.DataFrame, asked: ProbeFilter) -> pd.DataFrame:
+def _select_votes(store: Store, votes: pd.DataFrame, filters: ProbeFilter) -> pd.DataFrame:
     """Those of the chosen days and group of annotators."""
-    if asked.since is not None:
-        votes = votes[votes["day"] >= asked.since.isoformat()]
-    if asked.until is not None:
-        votes = votes[votes["day"] <= asked.until.isoformat()]
-    if asked.group is None:
+    if filters.since is not None:
+        votes = votes[votes["day"] >= filters.since.isoformat()]
+    if filters.until is not None:
+        votes = votes[votes["day"] <= filters.until.isoformat()]
+    if filters.group is None:
         return votes
-    return votes[name_annotator_groups(votes, store.annotator_groups.all()) == asked.group]
+    return votes[name_annotator_groups(votes, store.annotator_groups.all()) == filters.group]
 
 
-def _drop_few_people(groups: Groups, judged: pd.DataFrame) -> Groups:
+def _drop_few_people(groups: Groups, rows: pd.DataFrame) -> Groups:
     """Without the groups of comparisons that fewer than MIN_ANNOTATORS people judged."""
-    kept = {}
+    large_groups = {}
     for by, names in groups.items():
-        n_people = judged.groupby(judged["comparison_id"].map(names))["annotator_id"].nunique()
+        n_people = rows.groupby(rows["comparison_id"].map(names))["annotator_id"].nunique()
         large = set(n_people.index[n_people >= MIN_ANNOTATORS])
-        kept[by] = {one: name for one, name in names.items() if name in large}
-    return kept
+        large_groups[by] = {
+            comparison_id: name for comparison_id, name in names.items() if name in large
+        }
+    return large_groups

@@ -129,44 +129,44 @@ def write_headline(probe: ProbeOut | None) -> str:
     return f"The confidence of {name} is {error}"
 
 
-def page(site: Site, asked: Filter, reward_model: str | None = None) -> Page[CalibrationOut]:
+def page(site: Site, filters: Filter, reward_model: str | None = None) -> Page[CalibrationOut]:
     """The whole log, or that of one reward model; the last fitted first."""
-    found = site.store.calibrations.entry_keys(
-        before=_parse_log_cursor(asked.cursor), limit=asked.limit, reward_model=reward_model
+    keys = site.store.calibrations.entry_keys(
+        before=_parse_log_cursor(filters.cursor), limit=filters.limit, reward_model=reward_model
     )
     following = None
-    if len(found) == asked.limit:
-        fitted_at, label, version = found[-1]
+    if len(keys) == filters.limit:
+        fitted_at, label, version = keys[-1]
         following = make_cursor(fitted_at.isoformat(), label, version)
-    return Page(items=describe_entries(site, [key[1:] for key in found]), next=following)
+    return Page(items=describe_entries(site, [key[1:] for key in keys]), next=following)
 
 
 def describe_entries(site: Site, keys: Iterable[tuple[str, int]]) -> list[CalibrationOut]:
     """Entries by reward model and version, with their state given the current champion. Unknown
     ones are left out.
     """
-    found = [one for key in keys if (one := site.store.calibrations.entry(*key)) is not None]
+    entries = [entry for key in keys if (entry := site.store.calibrations.entry(*key)) is not None]
     champion = _champion_label(site)
     serving = {
         model: find_serving_version(site, model)
-        for model in {one.report.reward_model for one in found}
+        for model in {entry.report.reward_model for entry in entries}
     }
     return [
         CalibrationOut(
-            **one.report.model_dump(exclude={"data_seq"} if one.is_imported else None),
-            version=one.version,
-            state=_find_state(one, serving[one.report.reward_model], champion),
+            **entry.report.model_dump(exclude={"data_seq"} if entry.is_imported else None),
+            version=entry.version,
+            state=_find_state(entry, serving[entry.report.reward_model], champion),
         )
-        for one in found
+        for entry in entries
     ]
 
 
 def _find_entry(site: Site, reward_model: str, version: int) -> LoggedCalibration:
-    found = site.store.calibrations.entry(reward_model, version)
-    if found is None:
+    entry = site.store.calibrations.entry(reward_model, version)
+    if entry is None:
         message = f"The log has no calibrator {version} of {reward_model!r}."
         raise Problem(404, message, kind="not_found")
-    return found
+    return entry
 
 
 def find_serving_version(site: Site, reward_model: str) -> int | None:
@@ -176,15 +176,15 @@ def find_serving_version(site: Site, reward_model: str) -> int | None:
 
 
 def _find_state(
-    one: LoggedCalibration, serving: int | None, champion: str | None
+    entry: LoggedCalibration, serving: int | None, champion: str | None
 ) -> CalibratorState:
-    if one.is_imported:
+    if entry.is_imported:
         return "imported"
-    if not one.report.may_serve:
+    if not entry.report.may_serve:
         return "refused"
-    if one.version != serving:
+    if entry.version != serving:
         return "replaced"
-    return "serving" if one.report.reward_model == champion else "standby"
+    return "serving" if entry.report.reward_model == champion else "standby"
 
 
 def _champion_label(site: Site) -> str | None:
@@ -193,30 +193,30 @@ def _champion_label(site: Site) -> str | None:
 
 
 def pairs(
-    site: Site, principal: Principal, asked: ProbedPairFilter
+    site: Site, principal: Principal, filters: ProbedPairFilter
 ) -> tuple[ReliabilityBin, Page[ProbedPair]]:
     """The bin that contains a stated confidence, and its votes, wrong predictions first.
 
     Raises Problem 404 for an empty bin.
     """
-    place = parse_cursor(asked.cursor, int, int)
-    probed = site.probe(asked)
+    place = parse_cursor(filters.cursor, int, int)
+    probed = site.probe(filters)
     try:
-        wanted = find_bin(probed.figures.bins, asked.bin)
+        chosen_bin = find_bin(probed.figures.bins, filters.bin)
     except NotEnoughData as none:
         raise Problem(404, str(none), kind="empty_bin") from none
     assert probed.judged is not None  # where there are bins
-    rows = pairs_of_bin(probed.judged, wanted)
+    rows = pairs_of_bin(probed.judged, chosen_bin)
     if place is not None:
         rank = rank_pairs(rows["wrong"])
         rows = rows[(rank > place[0]) | ((rank == place[0]) & (rows["seq"] > place[1]))]
-    shown = rows.head(asked.limit)
+    page_rows = rows.head(filters.limit)
     following = (
-        make_cursor(int(rank_pairs(shown["wrong"]).iloc[-1]), int(shown["seq"].iloc[-1]))
-        if len(rows) > asked.limit
+        make_cursor(int(rank_pairs(page_rows["wrong"]).iloc[-1]), int(page_rows["seq"].iloc[-1]))
+        if len(rows) > filters.limit
         else None
     )
-    return wanted, Page(items=_build_pairs(site, principal, shown), next=following)
+    return chosen_bin, Page(items=_build_pairs(site, principal, page_rows), next=following)
 
 
 def _parse_log_cursor(cursor: str | None) -> tuple[datetime, str, int] | None:

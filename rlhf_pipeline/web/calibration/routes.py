@@ -117,7 +117,7 @@ def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) 
         FilterField(
             "model",
             "Reward model",
-            choices={one: name_models(one) for one in site.store.calibrations.models()},
+            choices={model: name_models(model) for model in site.store.calibrations.models()},
         ),
         FilterField("version", "Calibrator", "given"),
         FilterField(
@@ -125,7 +125,7 @@ def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) 
         ),
         FilterField("source", "Source", choices=as_choices(list_sources(site))),
         FilterField("group", "Group", choices=as_choices(sorted(site.group_sizes()))),
-        FilterField("dimension", "Dimension", choices=as_choices(one.group for one in heads)),
+        FilterField("dimension", "Dimension", choices=as_choices(head.group for head in heads)),
     ]
     is_empty = not page.items and (probe is None or probe.reward_model is None)
     return render_list(
@@ -152,8 +152,8 @@ def show_pairs(site: AnySite, request: Request, principal: Asker, asked: ShownBi
 
     if wants_csv(request):
         return send_csv(PAIRS, asked, lambda part: read_part(part)[1])
-    wanted, page = read_part(asked)
-    title = f"Votes with a confidence of {wanted.low:.0%} to {wanted.high:.0%}"
+    chosen_bin, page = read_part(asked)
+    title = f"Votes with a confidence of {chosen_bin.low:.0%} to {chosen_bin.high:.0%}"
     return render_list(
         replace(PAIRS, title=title),
         request,
@@ -161,7 +161,7 @@ def show_pairs(site: AnySite, request: Request, principal: Asker, asked: ShownBi
         principal,
         ListPage(asked, page),
         votes_of=queries.describe_votes(asked),
-        words=describe_bin(wanted),
+        words=describe_bin(chosen_bin),
         names=names_for(site, principal),
         back=f"/calibration?{queries.query_of_selection(asked)}",
     )

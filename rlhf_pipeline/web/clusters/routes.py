@@ -78,7 +78,7 @@ def show_list(site: AnySite, request: Request, principal: Reader, asked: Shown) 
         principal,
         ListPage(asked.model_copy(update={"day": day}), page, fields),
         has_days=bool(days),
-        is_drawn=any(len(one.trend) > 1 for one in page.items),
+        is_drawn=any(len(cluster.trend) > 1 for cluster in page.items),
     )
 
 
@@ -86,18 +86,18 @@ def show_list(site: AnySite, request: Request, principal: Reader, asked: Shown) 
 def show_one(
     site: AnySite, request: Request, principal: Reader, cluster_id: str, asked: Shown
 ) -> Response:
-    found = find_cluster(site.files, cluster_id, asked.day.isoformat() if asked.day else None)
-    one = queries.build_cluster(*found)
+    source = find_cluster(site.files, cluster_id, asked.day.isoformat() if asked.day else None)
+    cluster = queries.build_cluster(*source)
 
     def read_page(part: ClusterPageFilter) -> Page[ComparisonOut]:
         (first,) = parse_cursor(part.cursor, int) or (0,)
         end = max(0, first) + part.limit
-        ids = one.comparison_ids[max(0, first) : end]
-        following = make_cursor(end) if end < len(one.comparison_ids) else None
+        ids = cluster.comparison_ids[max(0, first) : end]
+        following = make_cursor(end) if end < len(cluster.comparison_ids) else None
         return Page(items=queries.read_comparisons(site, ids), next=following)
 
     rows = RowList(
-        one.name,
+        cluster.name,
         f"/clusters/{cluster_id}",
         "clusters/cluster.html",
         ComparisonOut,
@@ -110,11 +110,11 @@ def show_one(
         request,
         site,
         principal,
-        ListPage(asked, read_page(asked), n_rows=len(one.comparison_ids)),
-        one=one,
+        ListPage(asked, read_page(asked), n_rows=len(cluster.comparison_ids)),
+        one=cluster,
         rates={
             day.day: None if day.error is None else interval_of_share(day.error, day.n_prompts)
-            for day in one.trend
+            for day in cluster.trend
         },
         overlap=min(MOST_PEOPLE, site.terms().rules.overlap + 1),
     )
@@ -123,8 +123,8 @@ def show_one(
 def _write_headline(day: date | None, clusters: Sequence[ClusterOut]) -> str:
     if day is None or not clusters:
         return "Error clusters"
-    failing = next((one.name for one in clusters if one.is_failing), None)
+    failing = next((cluster.name for cluster in clusters if cluster.is_failing), None)
     words = f"{failing} has more errors than the rest" if failing else "No cluster stands out"
-    n_worse = sum(one.is_worse for one in clusters)
+    n_worse = sum(cluster.is_worse for cluster in clusters)
     worse = f"; {n_worse} of {len(clusters)} got worse" if n_worse else ""
     return f"{words} on {day:%-d %b}{worse}"

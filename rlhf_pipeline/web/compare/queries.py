@@ -94,38 +94,38 @@ def list_pairs(site: Site) -> list[Pair]:
     ]
 
 
-def choose_versions(shown: CompareFilter, pairs: Sequence[Pair]) -> ComparedVersionsFilter | None:
+def choose_versions(filters: CompareFilter, pairs: Sequence[Pair]) -> ComparedVersionsFilter | None:
     """Without both versions, the newest candidate and its champion."""
-    a, b = shown.a, shown.b
+    a, b = filters.a, filters.b
     if a is None or b is None:
         if not pairs:
             return None
         b, a = pairs[0]
-    asked = shown.model_dump(include=set(ComparedVersionsFilter.model_fields))
-    return ComparedVersionsFilter.model_validate(asked | {"a": a, "b": b})
+    values = filters.model_dump(include=set(ComparedVersionsFilter.model_fields))
+    return ComparedVersionsFilter.model_validate(values | {"a": a, "b": b})
 
 
-def compare(site: Site, asked: ComparedVersionsFilter) -> ComparedVersions:
+def compare(site: Site, filters: ComparedVersionsFilter) -> ComparedVersions:
     """Raises Problem 404 for versions without completions of the same prompts, 422 for one
     version twice.
     """
-    found, is_turned = _find_samples(site, asked.a, asked.b)
-    every = [_build_row(row, is_turned) for row in found.rows]
-    rows = sorted((row for row in every if _matches(row, asked)), key=_rank)
-    start, end = _read_place(asked)
-    shown = rows[start:end]
-    evaluation = found.evaluation
+    samples, is_turned = _find_samples(site, filters.a, filters.b)
+    every = [_build_row(row, is_turned) for row in samples.rows]
+    rows = sorted((row for row in every if _matches(row, filters)), key=_rank)
+    start, end = _read_place(filters)
+    page_rows = rows[start:end]
+    evaluation = samples.evaluation
     rate, dimensions = evaluation.win_rate, evaluation.by_dimension
     return ComparedVersions(
-        items=tuple(shown),
+        items=tuple(page_rows),
         next=make_cursor(end) if end < len(rows) else None,
-        a=label_of(site, asked.a),
-        b=label_of(site, asked.b),
+        a=label_of(site, filters.a),
+        b=label_of(site, filters.b),
         reward_model=evaluation.reward_model,
         evaluation_set=evaluation.evaluation_set,
         win_rate=rate.complement() if is_turned else rate,
         dimensions=tuple(each.complement() for each in dimensions) if is_turned else dimensions,
-        points=_read_points(site, label_of(site, asked.a), label_of(site, asked.b)),
+        points=_read_points(site, label_of(site, filters.a), label_of(site, filters.b)),
         categories=tuple(sorted({row.category for row in every})),
         n_rows=len(rows),
         n_better_a=sum(row.difference < 0 for row in rows),
@@ -146,19 +146,19 @@ def _read_points(site: Site, *labels: str) -> tuple[MetricPoint, ...]:
 
 def list_categories(site: Site, pairs: Sequence[Pair]) -> tuple[str, ...]:
     """Of the newest evaluation."""
-    found = _read(site, pairs[0]).rows if pairs else ()
-    return tuple(sorted({row.category for row in found}))
+    rows = _read(site, pairs[0]).rows if pairs else ()
+    return tuple(sorted({row.category for row in rows}))
 
 
 def describe_pairs(pairs: Iterable[Pair]) -> str:
-    named = [f"{candidate} and {other}" for candidate, other in pairs]
-    if not named:
+    names = [f"{candidate} and {other}" for candidate, other in pairs]
+    if not names:
         return (
             "No evaluation has kept completions yet. Each evaluation of a candidate keeps them: "
             "run `retraining`, or materialise evaluation again."
         )
-    rest = f", and {len(named) - MAX_NAMED} more" if len(named) > MAX_NAMED else ""
-    return f"Evaluated together: versions {'; '.join(named[:MAX_NAMED])}{rest}."
+    rest = f", and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"Evaluated together: versions {'; '.join(names[:MAX_NAMED])}{rest}."
 
 
 def _find_samples(site: Site, a: int, b: int) -> tuple[EvaluationSamples, bool]:
@@ -239,8 +239,8 @@ def _rank(row: ComparedPrompt) -> tuple[bool, float, str, int]:
     return is_same, -abs(row.difference), row.prompt_id, row.sample_index
 
 
-def _read_place(asked: CompareFilter) -> tuple[int, int]:
-    (start,) = parse_cursor(asked.cursor, int) or (0,)
+def _read_place(filters: CompareFilter) -> tuple[int, int]:
+    (start,) = parse_cursor(filters.cursor, int) or (0,)
     if start < 0:
         raise cursor_problem()
-    return start, start + asked.limit
+    return start, start + filters.limit

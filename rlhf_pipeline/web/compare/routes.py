@@ -48,38 +48,38 @@ def read(site: AnySite, _: Reader, asked: Asked) -> ComparedVersions:
 def show_page(site: AnySite, request: Request, principal: Reader, shown: Shown) -> Response:
     """Without versions, the newest candidate beside its champion."""
     pairs, versions = queries.list_pairs(site), list_versions(site)
-    asked = queries.choose_versions(shown, pairs)
-    if asked is None:
+    filters = queries.choose_versions(shown, pairs)
+    if filters is None:
         empty = ListPage(shown, Page[ComparedPrompt](items=(), next=None))
         nothing = ("Nothing to compare yet", queries.describe_pairs(pairs))
         return render_list(PROMPTS, request, site, principal, empty, found=None, nothing=nothing)
     if wants_csv(request):
-        return send_csv(PROMPTS, asked, lambda part: queries.compare(site, part))
-    found, nothing = None, ("No matching prompts", "No prompt matches these filters.")
-    title = f"Policy {asked.b} and policy {asked.a}"
+        return send_csv(PROMPTS, filters, lambda part: queries.compare(site, part))
+    result, nothing = None, ("No matching prompts", "No prompt matches these filters.")
+    title = f"Policy {filters.b} and policy {filters.a}"
     try:
-        found = queries.compare(site, asked)
-        title = f"Policy {asked.b} wins {found.win_rate.value:.0%} against policy {asked.a}"
+        result = queries.compare(site, filters)
+        title = f"Policy {filters.b} wins {result.win_rate.value:.0%} against policy {filters.a}"
     except Problem as cause:
-        if cause.status not in (404, 422) or asked.cursor is not None:
+        if cause.status not in (404, 422) or filters.cursor is not None:
             raise
-        is_same = asked.a == asked.b
+        is_same = filters.a == filters.b
         nothing = "Choose two versions" if is_same else "Never evaluated together", cause.detail
     policies = {str(version): f"policy {version}" for version in versions}
-    categories = found.categories if found else queries.list_categories(site, pairs)
+    categories = result.categories if result else queries.list_categories(site, pairs)
     fields = [
-        FilterField("a", "A", choices=policies, default=str(asked.a)),
-        FilterField("b", "B", choices=policies, default=str(asked.b)),
+        FilterField("a", "A", choices=policies, default=str(filters.a)),
+        FilterField("b", "B", choices=policies, default=str(filters.b)),
         FilterField("category", "Category", choices=as_choices(categories)),
         FilterField("q", "Words in a text", "search"),
     ]
-    page = found or Page[ComparedPrompt](items=(), next=None)
+    page = result or Page[ComparedPrompt](items=(), next=None)
     return render_list(
         replace(PROMPTS, title=title),
         request,
         site,
         principal,
-        ListPage(asked, page, fields),
-        found=found,
+        ListPage(filters, page, fields),
+        found=result,
         nothing=nothing,
     )

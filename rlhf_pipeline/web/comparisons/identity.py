@@ -33,9 +33,12 @@ def names_its_maker(texts: Texts) -> bool:
     here.
     """
     names = [name.split("@")[0].lower() for name in (texts.model_version_a, texts.model_version_b)]
-    said = (texts.completion_a, texts.completion_b)
-    return any(SELF_NAMING.search(text) for text in said) or any(
-        _contains_name(name, text) for name in names if MODEL_NAME.fullmatch(name) for text in said
+    completions = (texts.completion_a, texts.completion_b)
+    return any(SELF_NAMING.search(text) for text in completions) or any(
+        _contains_name(name, text)
+        for name in names
+        if MODEL_NAME.fullmatch(name)
+        for text in completions
     )
 
 

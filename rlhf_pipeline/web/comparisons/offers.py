@@ -64,17 +64,17 @@ class Withdrawal(RequestBody):
     ids: list[Id] = Field(min_length=1, max_length=10_000)
 
 
-def offer(site: Site, principal: Principal, asked: Offer) -> Offered:
+def offer(site: Site, principal: Principal, body: Offer) -> Offered:
     """Offers comparisons.
 
     Raises Problem 422 unless exactly one of ids, day, cluster and all_unvoted is given, NotFound,
     UnknownComparison, and as `_ask_person`.
     """
     ways = [
-        asked.ids is not None,
-        asked.day is not None,
-        asked.cluster is not None,
-        asked.all_unvoted,
+        body.ids is not None,
+        body.day is not None,
+        body.cluster is not None,
+        body.all_unvoted,
     ]
     if sum(ways) != 1:
         raise Problem(
@@ -83,21 +83,21 @@ def offer(site: Site, principal: Principal, asked: Offer) -> Offered:
             kind="invalid",
             errors=[("body.ids", "or day, or cluster, or all_unvoted")],
         )
-    if asked.ids is not None:
-        ids = list(dict.fromkeys(asked.ids))
-    elif asked.cluster is not None:
-        _, found = find_cluster(site.files, asked.cluster)
-        ids = list(found.comparison_ids)
+    if body.ids is not None:
+        ids = list(dict.fromkeys(body.ids))
+    elif body.cluster is not None:
+        _, cluster = find_cluster(site.files, body.cluster)
+        ids = list(cluster.comparison_ids)
     else:
         ids = site.store.comparisons.find_offerable_ids(
-            day=str(asked.day) if asked.day else None, unvoted_only=asked.all_unvoted
+            day=str(body.day) if body.day else None, unvoted_only=body.all_unvoted
         )
-    if asked.annotator_id is not None:
-        n_new = _ask_person(site, principal.user_id, asked.annotator_id, ids, asked)
+    if body.annotator_id is not None:
+        n_new = _ask_person(site, principal.user_id, body.annotator_id, ids, body)
     else:
-        overlap = asked.overlap or site.terms().rules.overlap
+        overlap = body.overlap or site.terms().rules.overlap
         n_new = site.store.cards.offer(
-            ids, overlap=overlap, priority=asked.priority, actor=principal.user_id
+            ids, overlap=overlap, priority=body.priority, actor=principal.user_id
         )
     return Offered(n_comparisons=len(ids), n_wanted=n_new)
 
@@ -107,12 +107,12 @@ def withdraw(site: Site, principal: Principal, comparison_ids: Sequence[str]) ->
     return Withdrawn(n_withdrawn=site.store.cards.withdraw(comparison_ids, actor=principal.user_id))
 
 
-def flag(site: Site, principal: Principal, asked: Flagging) -> Flagged:
+def flag(site: Site, principal: Principal, body: Flagging) -> Flagged:
     """Flags comparisons and withdraws their open judgements, or removes the flag. Raises
     UnknownComparison.
     """
-    n = site.store.comparisons.flag(asked.ids, asked.flag, actor=principal.user_id)
-    withdrawn = 0 if asked.flag is None else withdraw(site, principal, asked.ids).n_withdrawn
+    n = site.store.comparisons.flag(body.ids, body.flag, actor=principal.user_id)
+    withdrawn = 0 if body.flag is None else withdraw(site, principal, body.ids).n_withdrawn
     return Flagged(n_comparisons=n, n_withdrawn=withdrawn)
 
 
@@ -130,10 +130,10 @@ def describe(site: Site, principal: Principal, done: Offered, annotator_id: str)
     if not done.n_wanted:
         return "No new judgements requested: the comparisons were offered before, or none match."
     judgements = format_count(done.n_wanted, "judgement")
-    said = f"Requested {judgements} of {format_count(done.n_comparisons, 'comparison')}"
+    text = f"Requested {judgements} of {format_count(done.n_comparisons, 'comparison')}"
     if annotator_id:
-        said += f" from {names_for(site, principal).get(annotator_id, annotator_id)}"
-    return f"{said}."
+        text += f" from {names_for(site, principal).get(annotator_id, annotator_id)}"
+    return f"{text}."
 
 
 def list_people(site: Site, principal: Principal) -> list[tuple[str, str]]:
@@ -141,23 +141,28 @@ def list_people(site: Site, principal: Principal) -> list[tuple[str, str]]:
     if not principal.may(Permission.COMPARISONS_OFFER):
         return []
     names = names_for(site, principal)
-    found = [user.user_id for user in site.store.users.all() if may_be_asked(user)]
-    return sorted(((who, names.get(who, who)) for who in found), key=lambda one: one[1].casefold())
+    user_ids = [user.user_id for user in site.store.users.all() if may_be_asked(user)]
+    return sorted(
+        ((who, names.get(who, who)) for who in user_ids), key=lambda person: person[1].casefold()
+    )
 
 
-def _ask_person(site: Site, actor: str, annotator_id: str, ids: Sequence[str], asked: Offer) -> int:
+def _ask_person(site: Site, actor: str, annotator_id: str, ids: Sequence[str], body: Offer) -> int:
     """Raises Problem 422 for a user who is dealt no cards and for an overlap, which one person
     cannot have; NotFound, UnknownComparison.
     """
-    if asked.overlap is not None:
-        said = "is how many people judge each, and annotator_id names one: leave one of them out"
-        raise Problem(422, f"overlap {said}.", kind="invalid", errors=[("body.overlap", said)])
+    if body.overlap is not None:
+        fault = "is how many people judge each, and annotator_id names one: leave one of them out"
+        raise Problem(422, f"overlap {fault}.", kind="invalid", errors=[("body.overlap", fault)])
     user = site.store.users.get(annotator_id)
     if not may_be_asked(user):
-        said = (
+        fault = (
             "is not a user who may vote here: give them a role that votes, or choose another user"
         )
         raise Problem(
-            422, f"annotator_id {said}.", kind="no_annotator", errors=[("body.annotator_id", said)]
+            422,
+            f"annotator_id {fault}.",
+            kind="no_annotator",
+            errors=[("body.annotator_id", fault)],
         )
-    return site.store.cards.ask(annotator_id, ids, priority=asked.priority, actor=actor)
+    return site.store.cards.ask(annotator_id, ids, priority=body.priority, actor=actor)

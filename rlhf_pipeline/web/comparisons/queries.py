@@ -37,8 +37,8 @@ class ClusterOut(PromptCluster):
 def comparisons(site: Site, _: Principal, only: ComparisonFilter) -> Page[ComparisonOut]:
     """Comparisons, newest day first. A cursor contains the last id."""
     place = _place_of(site, only.cursor)
-    found, following = site.store.comparisons.page(only, before=place)
-    items = _build_comparisons(site, plain_rows(found))
+    frame, following = site.store.comparisons.page(only, before=place)
+    items = _build_comparisons(site, plain_rows(frame))
     return Page(items=items, next=make_cursor(following) if following else None)
 
 
@@ -55,12 +55,12 @@ def _place_of(site: Site, cursor: str | None) -> tuple[str, int, str] | None:
 
 def comparison(site: Site, comparison_id: str) -> ComparisonOut:
     """Raises Problem 404."""
-    found = read_comparisons(site, [comparison_id])
-    if not found:
+    matches = read_comparisons(site, [comparison_id])
+    if not matches:
         raise Problem(
             404, f"Comparison {comparison_id!r} does not exist in this project.", kind="not_found"
         )
-    return found[0]
+    return matches[0]
 
 
 def read_comparisons(site: Site, ids: Sequence[str]) -> list[ComparisonOut]:
@@ -70,34 +70,34 @@ def read_comparisons(site: Site, ids: Sequence[str]) -> list[ComparisonOut]:
 
 def _build_comparisons(site: Site, rows: list[dict[str, Any]]) -> list[ComparisonOut]:
     ids = [row["comparison_id"] for row in rows]
-    texts, wanted = site.store.comparisons.texts(ids), site.store.cards.count_wanted(ids)
-    found = []
+    texts, counts = site.store.comparisons.texts(ids), site.store.cards.count_wanted(ids)
+    items = []
     for row in rows:
-        n_wanted, n_done = wanted.get(row["comparison_id"], (0, 0))
+        n_wanted, n_done = counts.get(row["comparison_id"], (0, 0))
         names_maker = names_its_maker(texts[row["comparison_id"]])
-        found.append(
+        items.append(
             ComparisonOut(**row, names_maker=names_maker, n_wanted=n_wanted, n_done=n_done)
         )
-    return found
+    return items
 
 
 def clusters(site: Site, day: date | None) -> Page[ClusterOut]:
     """The clusters of the day, by default of the last one with any."""
     days = site.files.report_days("clusters")
-    wanted = [one for one in days if day is None or one == day.isoformat()][-1:]
+    chosen_days = [name for name in days if day is None or name == day.isoformat()][-1:]
     items = tuple(
-        build_cluster(found, one)
-        for found in site.files.read_reports("clusters", wanted, DayClusters).values()
-        for one in found.clusters
+        build_cluster(day_clusters, cluster)
+        for day_clusters in site.files.read_reports("clusters", chosen_days, DayClusters).values()
+        for cluster in day_clusters.clusters
     )
     return Page(items=items, next=None)
 
 
-def build_cluster(of: DayClusters, one: PromptCluster) -> ClusterOut:
+def build_cluster(of: DayClusters, cluster: PromptCluster) -> ClusterOut:
     return ClusterOut(
-        **one.model_dump(),
+        **cluster.model_dump(),
         day=date.fromisoformat(of.day),
-        first_day=date.fromisoformat(one.trend[0].day if one.trend else of.day),
+        first_day=date.fromisoformat(cluster.trend[0].day if cluster.trend else of.day),
         model_version=of.model_version,
         noise_ceiling=of.noise_ceiling,
     )

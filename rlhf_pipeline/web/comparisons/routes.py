@@ -135,7 +135,7 @@ def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) 
 def show_comparison(
     site: AnySite, request: Request, principal: Reader, comparison_id: str
 ) -> Response:
-    one = queries.comparison(site, comparison_id)
+    comparison = queries.comparison(site, comparison_id)
     votes = None
     if principal.may(Permission.VOTES_READ):
         only = VoteFilter(comparison_id=comparison_id, limit=AT_ONCE)
@@ -145,7 +145,7 @@ def show_comparison(
         request,
         site,
         principal,
-        one=one,
+        one=comparison,
         votes=votes,
         names=names_for(site, principal),
         flags=PEOPLE_FLAG_WORDS,
@@ -178,47 +178,47 @@ def withdraw_some(site: AnySite, principal: Offerer, query: Asked, form: Form) -
 def flag_some(
     site: AnySite, request: Request, principal: Offerer, query: Asked, form: Form
 ) -> Response:
-    asked: dict[str, object] = {"ids": _parse_ids(form), "flag": form.text("flag") or None}
-    if not asked["ids"]:
+    values: dict[str, object] = {"ids": _parse_ids(form), "flag": form.text("flag") or None}
+    if not values["ids"]:
         return _show_again(query, NONE_TICKED)
     done, problem = attempt(
-        lambda: offers.flag(site, principal, validate(Flagging, asked)), UnknownComparison
+        lambda: offers.flag(site, principal, validate(Flagging, values)), UnknownComparison
     )
     if done is None:
         return show_list(COMPARISONS, request, site, principal, query, problem=problem, draft=form)
-    act = "Flagged" if asked["flag"] else "Removed the flag of"
+    act = "Flagged" if values["flag"] else "Removed the flag of"
     notice = f"{act} {format_count(done.n_comparisons, 'comparison')}."
     if done.n_withdrawn:
         notice += f" Withdrew {format_count(done.n_withdrawn, 'open judgement')}."
     return _show_again(query, notice)
 
 
-def _show_again(asked: ComparisonFilter, notice: str) -> Response:
+def _show_again(filters: ComparisonFilter, notice: str) -> Response:
     """The list with its filters and page, after a form."""
-    return see_other(f"/comparisons?{query_of(asked.here)}", notice=notice)
+    return see_other(f"/comparisons?{query_of(filters.here)}", notice=notice)
 
 
 def _parse_offer(form: Fields) -> Offer:
     which = form.text("which")
-    asked: dict[str, object] = {"priority": form.number("priority") or 0}
+    values: dict[str, object] = {"priority": form.number("priority") or 0}
     # A named person judges each comparison once, so the overlap of the form is ignored.
     if form.text("annotator_id"):
-        asked["annotator_id"] = form.text("annotator_id")
+        values["annotator_id"] = form.text("annotator_id")
     else:
-        asked["overlap"] = form.number("overlap")
+        values["overlap"] = form.number("overlap")
     if which == "day":
-        asked["day"] = form.text("day") or None
+        values["day"] = form.text("day") or None
     elif which == "cluster":
-        asked["cluster"] = form.text("cluster")
+        values["cluster"] = form.text("cluster")
     elif which == "ids":
-        asked["ids"] = _parse_ids(form)
-        if not asked["ids"]:
+        values["ids"] = _parse_ids(form)
+        if not values["ids"]:
             raise Problem(422, "Write the id of at least one comparison.", kind="invalid")
     else:
-        asked["all_unvoted"] = which == "all_unvoted"
-    return validate(Offer, asked)
+        values["all_unvoted"] = which == "all_unvoted"
+    return validate(Offer, values)
 
 
 def _parse_ids(form: Fields) -> list[str]:
     """The ticked rows, and those of a text field."""
-    return form.all("id") + [one for one in re.split(r"[\s,;]+", form.text("ids")) if one]
+    return form.all("id") + [part for part in re.split(r"[\s,;]+", form.text("ids")) if part]

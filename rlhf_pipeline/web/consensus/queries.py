@@ -93,8 +93,8 @@ def page(site: Site, _: Principal, only: ConsensusFilter) -> Page[ConsensusOut]:
     rows, following = find(site, _consensus_function(site, only.method, fitted), only)
     standing = site.store.adjudications.standing([row["comparison_id"] for row in rows])
     items = (_build_consensus(row, standing.get(row["comparison_id"])) for row in rows)
-    shown = tuple(one for one in items if only.state in ("all", one.state))
-    return Page(items=shown, next=following)
+    matches = tuple(item for item in items if only.state in ("all", item.state))
+    return Page(items=matches, next=following)
 
 
 def newest_fit(site: Site) -> AnnotatorFit:
@@ -123,41 +123,45 @@ def params_of(site: Site) -> ConsensusParams:
     return ConsensusParams(min_votes=site.terms().rules.agreement_votes)
 
 
-def _find_newest(site: Site, said: ConsensusFunction, only: ConsensusFilter) -> Found:
+def _find_newest(site: Site, consensus_of: ConsensusFunction, only: ConsensusFilter) -> Found:
     place = parse_cursor(only.cursor, int)
     before = place[0] if place else None
-    found: list[dict[str, Any]] = []
+    matches: list[dict[str, Any]] = []
     n_read = 0
-    while len(found) < only.limit and n_read < LOOKS_AT:
+    while len(matches) < only.limit and n_read < LOOKS_AT:
         # Doubles each time: if the state is common, one page of comparisons is enough.
         size = min(max(only.limit, n_read), LOOKS_AT - n_read)
         batch = site.store.votes.judged_comparisons(before_seq=before, limit=size)
         if not batch:
-            return found, None
+            return matches, None
         n_read += len(batch)
-        rows = {row["comparison_id"]: row for row in plain_rows(said([c for c, _ in batch]))}
+        rows = {
+            row["comparison_id"]: row for row in plain_rows(consensus_of([c for c, _ in batch]))
+        }
         for comparison_id, seq in batch:
             before = seq
             row = rows.get(comparison_id)
             if row is not None and only.state in ("all", row["state"]):
-                found.append(row)
-                if len(found) == only.limit:
+                matches.append(row)
+                if len(matches) == only.limit:
                     break
-    return found, make_cursor(before) if before is not None else None
+    return matches, make_cursor(before) if before is not None else None
 
 
-def _find_decided(site: Site, said: ConsensusFunction, only: ConsensusFilter) -> Found:
+def _find_decided(site: Site, consensus_of: ConsensusFunction, only: ConsensusFilter) -> Found:
     """The newest decision first."""
     place = parse_cursor(only.cursor, str, int)
-    found = site.store.adjudications.page(before_id=place[1] if place else None, limit=only.limit)
-    ids = [one.comparison_id for one in found]
-    rows = {row["comparison_id"]: row for row in plain_rows(said(ids))} if ids else {}
-    is_full = len(found) == only.limit
-    following = make_cursor("decided", found[-1].adjudication_id) if is_full else None
-    return [rows[one] for one in ids if one in rows], following
+    adjudications = site.store.adjudications.page(
+        before_id=place[1] if place else None, limit=only.limit
+    )
+    ids = [adjudication.comparison_id for adjudication in adjudications]
+    rows = {row["comparison_id"]: row for row in plain_rows(consensus_of(ids))} if ids else {}
+    is_full = len(adjudications) == only.limit
+    following = make_cursor("decided", adjudications[-1].adjudication_id) if is_full else None
+    return [rows[comparison_id] for comparison_id in ids if comparison_id in rows], following
 
 
-def _find_disputed(site: Site, said: ConsensusFunction, only: ConsensusFilter) -> Found:
+def _find_disputed(site: Site, consensus_of: ConsensusFunction, only: ConsensusFilter) -> Found:
     """Reads a stretch of comparisons for each of its pages. The cursor holds the stretch, so that
     new votes move no comparison to another page.
     """
@@ -169,7 +173,7 @@ def _find_disputed(site: Site, said: ConsensusFunction, only: ConsensusFilter) -
         return [], make_cursor(last, 0, *FIRST) if batch else None
     if last == 0 and len(batch) == LOOKS_AT:
         last = stretch[-1][1]
-    agreed = said([c for c, _ in stretch])
+    agreed = consensus_of([c for c, _ in stretch])
     decided = site.store.adjudications.standing([c for c, _ in stretch])
     rows = [
         row

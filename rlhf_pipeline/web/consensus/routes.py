@@ -57,7 +57,7 @@ FIELDS = [
 
 
 def _describe(site: Site, principal: Principal, page: Page[ConsensusOut]) -> dict[str, Any]:
-    ids = [one.comparison_id for one in page.items]
+    ids = [item.comparison_id for item in page.items]
     may_read = principal.may(Permission.COMPARISONS_READ)
     return {
         "texts": site.store.comparisons.texts(ids) if may_read else {},
@@ -142,11 +142,11 @@ def show_page(site: AnySite, request: Request, principal: Reader, shown: Shown) 
 def submit_decision(
     site: AnySite, request: Request, principal: Expert, shown: Shown, form: Form
 ) -> Response:
-    asked: dict[str, object] = {
+    values: dict[str, object] = {
         name: form.text(name).strip() for name in ("comparison_id", "choice", "reason")
     }
     done, problem = attempt(
-        lambda: decide(site, principal, validate(Deciding, asked)), UnknownComparison
+        lambda: decide(site, principal, validate(Deciding, values)), UnknownComparison
     )
     if done is None:
         return _show(site, request, principal, shown, problem=problem, draft=form)
@@ -157,8 +157,8 @@ def submit_decision(
 def submit_undo(
     site: AnySite, request: Request, principal: Expert, shown: Shown, form: Form
 ) -> Response:
-    asked: dict[str, object] = {"comparison_id": form.text("comparison_id")}
-    _, problem = attempt(lambda: undo(site, principal, validate(Undoing, asked)), NotFound)
+    values: dict[str, object] = {"comparison_id": form.text("comparison_id")}
+    _, problem = attempt(lambda: undo(site, principal, validate(Undoing, values)), NotFound)
     if problem is not None:
         return _show(site, request, principal, shown, problem=problem, draft=form)
     return _show_again(shown, "The decision is undone. All votes count again.")
@@ -169,9 +169,9 @@ def submit_offer(
     site: AnySite, request: Request, principal: Offerer, shown: Shown, form: Form
 ) -> Response:
     who = form.text("annotator_id")
-    asked: dict[str, object] = {"ids": [form.text("comparison_id")], "annotator_id": who}
+    values: dict[str, object] = {"ids": [form.text("comparison_id")], "annotator_id": who}
     done, problem = attempt(
-        lambda: offers.offer(site, principal, validate(Offer, asked)), NotFound, UnknownComparison
+        lambda: offers.offer(site, principal, validate(Offer, values)), NotFound, UnknownComparison
     )
     if done is None:
         return _show(site, request, principal, shown, problem=problem, draft=form)
@@ -182,7 +182,7 @@ def _show(
     site: Site,
     request: Request,
     principal: Principal,
-    shown: ConsensusFilter,
+    filters: ConsensusFilter,
     *,
     problem: Problem | None = None,
     draft: Fields = EMPTY_FORM,
@@ -190,9 +190,9 @@ def _show(
     """`draft`: the refused form, which the row of its comparison shows again."""
     opened = draft.text("comparison_id")
     more: dict[str, Any] = {"problem": problem, "draft": draft, "opened": opened}
-    return show_list(CONSENSUS, request, site, principal, shown, **more)
+    return show_list(CONSENSUS, request, site, principal, filters, **more)
 
 
-def _show_again(shown: ConsensusFilter, notice: str) -> Response:
+def _show_again(filters: ConsensusFilter, notice: str) -> Response:
     """The same list after a form."""
-    return see_other(f"/consensus?{query_of(shown.here)}", notice=notice)
+    return see_other(f"/consensus?{query_of(filters.here)}", notice=notice)

@@ -40,19 +40,19 @@ REFUSALS = {
 
 def page(site: Site, *, cursor: str | None, limit: int) -> Page[DecisionOut]:
     place = parse_cursor(cursor, int)
-    found = site.store.decisions.page(before_id=place[0] if place else None, limit=limit)
+    decisions = site.store.decisions.page(before_id=place[0] if place else None, limit=limit)
     answers = site.store.decisions.find_answers()
-    after = make_cursor(found[-1].stored_id) if len(found) == limit else None
-    times = find_changes(site.store, found)
-    items = tuple(describe_decision(each, answers, times) for each in found)
+    after = make_cursor(decisions[-1].stored_id) if len(decisions) == limit else None
+    times = find_changes(site.store, decisions)
+    items = tuple(describe_decision(each, answers, times) for each in decisions)
     return Page(items=items, next=after)
 
 
 def find_waiting(store: Store) -> list[TriggerDecision]:
     """Those that a person may answer now, oldest first."""
-    held = [each for each in store.decisions.held_with_remedy() if waits(each)]
-    answers = store.decisions.find_answers() if held else {}
-    return [each for each in held if each.stored_id not in answers]
+    decisions = [each for each in store.decisions.held_with_remedy() if waits(each)]
+    answers = store.decisions.find_answers() if decisions else {}
+    return [each for each in decisions if each.stored_id not in answers]
 
 
 def find_changes(store: Store, decisions: Sequence[TriggerDecision]) -> dict[int, datetime]:
@@ -168,8 +168,8 @@ def _find_gate(site: Site, decision: TriggerDecision) -> GateOut | None:
     """The gate of the decision's run."""
     if not _has_trained(decision):
         return None
-    found = [gate for gate in site.store.gates.all() if gate.run_id == decision.run_id]
-    return describe_gate(site, found[-1]) if found else None
+    gates = [gate for gate in site.store.gates.all() if gate.run_id == decision.run_id]
+    return describe_gate(site, gates[-1]) if gates else None
 
 
 def describe_gate(site: Site, gate: GateDecision) -> GateOut:

@@ -115,8 +115,8 @@ def _answer(site: Site, principal: Principal, decision_id: int, body: NewAnswer)
     return _store(
         site,
         decision_id,
-        lambda held, seq: answers.answer(
-            held, body.answer, reason=body.reason, actor=actor, now=now, max_seq=seq
+        lambda decision, seq: answers.answer(
+            decision, body.answer, reason=body.reason, actor=actor, now=now, max_seq=seq
         ),
     )
 
@@ -164,9 +164,9 @@ def _submit(
     decision_id: int,
     act: Callable[[], DecisionOut],
 ) -> Response:
-    made, problem = attempt(act)
-    if made is not None:
-        return see_other(f"/decisions/{made.decision_id}")
+    decision, problem = attempt(act)
+    if decision is not None:
+        return see_other(f"/decisions/{decision.decision_id}")
     return _render_one(site, request, principal, decision_id, problem)
 
 
@@ -177,17 +177,17 @@ def _render_one(
     decision_id: int,
     problem: Problem | None = None,
 ) -> Response:
-    one = queries.detail(site, decision_id)
-    careless = next((cause for cause in one.causes if cause.name == "carelessness"), None)
+    decision = queries.detail(site, decision_id)
+    careless = next((cause for cause in decision.causes if cause.name == "carelessness"), None)
     return render(
         "decisions/decision.html",
         request,
         site,
         principal,
         status=problem.status if problem else 200,
-        one=one,
+        one=decision,
         figures={each["annotator_id"]: each for each in careless.evidence.get("each", ())}
-        if careless and one.remedy == "quarantine"
+        if careless and decision.remedy == "quarantine"
         else {},
         problem=problem.detail if problem else None,
         names=names_for(site, principal),

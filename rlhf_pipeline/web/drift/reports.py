@@ -42,22 +42,22 @@ class DriftReports:
 
     def read(self, first: date, last: date) -> list[DriftTest]:
         """Oldest first."""
-        written = {day: at for day, at in self.find_days().items() if first <= day <= last}
+        report_times = {day: at for day, at in self.find_days().items() if first <= day <= last}
         with self._lock:
             changed = [
                 day.isoformat()
-                for day, at in written.items()
+                for day, at in report_times.items()
                 if day not in self._known or self._known[day][0] != at
             ]
             if changed:
-                found: dict[date, list[DriftTest]] = {}
+                tests_by_day: dict[date, list[DriftTest]] = {}
                 for values in _read_rows(self._files.read_days(STAGE, changed)):
                     test = DriftTest.model_validate(values)
-                    found.setdefault(test.day, []).append(test)
+                    tests_by_day.setdefault(test.day, []).append(test)
                 for name in changed:
                     day = date.fromisoformat(name)
-                    self._known[day] = written[day], tuple(found.get(day, ()))
-            return [test for day in sorted(written) for test in self._known[day][1]]
+                    self._known[day] = report_times[day], tuple(tests_by_day.get(day, ()))
+            return [test for day in sorted(report_times) for test in self._known[day][1]]
 
     def read_day(self, day: date) -> list[DriftTestOut]:
         """With evidence. Raises NotFound for a day without a report."""

@@ -46,10 +46,10 @@ def read_chart(site: AnySite, _: Reader, chosen: Chosen) -> Response:
     and the days on which the champion changed; with `space`, of all its detectors. Without
     `until`, up to the newest report; without `since`, 90 days.
     """
-    known = site.drift_reports.find_days()
-    first, last = chosen.resolve(max(known, default=None))
+    days = site.drift_reports.find_days()
+    first, last = chosen.resolve(max(days, default=None))
     if chosen.since is None:
-        first = min((day for day in known if first <= day <= last), default=first)
+        first = min((day for day in days if first <= day <= last), default=first)
     tests = site.drift_reports.read(first, last)
     chart = chart_drift_days(
         [test for test in tests if chosen.space in (None, test.space)],
@@ -71,16 +71,16 @@ def read_day(
     day: Annotated[date | None, Query(description="Default: the newest report.")] = None,
 ) -> Page[DriftTestOut]:
     """The detectors and tests of a day's drift report, those that found drift first."""
-    known = site.drift_reports.find_days()
-    wanted = day or max(known, default=None)
-    return Page(items=_read_day(site, wanted) if wanted else (), next=None)
+    days = site.drift_reports.find_days()
+    chosen_day = day or max(days, default=None)
+    return Page(items=_read_day(site, chosen_day) if chosen_day else (), next=None)
 
 
 @pages.get("/drift")
 def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen) -> Response:
-    known = site.drift_reports.find_days()
-    first, newest = chosen.resolve(max(known, default=None))
-    tests = site.drift_reports.read(first, newest) if known else []
+    days = site.drift_reports.find_days()
+    first, newest = chosen.resolve(max(days, default=None))
+    tests = site.drift_reports.read(first, newest) if days else []
     explained = find_promotion_shifts(tests, read_policies(site.store, first, newest))
     latest = [test for test in tests if test.day == newest]
     fired = [test for test in latest if test.verdict in WORST_FIRST[:2] and test.space != "overall"]
@@ -90,7 +90,7 @@ def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen
         request,
         site,
         principal,
-        newest=newest if known else None,
+        newest=newest if days else None,
         found=[test for test in fired if (test.day, test.space, test.detector) not in explained],
         explained=[test for test in fired if (test.day, test.space, test.detector) in explained],
         change=max(changes.items(), default=None),
@@ -100,7 +100,7 @@ def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen
         overall=next((test.verdict for test in latest if test.space == "overall"), None),
         spaces=sorted({test.space for test in tests}),
         filters=chosen.chosen,
-        left_out=chosen.find_left_out(known),
+        left_out=chosen.find_left_out(days),
     )
 
 
@@ -129,8 +129,8 @@ def show_day(site: AnySite, request: Request, principal: Reader, day: date) -> R
 
 
 def _read_day(site: Site, day: date) -> tuple[DriftTestOut, ...]:
-    found = site.drift_reports.read_day(day)
-    return tuple(sorted(found, key=lambda test: WORST_FIRST.index(test.verdict)))
+    tests = site.drift_reports.read_day(day)
+    return tuple(sorted(tests, key=lambda test: WORST_FIRST.index(test.verdict)))
 
 
 def _find_evidence(tests: Sequence[DriftTestOut], name: str) -> Any:

@@ -41,9 +41,9 @@ FIELDS = (
 def read_all(site: AnySite, _: Reader, asked: Asked) -> Page[DriftEventOut]:
     """Drift and calibration events, those of the newest votes first."""
     place = parse_cursor(asked.cursor, int, str)
-    found = site.store.events.page(asked, before=(place[0], place[1]) if place else None)
-    times = site.store.votes.times(each.event.change_seq for each in found)
-    last = found[-1].event if len(found) == asked.limit else None
+    rows = site.store.events.page(asked, before=(place[0], place[1]) if place else None)
+    times = site.store.votes.times(each.event.change_seq for each in rows)
+    last = rows[-1].event if len(rows) == asked.limit else None
     return Page(
         items=tuple(
             DriftEventOut(
@@ -51,7 +51,7 @@ def read_all(site: AnySite, _: Reader, asked: Asked) -> Page[DriftEventOut]:
                 changed_at=times.get(each.event.change_seq or 0),
                 decision_id=each.decision_id,
             )
-            for each in found
+            for each in rows
         ),
         next=make_cursor(last.seq, last.event_id) if last else None,
     )

@@ -51,7 +51,10 @@ def write_headline(evolution: EvolutionOut) -> str:
     if not evolution.policies and not evolution.reward_models:
         return "Versions"
     serving = [
-        next((f"{kind} {one.version}" for one in versions if one.state == "champion"), f"no {kind}")
+        next(
+            (f"{kind} {version.version}" for version in versions if version.state == "champion"),
+            f"no {kind}",
+        )
         for kind, versions in (
             ("policy", evolution.policies),
             ("reward model", evolution.reward_models),
@@ -65,10 +68,10 @@ def write_headline(evolution: EvolutionOut) -> str:
     return f"{words}; policy {newest.version} was refused for {reason}"
 
 
-def filter_versions(evolution: EvolutionOut, asked: VersionFilter) -> tuple[Version, ...]:
+def filter_versions(evolution: EvolutionOut, filters: VersionFilter) -> tuple[Version, ...]:
     """Policies, then reward models, or only the chosen kind; the newest first."""
-    policies = evolution.policies if asked.kind != "reward_model" else ()
-    models = evolution.reward_models if asked.kind != "policy" else ()
+    policies = evolution.policies if filters.kind != "reward_model" else ()
+    models = evolution.reward_models if filters.kind != "policy" else ()
     return (*policies, *models)
 
 
@@ -77,17 +80,17 @@ def _read_policies(site: Site, started: Mapping[str, DecisionOut]) -> list[Polic
     history, gates = _read_history(site)
     promoted = {promotion.version: promotion for promotion in history}  # the last one of each
     decided = {version: decisions[-1] for version, decisions in gates.items()}
-    moments = {version: one.promoted_at for version, one in promoted.items()}
-    made = moments | {version: gate.decided_at for version, gate in decided.items()}
-    days = find_vote_days(site.store, site.settings.project, {*moments.values(), *made.values()})
+    moments = {version: promotion.promoted_at for version, promotion in promoted.items()}
+    made_at = moments | {version: gate.decided_at for version, gate in decided.items()}
+    days = find_vote_days(site.store, site.settings.project, {*moments.values(), *made_at.values()})
     start = find_start(site.store, site.settings.project)
     files = site.files.report_files()
     champion = history[-1].version if history else None
-    versions = sorted(made, reverse=True)
+    versions = sorted(made_at, reverse=True)
 
     def describe(version: int) -> PolicyVersionOut:
         gate, promotion = decided.get(version), promoted.get(version)
-        label, moment = label_of(site, version), made[version]
+        label, moment = label_of(site, version), made_at[version]
         # only the first policy is there before the first reward model
         is_first = gate is None and moment not in days
         return PolicyVersionOut(
@@ -206,10 +209,10 @@ def _describe_training(site: Site, version: ModelVersion) -> PolicyTraining:
 def count_set(site: Site, data_hash: str | None, column: str) -> dict[str, int]:
     """Pairs of a retraining set by a column; empty if the set is unknown or its file deleted."""
     try:
-        found = site.files.count_values("retraining_set", data_hash, column) if data_hash else {}
+        counts = site.files.count_values("retraining_set", data_hash, column) if data_hash else {}
     except MissingPartition:  # retention deletes old sets
         return {}
-    return {str(value): n for value, n in found.items()}
+    return {str(value): n for value, n in counts.items()}
 
 
 def _read_reward_models(
@@ -220,13 +223,13 @@ def _read_reward_models(
     history = site.store.promotions.history(name)
     promoted = {promotion.version: promotion for promotion in history}
     calibrated = _read_calibrations(site, name)
-    moments = {version: one.fitted_at for version, one in calibrated.items()}
-    made = moments | {version: one.promoted_at for version, one in promoted.items()}
-    days = find_vote_days(site.store, site.settings.project, made.values())
+    moments = {version: calibration.fitted_at for version, calibration in calibrated.items()}
+    made_at = moments | {version: promotion.promoted_at for version, promotion in promoted.items()}
+    days = find_vote_days(site.store, site.settings.project, made_at.values())
     served = _read_accuracy(site)
 
     def describe(version: int) -> RewardModelVersionOut:
-        label, moment = f"{name}@{version}", made[version]
+        label, moment = f"{name}@{version}", made_at[version]
         promotion, calibration = promoted.get(version), calibrated.get(version)
         is_refused = calibration is not None and calibration.refusal is not None
         return RewardModelVersionOut(
@@ -250,14 +253,14 @@ def _read_reward_models(
             else None,
         ).model_copy(update=served.get(label, {}))
 
-    return [describe(version) for version in sorted(made, reverse=True)]
+    return [describe(version) for version in sorted(made_at, reverse=True)]
 
 
 def _read_accuracy(site: Site) -> dict[str, dict[str, object]]:
     """By label, the accuracy of the last window of days in which a reward model predicted, with the
     noise ceiling of that window.
     """
-    found = {
+    intervals = {
         (point.name, point.labels["reward_model"], point.day): Interval(
             value=point.value, low=point.low, high=point.high, n=point.n
         )
@@ -267,10 +270,10 @@ def _read_accuracy(site: Site) -> dict[str, dict[str, object]]:
     return {
         label: {
             "served": interval,
-            "served_ceiling": found.get((CEILING, label, day)),
+            "served_ceiling": intervals.get((CEILING, label, day)),
             "served_until": day,
         }
-        for (name, label, day), interval in found.items()
+        for (name, label, day), interval in intervals.items()
         if name == ACCURACY
     }
 
@@ -285,4 +288,7 @@ def _read_calibrations(site: Site, name: str) -> dict[int, CalibrationOut]:
         for versions in [calibrations.versions(label)]
         if versions
     ]
-    return {version_of(one.reward_model): one for one in describe_entries(site, newest)}
+    return {
+        version_of(calibration.reward_model): calibration
+        for calibration in describe_entries(site, newest)
+    }

@@ -107,25 +107,27 @@ def submit_promotion(site: AnySite, request: Request, principal: Approver, form:
         body = validate(NewPromotion, values | {"overrides": form.has("overrides")})
         return promote(site, principal, body)
 
-    made, problem = attempt(act)
-    if made is None:
+    promotion, problem = attempt(act)
+    if promotion is None:
         opened = form.text("model")
         return _render_versions(site, request, principal, VersionFilter(), problem, opened)
-    return see_other("/evolution", notice=f"{name_models(made.label, is_first=True)} serves now.")
+    return see_other(
+        "/evolution", notice=f"{name_models(promotion.label, is_first=True)} serves now."
+    )
 
 
 def _render_versions(
     site: Site,
     request: Request,
     principal: Principal,
-    asked: VersionFilter,
+    filters: VersionFilter,
     problem: Problem | None = None,
     opened: str = "",
 ) -> Response:
     evolution = queries.read_evolution(site)
-    page = Page[VersionOut](items=queries.filter_versions(evolution, asked), next=None)
+    page = Page[VersionOut](items=queries.filter_versions(evolution, filters), next=None)
     if wants_csv(request):
-        return send_csv(VERSIONS, asked, lambda _: page)
+        return send_csv(VERSIONS, filters, lambda _: page)
     policies, reward_models = evolution.policies, evolution.reward_models
     fields = KINDS if policies or reward_models else ()
     return render_list(
@@ -133,11 +135,12 @@ def _render_versions(
         request,
         site,
         principal,
-        ListPage(asked, page, fields, problem=problem, opened=opened),
-        policy=next((one for one in policies if one.state == "champion"), None),
-        model=next((one for one in reward_models if one.state == "champion"), None),
+        ListPage(filters, page, fields, problem=problem, opened=opened),
+        policy=next((version for version in policies if version.state == "champion"), None),
+        model=next((version for version in reward_models if version.state == "champion"), None),
         newest=next(iter(policies), None),
-        is_charted=sum(bool(one.gate and one.gate.evaluation) for one in policies) >= MANY,
+        is_charted=sum(bool(version.gate and version.gate.evaluation) for version in policies)
+        >= MANY,
         origins=ORIGINS,
         names=names_for(site, principal),
     )
@@ -193,7 +196,7 @@ def show_report(
 def _allow_style(page: bytes) -> str:
     """A policy for a page that stands alone: its own style, and nothing else."""
     digests = [hashlib.sha256(style).digest() for style in STYLE.findall(page)]
-    hashes = " ".join(f"'sha256-{base64.b64encode(one).decode()}'" for one in digests)
+    hashes = " ".join(f"'sha256-{base64.b64encode(digest).decode()}'" for digest in digests)
     return (
         f"default-src 'none'; style-src 'self' {hashes}; base-uri 'none'; "
         "form-action 'none'; frame-ancestors 'none'"

@@ -37,15 +37,17 @@ def describe_training(site: Site, version: Version) -> TrainingOut:
     first = version.day - timedelta(days=DAYS_FOLLOWED - 1)
     began = max(first, changed_at.date()) if changed_at else first
     until = version.day + timedelta(days=DAYS_FOLLOWED)
-    wanted = [day for day in site.files.report_days("clusters") if str(first) <= day <= str(until)]
-    days = list(site.files.read_reports("clusters", wanted, DayClusters).values())
+    cluster_days = [
+        day for day in site.files.report_days("clusters") if str(first) <= day <= str(until)
+    ]
+    days = list(site.files.read_reports("clusters", cluster_days, DayClusters).values())
     learnt_from: Mapping[str, int] | None = None
     served = None
     if isinstance(version, PolicyVersionOut):
         learnt_from = count_set(site, _find_set(version), "comparison_id")
     else:
         served = version.label
-    known = learnt_from is None or bool(learnt_from)
+    has_pairs = learnt_from is None or bool(learnt_from)
     return TrainingOut(
         label=version.label,
         kind="policy" if isinstance(version, PolicyVersionOut) else "reward_model",
@@ -54,7 +56,7 @@ def describe_training(site: Site, version: Version) -> TrainingOut:
         until=until,
         training=version.training if isinstance(version, PolicyVersionOut) else None,
         data_seq=version.data_seq if isinstance(version, RewardModelVersionOut) else None,
-        clusters=find_clusters(days, version.day, began, learnt_from, served) if known else (),
+        clusters=find_clusters(days, version.day, began, learnt_from, served) if has_pairs else (),
     )
 
 
@@ -85,16 +87,16 @@ def find_clusters(
     newest: dict[str, str] = {}
     members: dict[str, str] = {}
     for of in days:
-        for one in of.clusters:
-            newest[one.cluster_id] = one.name
+        for cluster in of.clusters:
+            newest[cluster.cluster_id] = cluster.name
             if of.day > last.isoformat():
                 if served in (None, of.model_version):
-                    since[one.cluster_id].append(one)
+                    since[cluster.cluster_id].append(cluster)
                 continue
-            earlier[one.cluster_id] = one
-            members.update(dict.fromkeys(one.comparison_ids, one.cluster_id))
+            earlier[cluster.cluster_id] = cluster
+            members.update(dict.fromkeys(cluster.comparison_ids, cluster.cluster_id))
             if of.day >= began.isoformat():
-                before[one.cluster_id].append(one)
+                before[cluster.cluster_id].append(cluster)
     n_pairs: Counter[str] = Counter()
     for pair, n in (dict.fromkeys(members, 1) if learnt_from is None else learnt_from).items():
         if pair in members:
@@ -110,7 +112,9 @@ def find_clusters(
         )
         for cluster_id, n in n_pairs.items()
     ]
-    clusters.sort(key=lambda one: (not one.is_failing, -one.n_pairs, one.cluster_id))
+    clusters.sort(
+        key=lambda cluster: (not cluster.is_failing, -cluster.n_pairs, cluster.cluster_id)
+    )
     return tuple(clusters)
 
 
@@ -118,13 +122,15 @@ def _measure(days: Sequence[PromptCluster]) -> Interval | None:
     """The share of judged prompts predicted right, over the days with enough prompts for an error
     rate, the oldest first; None without any.
     """
-    seen: set[str] = set()
+    counted_ids: set[str] = set()
     errors: list[Interval] = []
-    for one in days:
+    for cluster in days:
         # of a window of several days, only what the day before did not count
-        is_new = 2 * len(seen.intersection(one.comparison_ids)) < len(one.comparison_ids)
-        if one.error_current is not None and is_new:
-            seen.update(one.comparison_ids)
-            errors.append(one.error_current)
+        is_new = 2 * len(counted_ids.intersection(cluster.comparison_ids)) < len(
+            cluster.comparison_ids
+        )
+        if cluster.error_current is not None and is_new:
+            counted_ids.update(cluster.comparison_ids)
+            errors.append(cluster.error_current)
     n = sum(error.n for error in errors)
     return interval_of_share(sum(e.n * (1 - e.value) for e in errors) / n, n) if n else None

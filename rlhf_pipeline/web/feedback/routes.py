@@ -32,12 +32,12 @@ Asked = Annotated[FeedbackFilter, Query()]
 Shown = Annotated[FeedbackFilter, page_filter(FeedbackFilter)]
 
 
-def _list_feedback(site: Site, _: Principal, asked: FeedbackFilter) -> Page[Feedback]:
+def _list_feedback(site: Site, _: Principal, filters: FeedbackFilter) -> Page[Feedback]:
     """Feedback, newest first."""
-    place = parse_cursor(asked.cursor, int)
-    found = site.store.feedback.page(asked, before_id=place[0] if place else None)
-    is_full = len(found) == asked.limit
-    return Page(items=found, next=make_cursor(found[-1].feedback_id) if is_full else None)
+    place = parse_cursor(filters.cursor, int)
+    items = site.store.feedback.page(filters, before_id=place[0] if place else None)
+    is_full = len(items) == filters.limit
+    return Page(items=items, next=make_cursor(items[-1].feedback_id) if is_full else None)
 
 
 FEEDBACK = RowList(
@@ -65,11 +65,11 @@ def send(site: AnySite, principal: Sender, body: NewFeedback, key: OptionalKey =
     is_person = principal.user.kind == "person"
     if body.author is not None:
         if is_person:
-            said = (
+            fault = (
                 "is for service accounts that send feedback of others; leave it out, your feedback "
                 "is your own"
             )
-            raise Problem(422, f"author {said}.", kind="invalid", errors=[("body.author", said)])
+            raise Problem(422, f"author {fault}.", kind="invalid", errors=[("body.author", fault)])
         body = body.model_copy(update={"author": Pseudonyms.load(site.settings.home)(body.author)})
     kind = AnnotatorKind.HUMAN if is_person or body.author is not None else AnnotatorKind.MACHINE
     return site.store.feedback.add(
@@ -87,21 +87,21 @@ def read_all(site: AnySite, principal: Reader, asked: Asked) -> Page[Feedback]:
     return _list_feedback(site, principal, asked)
 
 
-def _check_time(site: Site, sent: NewFeedback) -> None:
+def _check_time(site: Site, feedback: NewFeedback) -> None:
     """A correction's vote is filed under its day, which must be one of the project's."""
-    if sent.given_at is None:
+    if feedback.given_at is None:
         return
     # Compared as timestamps: near either end of the calendar a UTC date may not exist.
     if (
         not datetime.combine(site.settings.start_day, time(), UTC)
-        <= sent.given_at
+        <= feedback.given_at
         <= site.store.database.clock.now()
     ):
-        said = (
-            f"is {sent.given_at}: it must lie between the project's first day, "
+        fault = (
+            f"is {feedback.given_at}: it must lie between the project's first day, "
             f"{site.settings.start_day}, and now"
         )
-        raise Problem(422, f"given_at {said}.", kind="invalid", errors=[("body.given_at", said)])
+        raise Problem(422, f"given_at {fault}.", kind="invalid", errors=[("body.given_at", fault)])
 
 
 @pages.get("/feedback")

@@ -37,9 +37,9 @@ class NewGuideline(RequestBody):
 @api.get("/guidelines")
 def read_all(site: AnySite, _: Reader, response: Response) -> Page[Guideline]:
     """All versions, newest first. The ETag is that of the newest version, "0" before the first."""
-    found = site.store.guidelines.all()
-    response.headers["ETag"] = etag_of(found[0].version if found else 0)
-    return Page(items=found, next=None)
+    guidelines = site.store.guidelines.all()
+    response.headers["ETag"] = etag_of(guidelines[0].version if guidelines else 0)
+    return Page(items=guidelines, next=None)
 
 
 @api.get("/guidelines/{version}")
@@ -102,10 +102,10 @@ def _render_page(
     draft: str = "",
 ) -> Response:
     versions = site.store.guidelines.all()
-    shown = versions[0] if versions else None
+    guideline = versions[0] if versions else None
     if version is not None:
-        shown = next((one for one in versions if one.version == version), None)
-        if shown is None:
+        guideline = next((item for item in versions if item.version == version), None)
+        if guideline is None:
             raise NotFound(f"There is no version {version} of the guidelines.")
     return render(
         "guidelines/page.html",
@@ -113,7 +113,7 @@ def _render_page(
         site,
         principal,
         status=problem.status if problem else 200,
-        shown=shown,
+        shown=guideline,
         versions=versions,
         newest=versions[0].version if versions else 0,
         problem=problem.detail if problem else None,

@@ -38,7 +38,7 @@ def write_headline(
     """
     decisions = site.store.decisions.all()
     by_id = {each.stored_id: each for each in decisions}
-    by_kind = {one.kind: one for one in champions}
+    by_kind = {champion.kind: champion for champion in champions}
     changes = read_changes(
         decisions,
         champion=site.store.promotions.champion(site.settings.reward_model),
@@ -51,8 +51,10 @@ def write_headline(
 
     def describe_event(reading: Reading) -> str:
         decision = by_id[_find_number(reading)]
-        found = days.get(decision.change_seq or 0)
-        return _describe_event(decision, found.cast if found else decision.decided_at.date())
+        event_days = days.get(decision.change_seq or 0)
+        return _describe_event(
+            decision, event_days.cast if event_days else decision.decided_at.date()
+        )
 
     waiting = [each for each in changes if each.value]
     urgent = [each for each in waiting if each.progress in (NOT_SERVED, "waits for a person")]
@@ -74,7 +76,7 @@ def write_headline(
         )
     if changes:
         models = " and ".join(
-            f"{one.kind.replace('_', ' ')} {_number(one.label)}" for one in champions
+            f"{champion.kind.replace('_', ' ')} {_number(champion.label)}" for champion in champions
         )
         end = changes[-1].loop_action
         answer = f"{models[:1].upper()}{models[1:]} follow it." if "serves now" in end else ""

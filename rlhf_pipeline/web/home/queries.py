@@ -42,7 +42,9 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
     points = let_silence_grow(site.store.metric_points.latest(NOW_FIGURES), now)
     gate = site.store.gates.latest()
     champions = _read_champions(site)
-    served = next((one.label for one in champions if one.kind == "reward_model"), None)
+    served = next(
+        (champion.label for champion in champions if champion.kind == "reward_model"), None
+    )
     figures = _read_figures(site, served)
     work = _read_work(site, now)
     n_alerts = site.store.alerts.count_open() if principal.may(Permission.ALERTS_READ) else 0
@@ -196,31 +198,31 @@ def _read_figures(site: Site, served: str | None) -> tuple[MetricPoint, ...]:
     """
     latest = site.store.metric_points.latest(MODEL_FIGURES)
     newest = max((point.day for point in latest), default=None)
-    found = [point for point in latest if point.day == newest]
-    labels = {point.labels["reward_model"] for point in found}
-    shown = served if served in labels else max(labels, default=None)
-    return tuple(point for point in found if point.labels["reward_model"] == shown)
+    points = [point for point in latest if point.day == newest]
+    labels = {point.labels["reward_model"] for point in points}
+    label = served if served in labels else max(labels, default=None)
+    return tuple(point for point in points if point.labels["reward_model"] == label)
 
 
 def _read_work(site: Site, now: datetime) -> WorkNow:
     counted = site.vote_counts()
-    left = site.work()
+    work = site.work()
     return WorkNow(
         n_votes=counted.n_votes,
         n_simulated=counted.n_simulated,
         n_votes_today=counted.by_day.get(now.date(), 0),
         n_voting_now=sum(at > now - VOTING_NOW for at in counted.last_at.values()),
-        n_open=left.n_open,
+        n_open=work.n_open,
     )
 
 
 def _read_champions(site: Site) -> tuple[ChampionState, ...]:
-    found = {
+    promotions = {
         kind: site.store.promotions.champion(f"{site.settings.project}.{kind}")
         for kind in ("reward_model", "policy")
     }
-    known = {kind: promotion for kind, promotion in found.items() if promotion is not None}
-    moments = [each.promoted_at for each in known.values()]
+    champions = {kind: promotion for kind, promotion in promotions.items() if promotion is not None}
+    moments = [each.promoted_at for each in champions.values()]
     days = find_vote_days(site.store, site.settings.project, moments)
     rates = {  # none against the version that a roll back ended
         (gate.candidate, gate.champion): gate.evaluation.win_rate
@@ -236,5 +238,5 @@ def _read_champions(site: Site) -> tuple[ChampionState, ...]:
                 (promotion.label, f"{promotion.model_name}@{promotion.previous_version}")
             ),
         )
-        for kind, promotion in known.items()
+        for kind, promotion in champions.items()
     )

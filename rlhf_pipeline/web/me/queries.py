@@ -33,7 +33,7 @@ def own_votes(site: Site, annotator_id: str, *, cursor: str | None, limit: int) 
     comparison.
     """
     place = parse_cursor(cursor, int)
-    found = site.store.votes.page(
+    votes = site.store.votes.page(
         annotator_id=annotator_id, before_seq=place[0] if place else None, limit=limit
     )
     items = [
@@ -44,18 +44,20 @@ def own_votes(site: Site, annotator_id: str, *, cursor: str | None, limit: int) 
                 "details": vote.details and swap_sides(vote.is_swapped, vote.details),
             }
         )
-        for vote in found
+        for vote in votes
     ]
-    return Page(items=items, next=make_cursor(found[-1].seq) if len(found) == limit else None)
+    return Page(items=items, next=make_cursor(votes[-1].seq) if len(votes) == limit else None)
 
 
 def own_tokens(site: Site, user_id: str, *, cursor: str | None, limit: int) -> Page[Token]:
     """API tokens, newest first, including those that ended."""
     place = parse_cursor(cursor, str)
     try:
-        found = site.store.tokens.of_user(
+        tokens = site.store.tokens.of_user(
             user_id, kind="api", before=place[0] if place else None, limit=limit
         )
     except NotFound:
         raise cursor_problem() from None
-    return Page(items=found, next=make_cursor(found[-1].token_id) if len(found) == limit else None)
+    return Page(
+        items=tokens, next=make_cursor(tokens[-1].token_id) if len(tokens) == limit else None
+    )

@@ -81,7 +81,7 @@ def my_confidence(site: AnySite, principal: Voter) -> Response:
     from rlhf_pipeline.reports.stated_confidence import chart_stated_confidence
 
     mine = read_statistics(site.store, principal.user_id)
-    counts = [(one.stated, one.n, one.right) for one in mine.confidence]
+    counts = [(level.stated, level.n, level.right) for level in mine.confidence]
     return answer_chart(chart_stated_confidence(counts))
 
 
@@ -172,14 +172,14 @@ def show_page(
 
 @pages.post("/me/password")
 def submit_password(site: AnySite, request: Request, principal: SignedIn, form: Form) -> Response:
-    asked = validate(
+    change = validate(
         PasswordChange,
         {
             "old_password": form.text("old_password") or None,
             "new_password": form.text("new_password"),
         },
     )
-    done, problem = attempt(lambda: change_password(site, principal, asked))
+    done, problem = attempt(lambda: change_password(site, principal, change))
     if done is None:
         return _render_page(site, request, principal, problem=problem)
     notice = f"Password set. Log in as {principal.user.email}."
@@ -192,13 +192,13 @@ def submit_password(site: AnySite, request: Request, principal: SignedIn, form: 
 
 @pages.post("/me/tokens")
 def submit_token(site: AnySite, request: Request, principal: Owner, form: Form) -> Response:
-    asked: dict[str, object] = {
+    values: dict[str, object] = {
         "name": form.text("name").strip(),
         "scopes": form.all("scopes") or None,
     }
     issued, problem = attempt(
         lambda: make_token(
-            site, principal, validate(NewToken, asked | {"days": form.number("days") or 90})
+            site, principal, validate(NewToken, values | {"days": form.number("days") or 90})
         )
     )
     return _render_page(

@@ -19,39 +19,41 @@ PACE_OF = 200  # newest judgements used for the median time
 def read_statistics(store: Store, annotator_id: str) -> Statistics:
     """Statistics of all standing judgements; hidden cards only of days before today."""
     today = store.database.clock.now().date()
-    judged = StandingJudgements(store.database).snapshot_before(
+    snapshot = StandingJudgements(store.database).snapshot_before(
         annotator_id, today, n_paces=PACE_OF
     )
-    return build_statistics(judged, today)
+    return build_statistics(snapshot, today)
 
 
-def build_statistics(judged: StandingSnapshot, today: date) -> Statistics:
+def build_statistics(snapshot: StandingSnapshot, today: date) -> Statistics:
     """Build the API record."""
-    paces = [*reversed(judged.today), *judged.paces][:PACE_OF]
+    paces = [*reversed(snapshot.today), *snapshot.paces][:PACE_OF]
     seconds = [pace for pace in paces if pace is not None]
-    days = set(judged.by_day) | ({today} if judged.today else set())
-    n_right = sum(one.n for one in judged.known if one.is_right)
-    n_known = sum(one.n for one in judged.known)
+    days = set(snapshot.by_day) | ({today} if snapshot.today else set())
+    n_right = sum(count.n for count in snapshot.known if count.is_right)
+    n_known = sum(count.n for count in snapshot.known)
     return Statistics(
-        votes_today=len(judged.today),
-        votes_total=sum(judged.by_day.values()) + len(judged.today),
+        votes_today=len(snapshot.today),
+        votes_total=sum(snapshot.by_day.values()) + len(snapshot.today),
         median_seconds=median(seconds) if seconds else None,
         days_in_a_row=_count_days_in_a_row(days, today),
         repeats=Repeats(
-            agree=judged.n_same, n=judged.n_again, **_wilson_interval(judged.n_same, judged.n_again)
+            agree=snapshot.n_same,
+            n=snapshot.n_again,
+            **_wilson_interval(snapshot.n_same, snapshot.n_again),
         ),
         gold=GoldShare(right=n_right, n=n_known, **_wilson_interval(n_right, n_known)),
-        confidence=_count_by_confidence(judged.known),
+        confidence=_count_by_confidence(snapshot.known),
     )
 
 
-def _count_by_confidence(known: Iterable[GoldCount]) -> list[Confidence]:
+def _count_by_confidence(counts: Iterable[GoldCount]) -> list[Confidence]:
     n, right = Counter[float](), Counter[float]()
-    for one in known:
-        if one.stated_confidence is not None:
-            stated = round(one.stated_confidence, 1)
-            n[stated] += one.n
-            right[stated] += one.n if one.is_right else 0
+    for count in counts:
+        if count.stated_confidence is not None:
+            stated = round(count.stated_confidence, 1)
+            n[stated] += count.n
+            right[stated] += count.n if count.is_right else 0
     return [Confidence(stated=stated, n=n[stated], right=right[stated]) for stated in sorted(n)]
 
 

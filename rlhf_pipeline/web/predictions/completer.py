@@ -116,7 +116,7 @@ class Completer:
             # a required column of the frame, which nothing below reads
             draft = Draft(prompt, "factual", "easy")
             frame = to_frame([(draft.prompt_id, draft)], source="dataset", day=NO_DAY, seed=0)
-            made = generate(
+            generation = generate(
                 frame,
                 backend,
                 params,
@@ -125,7 +125,7 @@ class Completer:
                 requested_by=RequestedBy(ASSET),
                 on_text=listen,
             )
-            row = made.frame.iloc[0]
+            row = generation.frame.iloc[0]
             if not pieces:  # it came from the cache
                 events.put(CompletionEvent("piece", {"text": row["text"]}))
             whole = {

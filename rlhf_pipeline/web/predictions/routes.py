@@ -42,8 +42,8 @@ def predict(site: AnySite, principal: Reader, body: PairToPredict | PairsToPredi
     """Predict which of two completions people prefer, for one pair or up to fifty. Nothing is
     stored.
     """
-    asked = body.pairs if isinstance(body, PairsToPredict) else [body]
-    answers = site.predictor.predict([Question(**pair.model_dump()) for pair in asked])
+    pairs = body.pairs if isinstance(body, PairsToPredict) else [body]
+    answers = site.predictor.predict([Question(**pair.model_dump()) for pair in pairs])
     basis = answers[0].model_dump(include=set(PredictionBasis.model_fields))
     return Predictions(**basis, predictions=answers)
 

@@ -44,8 +44,8 @@ class PreferenceFilter(GroupFilter):
 
 def build_chart(site: Site, principal: Principal, name: str, filters: PreferenceFilter) -> Chart:
     by = filters.by
-    known = figures(site.terms().dimensions)
-    figure = known[name]
+    figures_by_name = figures(site.terms().dimensions)
+    figure = figures_by_name[name]
     first, last = filters.resolve(_find_newest_day(site))
     chosen, reader = filters.model_copy(update={"since": first, "until": last}), site.preferences
     notes: list[str] = []
@@ -58,11 +58,15 @@ def build_chart(site: Site, principal: Principal, name: str, filters: Preference
             )
             return chart_by_group(figure, by, {}, {}, [note])
     link = _build_link(filters, first, last) if principal.may(Permission.VOTES_READ) else None
-    found = reader.sums(_read_together(known, name), COLUMNS[by], chosen)
-    sums = {measure: found[measure] for measure in (COUNTED, *figure.measures) if measure in found}
+    all_sums = reader.sums(_read_together(figures_by_name, name), COLUMNS[by], chosen)
+    sums = {
+        measure: all_sums[measure] for measure in (COUNTED, *figure.measures) if measure in all_sums
+    }
     large = {
-        measure: {name: one for name, one in found.items() if one.n_groups >= MIN_COMPARISONS}
-        for measure, found in sums.items()
+        measure: {
+            name: ratio for name, ratio in by_place.items() if ratio.n_groups >= MIN_COMPARISONS
+        }
+        for measure, by_place in sums.items()
     }
     drawn = {name for measure in figure.measures for name in large.get(measure, {})}
     people: dict[str, int] = {}
@@ -70,15 +74,17 @@ def build_chart(site: Site, principal: Principal, name: str, filters: Preference
         voters = reader.count_voters(COLUMNS[by], chosen)
         people = {name: voters.get(name, 0) for name in drawn}
     if by == "day":
-        n_comparisons = [one.n_groups for found in sums.values() for one in found.values()]
+        n_comparisons = [
+            ratio.n_groups for by_place in sums.values() for ratio in by_place.values()
+        ]
         if any(0 < n < MIN_COMPARISONS for n in n_comparisons):
             notes.append(WITHHELD_DAYS)
         of_few = {day for day, n_people in people.items() if n_people < MIN_ANNOTATORS}
         if of_few:
             notes.append(WITHHELD_PEOPLE)
         large = {
-            measure: {day: one for day, one in found.items() if day not in of_few}
-            for measure, found in large.items()
+            measure: {day: ratio for day, ratio in by_day.items() if day not in of_few}
+            for measure, by_day in large.items()
         }
         if filters.since is None:
             days = [date.fromisoformat(day) for day in sums.get(COUNTED, {})]
@@ -100,9 +106,9 @@ def build_chart(site: Site, principal: Principal, name: str, filters: Preference
 
 def choices_of_filters(site: Site, filters: PreferenceFilter) -> dict[str, list[str]]:
     """The values that each filter offers; models of the shown days."""
-    shown = _choose_days(site, filters)
+    day_filter = _choose_days(site, filters)
     measures = _read_together(figures(site.terms().dimensions), "choices")
-    models = site.preferences.sums(measures, "model_version", shown)
+    models = site.preferences.sums(measures, "model_version", day_filter)
     return {
         "category": site.store.comparisons.values_of("category"),
         "source": list_sources(site),
@@ -113,17 +119,19 @@ def choices_of_filters(site: Site, filters: PreferenceFilter) -> dict[str, list[
 
 def read_ahead(site: Site) -> None:
     """Count the days of the charts without filters, so that the first reader does not wait."""
-    known = figures(site.terms().dimensions)
-    shown = _choose_days(site, DayFilter())
+    figures_by_name = figures(site.terms().dimensions)
+    day_filter = _choose_days(site, DayFilter())
     for name in ("choices", TEXTS):
-        site.preferences.sums(_read_together(known, name), "day", shown)
+        site.preferences.sums(_read_together(figures_by_name, name), "day", day_filter)
 
 
-def _read_together(known: Mapping[str, Figure], name: str) -> list[str]:
+def _read_together(figures_by_name: Mapping[str, Figure], name: str) -> list[str]:
     """The measures that one look at the votes counts: all of a page's charts but that of texts,
     which takes as long again.
     """
-    charts = [one for one in known.values() if (one.name == TEXTS) == (name == TEXTS)]
+    charts = [
+        figure for figure in figures_by_name.values() if (figure.name == TEXTS) == (name == TEXTS)
+    ]
     return list(dict.fromkeys([COUNTED, *(m for chart in charts for m in chart.measures)]))
 
 
@@ -159,7 +167,7 @@ def _find_small(
     small = {}
     for name in sums.get(COUNTED, {}):
         measured = [sums[m][name] for m in figure.measures if name in sums.get(m, {})]
-        n = round(max((one.n_groups for one in measured), default=0))
+        n = round(max((ratio.n_groups for ratio in measured), default=0))
         if n <= 0:
             continue
         n_people = people.get(name, MIN_ANNOTATORS)

@@ -25,7 +25,7 @@ class PreferenceReader:
     def sums(self, measures: Sequence[str], by: str, chosen: GroupFilter) -> Sums:
         """By the field `by` of PreferenceCell."""
         by_group = by == "annotator_group" or chosen.group is not None
-        found: dict[str, dict[str, RatioSums]] = defaultdict(dict)
+        totals: dict[str, dict[str, RatioSums]] = defaultdict(dict)
 
         def count(days: Sequence[str]) -> dict[str, list[Any]]:
             sums = self._store.preferences.sums(measures, days, by_group=by_group)
@@ -33,29 +33,29 @@ class PreferenceReader:
 
         for cell, sums in self._read(("sums", *measures, by_group), chosen, count):
             place = getattr(cell, by)
-            for measure, one in sums.items():
-                known = found[measure].get(place)
-                found[measure][place] = (
-                    one if known is None else RatioSums(*map(sum, zip(known, one, strict=True)))
+            for measure, ratio in sums.items():
+                total = totals[measure].get(place)
+                totals[measure][place] = (
+                    ratio if total is None else RatioSums(*map(sum, zip(total, ratio, strict=True)))
                 )
-        return found
+        return totals
 
     def count_voters(self, by: str, chosen: GroupFilter) -> dict[str, int]:
         """Annotators with a vote other than a skip, by the field `by` of PreferenceCell."""
-        found: dict[str, set[str]] = defaultdict(set)
+        voters: dict[str, set[str]] = defaultdict(set)
 
         def count(days: Sequence[str]) -> dict[str, list[Any]]:
             return _group_by_day(self._store.preferences.voters(days))
 
         for cell, annotator_id in self._read(("voters",), chosen, count):
-            found[getattr(cell, by)].add(annotator_id)
-        return {place: len(people) for place, people in found.items()}
+            voters[getattr(cell, by)].add(annotator_id)
+        return {place: len(people) for place, people in voters.items()}
 
     def _read(self, kind: tuple[Any, ...], chosen: GroupFilter, count: Any) -> list[Any]:
         groups = frozenset(self._store.annotator_groups.all().items())
         days = [day for day in self._figures.days() if chosen.includes(date.fromisoformat(day))]
-        found = self._figures.read((*kind, groups), days, count)
-        return [one for rows in found.values() for one in rows if _is_of(one[0], chosen)]
+        rows_by_day = self._figures.read((*kind, groups), days, count)
+        return [row for rows in rows_by_day.values() for row in rows if _is_of(row[0], chosen)]
 
 
 def _is_of(cell: PreferenceCell, chosen: GroupFilter) -> bool:

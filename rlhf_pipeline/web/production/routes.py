@@ -99,9 +99,9 @@ def _check_figures(site: Site, figures: list[ProductionFigure]) -> None:
         path = f"body.figures.{i}"
         if figure.day > tomorrow:
             errors.append((f"{path}.day", f"{figure.day} has not begun; correct the date"))
-        known = places.setdefault((figure.day, figure.metric, figure.model), i)
-        if known != i:
-            errors.append((path, f"repeats day, metric and model of body.figures.{known}"))
+        first = places.setdefault((figure.day, figure.metric, figure.model), i)
+        if first != i:
+            errors.append((path, f"repeats day, metric and model of body.figures.{first}"))
     if errors:
         path, message = errors[0]
         raise Problem(422, f"{path}: {message}.", kind="invalid", errors=errors)

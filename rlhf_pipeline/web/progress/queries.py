@@ -49,10 +49,10 @@ def project_progress(site: Site, principal: Principal) -> ProgressOut:
     counted, paces = site.vote_counts(), site.paces()
     today = site.store.database.clock.now().date().isoformat()
     of_today = Counter[str]()
-    for one in site.tallies().get(today, ()):
-        of_today[one.annotator_id] += one.n_dated
+    for tally in site.tallies().get(today, ()):
+        of_today[tally.annotator_id] += tally.n_dated
     names = names_for(site, principal)
-    people = sorted(counted.by_annotator.items(), key=lambda one: (-one[1], one[0]))
+    people = sorted(counted.by_annotator.items(), key=lambda item: (-item[1], item[0]))
     return ProgressOut(
         work=site.work(),
         votes=counted.n_votes,
@@ -77,7 +77,7 @@ def project_progress(site: Site, principal: Principal) -> ProgressOut:
 
 def metrics(site: Site) -> Metrics:
     counted = site.vote_counts()
-    left = site.work()
+    work = site.work()
     version, _ = site.store.rules.latest()
     return Metrics(
         votes=counted.n_votes,
@@ -86,11 +86,11 @@ def metrics(site: Site) -> Metrics:
         skips=counted.n_skips,
         annotators=sum(kind != AnnotatorKind.MACHINE for _, kind in counted.by_annotator),
         comparisons=site.store.comparisons.count(),
-        offered=left.n_comparisons,
-        wanted=left.n_wanted,
-        done=left.n_done,
-        leased=left.n_leased,
-        open=left.n_open,
+        offered=work.n_comparisons,
+        wanted=work.n_wanted,
+        done=work.n_done,
+        leased=work.n_leased,
+        open=work.n_open,
         feedback=site.store.feedback.count_by_kind(),
         audit_links=site.store.audit.head()[0],
         guideline_version=site.terms().guideline_version,

@@ -25,23 +25,23 @@ class VoteCounts:
 
 
 def count_votes(tallies: Mapping[str, Sequence[DayTally]]) -> VoteCounts:
-    found = VoteCounts()
+    counts = VoteCounts()
     for day, of_day in tallies.items():
-        for one in of_day:
-            who, kind = one.annotator_id, one.annotator_kind
-            found.n_skips += one.n_skips
-            if one.last_voted_at is not None:
-                found.last_at[who] = max(
-                    one.last_voted_at, found.last_at.get(who, one.last_voted_at)
+        for tally in of_day:
+            who, kind = tally.annotator_id, tally.annotator_kind
+            counts.n_skips += tally.n_skips
+            if tally.last_voted_at is not None:
+                counts.last_at[who] = max(
+                    tally.last_voted_at, counts.last_at.get(who, tally.last_voted_at)
                 )
-            if one.n == 0:
+            if tally.n == 0:
                 continue
-            found.by_annotator[who, kind] += one.n
+            counts.by_annotator[who, kind] += tally.n
             if kind == AnnotatorKind.MACHINE:
-                found.n_machine += one.n
+                counts.n_machine += tally.n
                 continue
-            found.n_votes += one.n
-            found.n_simulated += one.n if kind == AnnotatorKind.SIMULATED else 0
-            if one.n_dated:
-                found.by_day[date.fromisoformat(day)] += one.n_dated
-    return found
+            counts.n_votes += tally.n
+            counts.n_simulated += tally.n if kind == AnnotatorKind.SIMULATED else 0
+            if tally.n_dated:
+                counts.by_day[date.fromisoformat(day)] += tally.n_dated
+    return counts

@@ -70,19 +70,19 @@ def leave_out(
     """
     if _find_decision(site, annotator_id) is not None:
         raise Problem(409, "Their votes are left out already.", kind="left_out")
-    named = Quarantine(annotator_ids=(annotator_id,), from_seq=body.from_seq)
+    quarantine = Quarantine(annotator_ids=(annotator_id,), from_seq=body.from_seq)
     try:
-        made = site.store.decisions.fire_by_hand(
+        decision = site.store.decisions.fire_by_hand(
             body.reason,
             actor=principal.user_id,
             now=site.store.database.clock.now(),
-            quarantine=named,
+            quarantine=quarantine,
         )
     except StoreError as refusal:
         if type(refusal) is not StoreError or refusal.__cause__ is not None:
             raise
         raise Problem(404, str(refusal), kind="not_found") from None
-    return describe(site.store, made)
+    return describe(site.store, decision)
 
 
 @api.post(

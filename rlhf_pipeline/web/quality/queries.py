@@ -72,8 +72,8 @@ def project_quality(site: Site, principal: Principal, only: QualityFilter) -> Qu
     words = (only.q or "").casefold()
     people = sorted(
         (
-            describe_marks(one, names)
-            for who, one in site.quality().items()
+            describe_marks(marked_votes, names)
+            for who, marked_votes in site.quality().items()
             if words in f"{names.get(who, '')}\n{who}".casefold()
         ),
         key=_sort_key(only.sort),
@@ -92,28 +92,30 @@ def annotator_quality(
     site: Site, principal: Principal, annotator_id: str
 ) -> AnnotatorQuality | None:
     """Of one annotator; None without a counting vote."""
-    found = site.quality().get(annotator_id)
-    return None if found is None else describe_marks(found, names_for(site, principal))
+    marked_votes = site.quality().get(annotator_id)
+    return (
+        None if marked_votes is None else describe_marks(marked_votes, names_for(site, principal))
+    )
 
 
-def describe_marks(found: MarkedVotes, names: Mapping[str, str]) -> AnnotatorQuality:
-    shares = {mark: _build_share(count) for mark, count in found.marks.items()}
-    has_sides = found.marks["same_as_before"].n > 0
+def describe_marks(marked_votes: MarkedVotes, names: Mapping[str, str]) -> AnnotatorQuality:
+    shares = {mark: _build_share(count) for mark, count in marked_votes.marks.items()}
+    has_sides = marked_votes.marks["same_as_before"].n > 0
     return AnnotatorQuality(
-        annotator_id=found.annotator_id,
-        name=names.get(found.annotator_id),
-        n_votes=found.n_votes,
+        annotator_id=marked_votes.annotator_id,
+        name=names.get(marked_votes.annotator_id),
+        n_votes=marked_votes.n_votes,
         too_fast=shares["too_fast"],
         same_as_before=shares["same_as_before"] if has_sides else None,
         duplicate=shares["duplicate"],
     )
 
 
-def concern_score(one: AnnotatorQuality, of: Sequence[Mark] = MARKS) -> float:
+def concern_score(quality: AnnotatorQuality, of: Sequence[Mark] = MARKS) -> float:
     """Severity of the marks from 0 to 1: the highest lower bound of a share. `same_as_before`
     counts only above one half, its share under random voting.
     """
-    shares: dict[Mark, MarkedShare | None] = {mark: getattr(one, mark) for mark in of}
+    shares: dict[Mark, MarkedShare | None] = {mark: getattr(quality, mark) for mark in of}
     lows = {mark: share.low or 0.0 for mark, share in shares.items() if share is not None}
     return max(
         (
@@ -126,19 +128,22 @@ def concern_score(one: AnnotatorQuality, of: Sequence[Mark] = MARKS) -> float:
 
 def _sort_key(sort: QualityOrder) -> Callable[[AnnotatorQuality], tuple[Any, ...]]:
     if sort == "name":
-        return lambda one: ((one.name or one.annotator_id).casefold(), one.annotator_id)
+        return lambda quality: (
+            (quality.name or quality.annotator_id).casefold(),
+            quality.annotator_id,
+        )
     if sort == "votes":
-        return lambda one: (-one.n_votes, one.annotator_id)
+        return lambda quality: (-quality.n_votes, quality.annotator_id)
     marks = MARKS if sort == "doubt" else (sort,)
-    return lambda one: (-concern_score(one, marks), one.annotator_id)
+    return lambda quality: (-concern_score(quality, marks), quality.annotator_id)
 
 
 def _find_start(people: Sequence[AnnotatorQuality], cursor: str | None) -> int:
     place = parse_cursor(cursor, str)
     if place is None:
         return 0
-    for i, one in enumerate(people, 1):
-        if one.annotator_id == place[0]:
+    for i, annotator in enumerate(people, 1):
+        if annotator.annotator_id == place[0]:
             return i
     raise cursor_problem()
 

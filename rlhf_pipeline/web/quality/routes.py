@@ -41,9 +41,9 @@ SORTS: dict[str, str] = {
 }
 
 
-def _read_page(site: Site, principal: Principal, asked: QualityFilter) -> Page[AnnotatorQuality]:
-    found = queries.project_quality(site, principal, asked)
-    return Page(items=found.annotators, next=found.next)
+def _read_page(site: Site, principal: Principal, filters: QualityFilter) -> Page[AnnotatorQuality]:
+    quality = queries.project_quality(site, principal, filters)
+    return Page(items=quality.annotators, next=quality.next)
 
 
 QUALITY = RowList(

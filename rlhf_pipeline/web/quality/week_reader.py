@@ -34,20 +34,20 @@ def draw_weeks(store: Store, figure: str, chosen: AnnotatorFilter) -> Chart:
     first, last = chosen.resolve(max(store.votes.day_span(annotator_id), default=None))
     first = _find_monday(first)
     last = min(_find_monday(last), date.max - WEEK) + WEEK - timedelta(days=1)
-    judged = store.votes.find_judged(annotator_id, first, last, limit=MAX_VOTES + 1)
+    votes = store.votes.find_judged(annotator_id, first, last, limit=MAX_VOTES + 1)
     notes = []
-    if len(judged) > MAX_VOTES:
-        oldest, newest = (_find_monday(date.fromisoformat(judged[n].day)) for n in (-1, 0))
+    if len(votes) > MAX_VOTES:
+        oldest, newest = (_find_monday(date.fromisoformat(votes[n].day)) for n in (-1, 0))
         first = min(oldest + WEEK, newest)
-        judged = [one for one in judged if one.day >= first.isoformat()]
+        votes = [vote for vote in votes if vote.day >= first.isoformat()]
         notes.append(
             f"earlier weeks are left out: these have nearly {MAX_VOTES:,} votes"
             if oldest < newest
-            else f"of the week of {newest} the newest {len(judged):,} votes; earlier weeks "
+            else f"of the week of {newest} the newest {len(votes):,} votes; earlier weeks "
             "are left out"
         )
-    ids = {one.comparison_id for one in judged} | {
-        one.repeat_of for one in judged if one.repeat_of is not None
+    ids = {vote.comparison_id for vote in votes} | {
+        vote.repeat_of for vote in votes if vote.repeat_of is not None
     }
     cast = store.votes.log(comparison_ids=sorted(ids), up_to_seq=store.votes.max_seq())
     # their own earlier votes too, which repeats are compared with

@@ -83,9 +83,9 @@ def put_rules(
 ) -> RulesOut:
     """Replace the rules for cards dealt from now on. Fields left out get their default, except seed
     and agreement_votes, which stay unchanged."""
-    held = site.store.rules.latest()[1]
-    kept = {"seed", "agreement_votes"} - body.model_fields_set
-    rules = body.model_copy(update=held.model_dump(include=kept))
+    current_rules = site.store.rules.latest()[1]
+    unset_fields = {"seed", "agreement_votes"} - body.model_fields_set
+    rules = body.model_copy(update=current_rules.model_dump(include=unset_fields))
     version = site.store.rules.put(rules, after=require_version(if_match), actor=principal.user_id)
     site.terms.forget()
     response.headers["ETag"] = etag_of(version)
@@ -118,16 +118,16 @@ def submit_form(site: AnySite, request: Request, principal: RulesEditor, form: F
 
 def _store_rules(site: Site, principal: Principal, form: Fields) -> int:
     version = form.number("version") or 0
-    known = site.store.rules.latest()[1]
-    values: dict[str, object] = {"seed": known.seed}
+    current_rules = site.store.rules.latest()[1]
+    values: dict[str, object] = {"seed": current_rules.seed}
     for name, label in LABELS.items():
-        said = form.text(name).strip()
-        if isinstance(getattr(known, name), bool):
+        text = form.text(name).strip()
+        if isinstance(getattr(current_rules, name), bool):
             values[name] = form.has(name)
         elif name == "dimensions":
-            values[name] = [one.strip() for one in said.split(",") if one.strip()]
-        elif said or name == "max_votes_per_day":
-            values[name] = said or None
+            values[name] = [part.strip() for part in text.split(",") if part.strip()]
+        elif text or name == "max_votes_per_day":
+            values[name] = text or None
         else:
             empty = [(name, "is empty; enter a number")]
             raise Problem(422, f"{label} is empty. Enter a number.", kind="invalid", errors=empty)

@@ -92,7 +92,7 @@ def read_runs(site: AnySite, only: Asked) -> Page[RunOut]:
     ones too. Empty before the first run.
     """
     place = parse_cursor(only.cursor, int)
-    found = site.dagster_runs.page(
+    runs = site.dagster_runs.page(
         limit=only.limit,
         before=place[0] if place else None,
         job=only.job,
@@ -100,8 +100,8 @@ def read_runs(site: AnySite, only: Asked) -> Page[RunOut]:
     )
     now = site.store.database.clock.now()
     return Page(
-        items=tuple(_describe_run(site, run, now) for run in found),
-        next=make_cursor(found[-1].number) if len(found) == only.limit else None,
+        items=tuple(_describe_run(site, run, now) for run in runs),
+        next=make_cursor(runs[-1].number) if len(runs) == only.limit else None,
     )
 
 
@@ -165,10 +165,10 @@ def show_page(site: AnySite, request: Request, principal: SignedIn, asked: Shown
         FilterField("job", "Job", choices=as_choices(jobs)),
         FilterField("state", "State", choices=as_choices(get_args(RecordedState))),
     ]
-    shown = ListPage(asked, page, fields, problem=problem)
+    list_page = ListPage(asked, page, fields, problem=problem)
     dagster = site.settings.dagster_ui.rstrip("/")
     daemon = site.readiness.find_daemon_status()
-    return render_list(RUNS, request, site, principal, shown, dagster=dagster, daemon=daemon)
+    return render_list(RUNS, request, site, principal, list_page, dagster=dagster, daemon=daemon)
 
 
 @pages.get("/runs/spending")

@@ -58,18 +58,18 @@ class LoginLink(Answer):
     expires_at: datetime
 
 
-def _list_users(site: Site, _: Principal, asked: Filter) -> Page[User]:
+def _list_users(site: Site, _: Principal, filters: Filter) -> Page[User]:
     """List users by e-mail address. Cursors contain ids, so that access logs contain no
     addresses.
     """
-    place = parse_cursor(asked.cursor, str)
+    place = parse_cursor(filters.cursor, str)
     try:
-        found = site.store.users.page(after=place[0] if place else None, limit=asked.limit)
+        users = site.store.users.page(after=place[0] if place else None, limit=filters.limit)
     except NotFound:
         raise cursor_problem() from None
     return Page(
-        items=found,
-        next=make_cursor(found[-1].user_id) if len(found) == asked.limit else None,
+        items=users,
+        next=make_cursor(users[-1].user_id) if len(users) == filters.limit else None,
     )
 
 
@@ -135,20 +135,20 @@ def login_link(site: AnySite, principal: Admin, user_id: str) -> LoginLink:
     return LoginLink(login_link=link, expires_at=token.expires_at)
 
 
-def change_user(site: Site, principal: Principal, user_id: str, asked: UserChange) -> User:
+def change_user(site: Site, principal: Principal, user_id: str, change: UserChange) -> User:
     """Applies changes, which take effect with the next request, and returns the user.
 
     Raises NotFound; ConfigurationError as the store's `change`.
     """
     try:
-        return site.store.users.change(user_id, **asked.model_dump(), actor=principal.user_id)
+        return site.store.users.change(user_id, **change.model_dump(), actor=principal.user_id)
     finally:
         site.auth.forget()
 
 
 @pages.get("/users")
 def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
-    return _show(site, request, principal, asked=asked)
+    return _show(site, request, principal, filters=asked)
 
 
 @pages.post("/users")
@@ -172,12 +172,12 @@ def submit_user(site: AnySite, request: Request, principal: Admin, form: Form) -
 def submit_change(
     site: AnySite, request: Request, principal: Admin, user_id: str, form: Form
 ) -> Response:
-    said: dict[str, object] = {
+    values: dict[str, object] = {
         "roles": form.all("roles"),
         "name": form.text("name").strip() or None,
     }
     user, problem = attempt(
-        lambda: change_user(site, principal, user_id, validate(UserChange, said)),
+        lambda: change_user(site, principal, user_id, validate(UserChange, values)),
         ConfigurationError,
     )
     notice = f"Saved {user.name}." if user else None
@@ -186,10 +186,10 @@ def submit_change(
 
 @pages.post("/users/{user_id}/login-link")
 def submit_login_link(site: AnySite, request: Request, principal: Admin, user_id: str) -> Response:
-    made, problem = attempt(lambda: login_link(site, principal, user_id))
-    if made is None:
+    login, problem = attempt(lambda: login_link(site, principal, user_id))
+    if login is None:
         return _show(site, request, principal, problem=problem)
-    link = {"name": site.store.users.get(user_id).name, "address": made.login_link}
+    link = {"name": site.store.users.get(user_id).name, "address": login.login_link}
     return _show(site, request, principal, link=link)
 
 
@@ -207,9 +207,9 @@ def enable(site: AnySite, request: Request, principal: Admin, user_id: str) -> R
 def _set_disabled(
     site: Site, request: Request, principal: Principal, user_id: str, words: str
 ) -> Response:
-    asked = UserChange(disabled=request.url.path.endswith("/disable"))
+    change = UserChange(disabled=request.url.path.endswith("/disable"))
     user, problem = attempt(
-        lambda: change_user(site, principal, user_id, asked), ConfigurationError
+        lambda: change_user(site, principal, user_id, change), ConfigurationError
     )
     notice = words.format(user.name) if user else None
     return _show(site, request, principal, notice=notice, problem=problem)
@@ -220,10 +220,10 @@ def _show(
     request: Request,
     principal: Principal,
     *,
-    asked: Filter = Filter(),  # noqa: B008 (frozen)
+    filters: Filter = Filter(),  # noqa: B008 (frozen)
     problem: Problem | None = None,
     **more: Any,
 ) -> Response:
     """`more`: a notice, a login link that is shown once, or the draft of a refused user."""
     more = {"link": None, "draft": {"email": "", "name": "", "roles": None}} | more
-    return show_list(USERS, request, site, principal, asked, problem=problem, **more)
+    return show_list(USERS, request, site, principal, filters, problem=problem, **more)

@@ -21,26 +21,26 @@ OLDEST = timedelta(days=30)  # oldest vote accepted from an outbox
 OUTBOX = timedelta(hours=1)
 
 
-def cast(site: Site, principal: Principal, sent: VoteFields, key: str) -> VoteReceipt:
+def cast(site: Site, principal: Principal, fields: VoteFields, key: str) -> VoteReceipt:
     """Casts one vote; a repeated vote with the same key gets the same receipt.
 
     Raises Problem for an invalid vote, and the errors of the store.
     """
-    new = _prepare_new_or_repeated(site, principal, sent, key)
+    new = _prepare_new_or_repeated(site, principal, fields, key)
     try:
         vote = site.store.votes.cast(new)
     except IdempotencyConflict:
-        vote = site.store.votes.cast(_restore_first_values(site, sent, new))
-    return _build_receipt(sent, vote)
+        vote = site.store.votes.cast(_restore_first_values(site, fields, new))
+    return _build_receipt(fields, vote)
 
 
-def cast_batch(site: Site, principal: Principal, sent: Sequence[object]) -> list[BatchResult]:
+def cast_batch(site: Site, principal: Principal, raw_votes: Sequence[object]) -> list[BatchResult]:
     """Cast each vote separately; results in the same order."""
-    results: list[BatchResult | None] = [None] * len(sent)
+    results: list[BatchResult | None] = [None] * len(raw_votes)
     ready: list[tuple[int, VoteInBatch, NewVote]] = []
-    for i, one in enumerate(sent):
+    for i, raw_vote in enumerate(raw_votes):
         try:
-            fields = VoteInBatch.model_validate(one)
+            fields = VoteInBatch.model_validate(raw_vote)
             new = _prepare_new_or_repeated(site, principal, fields, fields.idempotency_key)
             ready.append((i, fields, new))
         except ValidationError as error:
@@ -48,9 +48,9 @@ def cast_batch(site: Site, principal: Principal, sent: Sequence[object]) -> list
                 (".".join(map(str, ("body", "votes", i, *e["loc"]))), e["msg"])
                 for e in error.errors()[:20]
             ]
-            said = "; ".join(f"{path}: {message}" for path, message in wrong[:3])
+            summary = "; ".join(f"{path}: {message}" for path, message in wrong[:3])
             results[i] = _refusal_result(
-                Problem(422, f"Invalid vote: {said}.", kind="invalid", errors=wrong)
+                Problem(422, f"Invalid vote: {summary}.", kind="invalid", errors=wrong)
             )
         except (Problem, PipelineError) as error:
             results[i] = _refusal_result(error)
@@ -72,15 +72,15 @@ def cast_batch(site: Site, principal: Principal, sent: Sequence[object]) -> list
 
 
 def _prepare_new_or_repeated(
-    site: Site, principal: Principal, sent: VoteFields, key: str
+    site: Site, principal: Principal, fields: VoteFields, key: str
 ) -> NewVote:
     try:
-        return prepare_vote(site, principal, sent, key)
+        return prepare_vote(site, principal, fields, key)
     except Problem:
         # A vote that is refused now may have been recorded when only its answer was lost.
         if site.store.votes.with_key(_store_key(principal, key)) is None:
             raise
-        return prepare_vote(site, principal, sent, key, is_known=True)
+        return prepare_vote(site, principal, fields, key, is_known=True)
 
 
 def _store_key(principal: Principal, key: str) -> str:
@@ -88,45 +88,45 @@ def _store_key(principal: Principal, key: str) -> str:
 
 
 def prepare_vote(
-    site: Site, principal: Principal, sent: VoteFields, key: str, *, is_known: bool = False
+    site: Site, principal: Principal, fields: VoteFields, key: str, *, is_known: bool = False
 ) -> NewVote:
     """Build the vote for the store. Raises Problem, NotFound. A recorded vote is not validated
     again.
     """
     terms = site.terms()
-    content = _find_content(site, principal, sent)
+    content = _find_content(site, principal, fields)
     now = site.store.database.clock.now()
-    voted_at = min(sent.voted_at, now) if sent.voted_at is not None else now
+    voted_at = min(fields.voted_at, now) if fields.voted_at is not None else now
     if not is_known:
-        _check_fields(sent, terms)
-        _check_guidelines(site, sent, terms)
-        _check_highlights(site, sent, content)
-        _check_times(site, principal, sent, voted_at, now, terms.rules.undo_seconds)
+        _check_fields(fields, terms)
+        _check_guidelines(site, fields, terms)
+        _check_highlights(site, fields, content)
+        _check_times(site, principal, fields, voted_at, now, terms.rules.undo_seconds)
     return NewVote.model_construct(  # every field was validated by VoteFields
-        comparison_id=content.card.comparison_id if content else str(sent.comparison_id),
+        comparison_id=content.card.comparison_id if content else str(fields.comparison_id),
         annotator_id=principal.user_id,
         annotator_kind=AnnotatorKind.HUMAN
         if principal.user.kind == "person"
         else AnnotatorKind.MACHINE,
-        choice=Choice(swap_side(sent.choice.value, content.card.is_swapped))
+        choice=Choice(swap_side(fields.choice.value, content.card.is_swapped))
         if content
-        else sent.choice,
-        strength=sent.strength,
-        reason=sent.reason or None,
-        stated_confidence=sent.stated_confidence,
-        duration_s=sent.duration_s,
+        else fields.choice,
+        strength=fields.strength,
+        reason=fields.reason or None,
+        stated_confidence=fields.stated_confidence,
+        duration_s=fields.duration_s,
         voted_at=voted_at,
         origin="page" if principal.is_session else "api",
         idempotency_key=_store_key(principal, key),
-        supersedes=sent.supersedes,
+        supersedes=fields.supersedes,
         task_id=None,
         card_id=content.card.card_id if content else None,
         is_swapped=content.card.is_swapped if content else None,
         guideline_version=terms.guideline_version
-        if sent.guideline_version is None
-        else sent.guideline_version,
+        if fields.guideline_version is None
+        else fields.guideline_version,
         is_blind=principal.is_blind,
-        details=_build_details(content, sent),
+        details=_build_details(content, fields),
     )
 
 
@@ -147,13 +147,13 @@ def swap_sides(is_swapped: bool | None, details: VoteDetails) -> VoteDetails:
     )
 
 
-def _find_content(site: Site, principal: Principal, sent: VoteFields) -> CardContent | None:
-    if sent.card_id is not None:
-        content = site.cards.get(sent.card_id, principal.user_id)
-        if sent.comparison_id is not None and sent.comparison_id != content.card.comparison_id:
+def _find_content(site: Site, principal: Principal, fields: VoteFields) -> CardContent | None:
+    if fields.card_id is not None:
+        content = site.cards.get(fields.card_id, principal.user_id)
+        if fields.comparison_id is not None and fields.comparison_id != content.card.comparison_id:
             raise _field_problem("comparison_id", "is not what the card shows; leave it out")
         return content
-    if sent.comparison_id is None:
+    if fields.comparison_id is None:
         raise _field_problem("card_id", "is missing: say which card the vote is on")
     if not principal.may(Permission.COMPARISONS_READ):
         raise Problem(
@@ -165,58 +165,62 @@ def _find_content(site: Site, principal: Principal, sent: VoteFields) -> CardCon
     return None
 
 
-def _check_fields(sent: VoteFields, terms: Terms) -> None:
+def _check_fields(fields: VoteFields, terms: Terms) -> None:
     if (
         terms.rules.requires_reason
-        and sent.choice != Choice.SKIP
-        and not (sent.reason or "").strip()
+        and fields.choice != Choice.SKIP
+        and not (fields.reason or "").strip()
     ):
         raise _field_problem(
             "reason", "is missing; this project requires one with every vote except a skip"
         )
-    for name in sent.dimensions:
+    for name in fields.dimensions:
         if name not in terms.dimensions:
             raise _field_problem(
                 f"dimensions.{name}",
                 "is not a dimension of this project; expected one of "
                 f"{', '.join(terms.rules.dimensions) or 'none'}",
             )
-    if "undone" in sent.flags and (sent.supersedes is None or sent.choice != Choice.SKIP):
+    if "undone" in fields.flags and (fields.supersedes is None or fields.choice != Choice.SKIP):
         raise _field_problem(
             "flags",
             "`undone` undoes a vote; send it with choice skip and the vote that it supersedes",
         )
 
 
-def _check_guidelines(site: Site, sent: VoteFields, terms: Terms) -> None:
-    if sent.guideline_version is None or sent.guideline_version <= (terms.guideline_version or 0):
+def _check_guidelines(site: Site, fields: VoteFields, terms: Terms) -> None:
+    if fields.guideline_version is None or fields.guideline_version <= (
+        terms.guideline_version or 0
+    ):
         return
     # another process may have published a version since the terms were read
     latest = site.store.guidelines.latest()
     newest = latest.version if latest else 0
-    if sent.guideline_version > newest:
-        known = (
+    if fields.guideline_version > newest:
+        newest_text = (
             f"the newest version is {newest}" if newest else "this project has no guidelines yet"
         )
         raise _field_problem(
             "guideline_version",
-            f"is {sent.guideline_version}, but {known}; send the version from the lease, or leave "
-            "it out",
+            f"is {fields.guideline_version}, but {newest_text}; send the version from the lease, "
+            "or leave it out",
         )
 
 
-def _check_highlights(site: Site, sent: VoteFields, content: CardContent | None) -> None:
+def _check_highlights(site: Site, fields: VoteFields, content: CardContent | None) -> None:
     """Raises Problem 422 for a highlight beyond the end of the text that it marks."""
-    if not sent.highlights:
+    if not fields.highlights:
         return
     if content is not None:
         texts = {"a": content.left, "b": content.right}
     else:
-        shown = site.store.comparisons.texts([str(sent.comparison_id)]).get(str(sent.comparison_id))
-        if shown is None:
+        comparison_texts = site.store.comparisons.texts([str(fields.comparison_id)]).get(
+            str(fields.comparison_id)
+        )
+        if comparison_texts is None:
             return  # the store refuses an unpublished comparison
-        texts = {"a": shown.completion_a, "b": shown.completion_b}
-    for i, highlight in enumerate(sent.highlights):
+        texts = {"a": comparison_texts.completion_a, "b": comparison_texts.completion_b}
+    for i, highlight in enumerate(fields.highlights):
         length = len(texts[highlight.side])
         if highlight.end > length:
             raise _field_problem(
@@ -228,7 +232,7 @@ def _check_highlights(site: Site, sent: VoteFields, content: CardContent | None)
 def _check_times(
     site: Site,
     principal: Principal,
-    sent: VoteFields,
+    fields: VoteFields,
     voted_at: datetime,
     now: datetime,
     undo_seconds: float,
@@ -239,8 +243,8 @@ def _check_times(
             f"is {voted_at}; votes may be at most {OLDEST.days} days old and not older than the "
             "project's first day",
         )
-    if sent.supersedes is not None:
-        _check_undo(site, principal, sent.supersedes, voted_at, now, undo_seconds)
+    if fields.supersedes is not None:
+        _check_undo(site, principal, fields.supersedes, voted_at, now, undo_seconds)
 
 
 def _check_undo(
@@ -280,19 +284,19 @@ def _check_undo(
         )
 
 
-def _build_details(content: CardContent | None, sent: VoteFields) -> VoteDetails | None:
+def _build_details(content: CardContent | None, fields: VoteFields) -> VoteDetails | None:
     flags: list[Any] = sorted(
-        {*sent.flags, *(["identity"] if content is not None and content.names_maker else [])}
+        {*fields.flags, *(["identity"] if content is not None and content.names_maker else [])}
     )
-    if not (sent.dimensions or sent.highlights or flags):
+    if not (fields.dimensions or fields.highlights or flags):
         return None
-    said = VoteDetails.model_construct(
-        dimensions=dict(sent.dimensions), highlights=tuple(sent.highlights), flags=tuple(flags)
+    details = VoteDetails.model_construct(
+        dimensions=dict(fields.dimensions), highlights=tuple(fields.highlights), flags=tuple(flags)
     )
-    return swap_sides(content.card.is_swapped if content else None, said)
+    return swap_sides(content.card.is_swapped if content else None, details)
 
 
-def _restore_first_values(site: Site, sent: VoteFields, new: NewVote) -> NewVote:
+def _restore_first_values(site: Site, fields: VoteFields, new: NewVote) -> NewVote:
     """Reuses the values that the server filled in at first, so that a repeated request stays the
     same although clock and guidelines moved on.
     """
@@ -300,19 +304,19 @@ def _restore_first_values(site: Site, sent: VoteFields, new: NewVote) -> NewVote
     if first is None:
         return new
     filled: dict[str, Any] = {"origin": first.origin, "is_blind": first.is_blind}
-    if sent.guideline_version is None:
+    if fields.guideline_version is None:
         filled["guideline_version"] = first.guideline_version
-    if sent.voted_at is None or sent.voted_at > first.received_at:
+    if fields.voted_at is None or fields.voted_at > first.received_at:
         filled["voted_at"] = first.voted_at
     return new.model_copy(update=filled)
 
 
-def _build_receipt(sent: VoteFields, vote: Vote) -> VoteReceipt:
+def _build_receipt(fields: VoteFields, vote: Vote) -> VoteReceipt:
     return VoteReceipt.model_construct(
         vote_id=vote.vote_id,
         card_id=vote.card_id,
-        comparison_id=sent.comparison_id,
-        choice=sent.choice,
+        comparison_id=fields.comparison_id,
+        choice=fields.choice,
         strength=vote.strength,
         voted_at=vote.voted_at or vote.received_at,
         received_at=vote.received_at,

@@ -14,7 +14,7 @@ def votes(site: Site, _: Principal, only: VoteFilter) -> Page[ListedVote]:
     place = parse_cursor(only.cursor, int)
     before = place[0] if place else None
     if only.mark is None:
-        found, following = site.store.votes.search(only, before_seq=before)
+        items, following = site.store.votes.search(only, before_seq=before)
     elif {name for name, value in only.chosen.items() if value} <= {"mark", "annotator_id"}:
         seqs = site.store.vote_marks.find(
             only.mark,
@@ -23,7 +23,7 @@ def votes(site: Site, _: Principal, only: VoteFilter) -> Page[ListedVote]:
             before_seq=before,
             limit=only.limit,
         )
-        found = site.store.votes.with_seqs(seqs)
+        items = site.store.votes.with_seqs(seqs)
         following = seqs[-1] if len(seqs) == only.limit else None
     else:
         raise Problem(
@@ -32,4 +32,4 @@ def votes(site: Site, _: Principal, only: VoteFilter) -> Page[ListedVote]:
             kind="invalid",
             errors=[("query.mark", "can only be combined with annotator_id")],
         )
-    return Page(items=found, next=make_cursor(following) if following else None)
+    return Page(items=items, next=make_cursor(following) if following else None)

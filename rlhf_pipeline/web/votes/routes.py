@@ -62,7 +62,7 @@ def _describe(site: Site, principal: Principal, page: Page[ListedVote]) -> dict[
     may_read = principal.may(Permission.COMPARISONS_READ)
     texts = site.store.comparisons.texts(ids) if may_read else {}
     return {
-        "prompts": {one: known.prompt for one, known in texts.items()},
+        "prompts": {comparison_id: text.prompt for comparison_id, text in texts.items()},
         "names": names_for(site, principal),
         "flags": VOTE_FLAG_WORDS,
     }
