@@ -134,16 +134,16 @@ class LazyCommands(TyperGroup):
 def load_command(name: str) -> Any:
     """Import a command or a group of commands."""
     module, attribute = COMMANDS[name][0].split(".")
-    found = getattr(import_module(f"rlhf_pipeline.cli.{module}"), attribute)
-    if isinstance(found, typer.Typer):
+    target = getattr(import_module(f"rlhf_pipeline.cli.{module}"), attribute)
+    if isinstance(target, typer.Typer):
         return get_group_from_info(
-            TyperInfo(found, name=name),
+            TyperInfo(target, name=name),
             pretty_exceptions_short=True,
             suggest_commands=True,
             rich_markup_mode=app.rich_markup_mode,
         )
     single = typer.Typer(add_completion=False)
-    single.command(name)(found)
+    single.command(name)(target)
     return get_command(single)
 
 
@@ -178,7 +178,7 @@ def main() -> None:
         from rlhf_pipeline.cli.tables import echo
         from rlhf_pipeline.watch.telemetry.logs import log_as_json
 
-        told = f"{type(error).__name__}: {error}"
-        if not log_as_json(told):
-            echo(told, fg=typer.colors.RED, err=True)
+        message = f"{type(error).__name__}: {error}"
+        if not log_as_json(message):
+            echo(message, fg=typer.colors.RED, err=True)
         sys.exit(1)

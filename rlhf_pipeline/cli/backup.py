@@ -250,17 +250,17 @@ def _copy_file(source: str | Path, target: str | Path) -> None:
 
 def _hash_files(folder: Path) -> dict[str, str]:
     """SHA-256 of every file, by its path below `folder`."""
-    found = {}
+    hashes = {}
     for path in sorted(path for path in folder.rglob("*") if path.is_file()):
         with path.open("rb") as file:
             digest = hashlib.file_digest(file, "sha256").hexdigest()
-        found[str(path.relative_to(folder))] = digest
-    return found
+        hashes[str(path.relative_to(folder))] = digest
+    return hashes
 
 
 def _verify(folder: Path, manifest: Manifest) -> None:
-    found = _hash_files(folder)
-    wrong = [name for name, known in manifest.files.items() if found.get(name) != known]
+    hashes = _hash_files(folder)
+    wrong = [name for name, digest in manifest.files.items() if hashes.get(name) != digest]
     if wrong:
         raise ArtefactError(
             f"The backup {folder} is damaged: {', '.join(wrong[:5])}{' …' if wrong[5:] else ''} "
@@ -270,10 +270,10 @@ def _verify(folder: Path, manifest: Manifest) -> None:
 
 def _set_aside(home: Path) -> None:
     """Move the home's files away instead of deleting them, so that a restore can be undone."""
-    held = [path for path in home.glob("*") if not path.name.startswith("replaced-")]
+    paths = [path for path in home.glob("*") if not path.name.startswith("replaced-")]
     aside = home / f"replaced-{time.strftime('%Y%m%d-%H%M%S')}"
     with translate_write_errors(aside):
-        for path in held:
+        for path in paths:
             aside.mkdir(exist_ok=True)
             path.rename(aside / path.name)
 

@@ -34,10 +34,10 @@ def check() -> None:
     settings = Settings.read()
     Workspace(settings).require_initialised()
     with progress_bar("check") as progress:
-        found = list(find_faults(settings, progress))
-    rows = [{"what": what, "found": line} for what, faults in found for line in faults or ["sound"]]
+        parts = list(find_faults(settings, progress))
+    rows = [{"what": what, "found": line} for what, faults in parts for line in faults or ["sound"]]
     show(rows, title=f"{settings.home}", empty="")
-    if any(faults for _, faults in found):
+    if any(faults for _, faults in parts):
         raise typer.Exit(1)
 
 
@@ -115,8 +115,8 @@ def _check_audit_chain(settings: Settings, store: Store) -> list[str]:
 def _check_rows(settings: Settings, store: Store) -> list[str]:
     faults = [f"{fault} {homes.RESTORE}." for fault in integrity.find_orphans(store.database)]
     salt = settings.home / SALT_FILE
-    known = store.audit.find_digest(SALT_RECORDED)
-    if known and (not salt.exists() or hash_salt(salt.read_bytes()) != known):
+    stored_hash = store.audit.find_digest(SALT_RECORDED)
+    if stored_hash and (not salt.exists() or hash_salt(salt.read_bytes()) != stored_hash):
         faults.append(
             f"{salt} is not the one that made the annotators' pseudonyms. Put it back from a "
             "backup before the next import."
@@ -130,7 +130,7 @@ def _check_models(settings: Settings, store: Store, progress: Progress) -> Itera
     champions = read_champions(settings.tracking_uri)
     ours = [f"{settings.project}.{kind}" for kind in ("policy", "reward_model")]
     for name in ours:
-        promoted = [one.label for one in store.promotions.history(name)]
+        promoted = [promotion.label for promotion in store.promotions.history(name)]
         for label in sorted(set(promoted) - {model.label for model in versions}):
             if is_readable(settings.tracking_uri):
                 yield f"{label} was promoted, but MLflow does not know it. {homes.RESTORE}."

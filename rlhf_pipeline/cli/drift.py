@@ -39,10 +39,10 @@ def analyze(
 
     Reads the stored reports: nothing is computed again. Without days, all that have a report.
     """
-    wanted = DayRange.from_options(day, first, last)
+    day_range = DayRange.from_options(day, first, last)
     workspace = open_workspace()
     files = workspace.files
-    days = [d for d in files.days("drift_report") if d in wanted]
+    days = [d for d in files.days("drift_report") if d in day_range]
     if not days:
         if as_json:
             show_json({"tests": [], "events": [], "clusters": []})
@@ -71,9 +71,9 @@ def analyze(
         empty="No detector and no calibration test reported a change on these days.",
     )
     is_detailed = mode == "detailed"
-    shown = [row for day in clusters for row in _build_clusters(day, is_detailed=is_detailed)]
+    table_rows = [row for day in clusters for row in _build_clusters(day, is_detailed=is_detailed)]
     show(
-        shown,
+        table_rows,
         title="clusters of prompts" if is_detailed else "clusters of prompts that changed or fail",
         empty=f"No cluster of prompts changed or fails on {len(clusters)} days with clusters."
         if clusters

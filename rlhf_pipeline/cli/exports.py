@@ -141,19 +141,19 @@ def drift_report(
     """The drift report of a day as one HTML file that opens offline: drift_report_<day>.html."""
     workspace = open_workspace()
     last = next(reversed(workspace.files.report_days("drift")), None)
-    wanted = day.date().isoformat() if day else last
-    page = workspace.files.read_page("drift", wanted) if wanted else None
+    report_day = day.date().isoformat() if day else last
+    page = workspace.files.read_page("drift", report_day) if report_day else None
     if page is None:
-        raise NotEnoughData(explain_missing_report(workspace.files, wanted))
-    path = out or workspace.settings.exports / f"drift_report_{wanted}.html"
+        raise NotEnoughData(explain_missing_report(workspace.files, report_day))
+    path = out or workspace.settings.exports / f"drift_report_{report_day}.html"
     write_atomically(path, page)
-    echo(f"Drift report of {wanted} in {path}", err=not path.is_file())
+    echo(f"Drift report of {report_day} in {path}", err=not path.is_file())
 
 
 def explain_missing_report(files: Artefacts, day: str | None) -> str:
     """How to make the page that is missing."""
-    made = files.report_days("drift")
-    there = f"There are {len(made)}, from {made[0]} to {made[-1]}." if made else ""
+    days = files.report_days("drift")
+    there = f"There are {len(days)}, from {days[0]} to {days[-1]}." if days else ""
     return (
         f"No drift report{f' of {day}' if day else ''} has been made yet. Run the `feedback` job "
         f"for a day with votes, or `make demo`. {there}"
@@ -183,8 +183,8 @@ def _iter_votes(workspace: Workspace) -> Iterator[pd.DataFrame]:
 
 def _read_tuples(workspace: Workspace) -> Iterator[pd.DataFrame]:
     for batch in _iter_votes(workspace):
-        judged = workspace.store.comparisons.with_ids(batch["comparison_id"].tolist())
-        yield tuple_rows(batch, judged, workspace.settings.project)
+        comparisons = workspace.store.comparisons.with_ids(batch["comparison_id"].tolist())
+        yield tuple_rows(batch, comparisons, workspace.settings.project)
 
 
 def _write_records(workspace: Workspace, out: Path | None) -> None:

@@ -140,12 +140,12 @@ def generate(
     prompts = _read_prompts(file)
     workspace = Workspace.from_settings(settings)
     workspace.store.migrate()
-    asked = workspace.champions.backend(settings, timeout_s=params.timeout_s)
+    completion_backend = workspace.champions.backend(settings, timeout_s=params.timeout_s)
     try:
         with progress_bar("completions") as progress:
-            made = complete(
+            generation = complete(
                 prompts,
-                asked,
+                completion_backend,
                 params,
                 ledger=workspace.store.generation,
                 calls=params,
@@ -160,15 +160,15 @@ def generate(
         )
         raise typer.Exit(130) from None
     folder = out or settings.exports / "completions"
-    _write(made, prompts, folder)
-    n_calls = _write_log(workspace.store.generation.read_calls(made.run_id), folder / LOG)
-    _print_summary(made, folder, n_calls)
+    _write(generation, prompts, folder)
+    n_calls = _write_log(workspace.store.generation.read_calls(generation.run_id), folder / LOG)
+    _print_summary(generation, folder, n_calls)
 
 
 def _read_settings(backend: str | None, model: str | None, base_url: str | None) -> Settings:
-    given = {"completion_backend": backend, "api_model": model, "base_url": base_url}
+    overrides = {"completion_backend": backend, "api_model": model, "base_url": base_url}
     return Settings.read().model_copy(
-        update={name: value for name, value in given.items() if value is not None}
+        update={name: value for name, value in overrides.items() if value is not None}
     )
 
 
@@ -188,9 +188,9 @@ def _read_prompts(path: Path) -> pd.DataFrame:
     return to_frame(drafts, source="dataset", day=NO_DAY, seed=0)
 
 
-def _write(made: Generation, prompts: pd.DataFrame, folder: Path) -> None:
+def _write(generation: Generation, prompts: pd.DataFrame, folder: Path) -> None:
     texts = prompts.set_index("prompt_id")["text"]
-    rows = made.frame.assign(prompt=made.frame["prompt_id"].map(texts))[list(RESULT)]
+    rows = generation.frame.assign(prompt=generation.frame["prompt_id"].map(texts))[list(RESULT)]
     text = json.dumps(build_records(rows), ensure_ascii=False, indent=1) + "\n"
     write_atomically(folder / "completions.json", text.encode())
     safe = rows.map(lambda cell: protect_cell(cell) if isinstance(cell, str) else cell)
@@ -209,23 +209,24 @@ def _write_log(calls: Iterable[Mapping[str, Any]], path: Path) -> int:
     return n
 
 
-def _print_summary(made: Generation, folder: Path, n_calls: int) -> None:
-    n_failed = sum(made.kinds.values())
+def _print_summary(generation: Generation, folder: Path, n_calls: int) -> None:
+    n_failed = sum(generation.kinds.values())
     echo(
-        f"{len(made.frame) - n_failed:,} of {len(made.frame):,} completions in {folder} "
-        f"({made.n_cached:,} from the cache; {n_calls:,} calls in all, in {LOG}), "
-        f"{made.seconds:.1f} s"
+        f"{len(generation.frame) - n_failed:,} of {len(generation.frame):,} completions in "
+        f"{folder} ({generation.n_cached:,} from the cache; {n_calls:,} calls in all, in {LOG}), "
+        f"{generation.seconds:.1f} s"
     )
-    if made.kinds:
+    if generation.kinds:
         show(
-            [{"why": kind, "rows": f"{n:,}"} for kind, n in made.kinds.items()],
+            [{"why": kind, "rows": f"{n:,}"} for kind, n in generation.kinds.items()],
             title="failed",
             empty="",
         )
-    if made.cost or made.n_unknown:
+    if generation.cost or generation.n_unknown:
         unknown = (
-            f"; {made.n_unknown:,} calls may have been billed, at worst {made.cost_unknown:.6f}"
-            if made.n_unknown
+            f"; {generation.n_unknown:,} calls may have been billed, "
+            f"at worst {generation.cost_unknown:.6f}"
+            if generation.n_unknown
             else ""
         )
-        echo(f"spent {made.cost:.6f}{unknown}")
+        echo(f"spent {generation.cost:.6f}{unknown}")

@@ -219,10 +219,10 @@ def calibration_log(
     with hold_import_lock(workspace, _refusal(file)):
         prepare(workspace)
         reasons = {f"entry {n}": why for n, why in read.refused}
-        told: dict[str, Any] = {"n_rejected": len(reasons), "reasons": reasons}
-        with record_import(workspace, "calibration-log", file, {}, lambda: told):
+        summary: dict[str, Any] = {"n_rejected": len(reasons), "reasons": reasons}
+        with record_import(workspace, "calibration-log", file, {}, lambda: summary):
             done = workspace.store.calibrations.import_reports(read.reports, actor="import")
-            told |= done.model_dump()
+            summary |= done.model_dump()
     n_refused = len(read.refused)
     echo(
         f"{done.n_added:,} imported, {done.n_known:,} known already, {n_refused:,} rejected, of "

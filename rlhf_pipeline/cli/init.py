@@ -91,8 +91,8 @@ def _record_progress(workspace: Workspace) -> None:
     """
     settings, store = workspace.settings, workspace.store
     if "start_day" not in settings.model_fields_set:
-        judged = [f"{touched.day}" for touched in store.votes.touched_days()[:1]]
-        days = filter(None, (store.comparisons.first_day(), *judged))
+        vote_days = [f"{touched.day}" for touched in store.votes.touched_days()[:1]]
+        days = filter(None, (store.comparisons.first_day(), *vote_days))
         first = min((datetime.now(UTC).date(), *map(date.fromisoformat, days)))
         HomeFacts.change(settings.home, start_day=first)
     HomeFacts.raise_audit_seq(settings.home, store.audit.head()[0])
@@ -151,9 +151,9 @@ def _make_databases(
             "another name; or, where that home is lost or both are meant to be one, "
             "`rlhf init --join`."
         )
-    made = server_databases(settings, server_url).make()
-    if made:
-        echo(f"made the databases {', '.join(made)}")
+    databases = server_databases(settings, server_url).make()
+    if databases:
+        echo(f"made the databases {', '.join(databases)}")
 
 
 def server_databases(settings: Settings, server_url: SecretStr) -> ServerDatabases:
@@ -166,12 +166,12 @@ def server_databases(settings: Settings, server_url: SecretStr) -> ServerDatabas
 
 def write_facts(settings: Settings, facts: HomeFacts) -> None:
     on_server = {"server_url": settings.server_url, "database_prefix": settings.database_prefix}
-    wanted = facts.model_copy(
+    new_facts = facts.model_copy(
         update={"config": facts.config or settings.config}
         | (on_server if settings.server_url else {})
     )
-    if wanted != HomeFacts.load(settings.home):
-        wanted.write(settings.home)
+    if new_facts != HomeFacts.load(settings.home):
+        new_facts.write(settings.home)
 
 
 def _relocate_artifacts(workspace: Workspace) -> None:
@@ -195,10 +195,10 @@ def _make_dagster_home(settings: Settings) -> None:
 
 
 def _replace_value(template: str, name: str, value: int, *, times: int) -> str:
-    written, n = re.subn(rf"(?m)^( +{name}:) .*$", rf"\1 {value}", template)
+    text, n = re.subn(rf"(?m)^( +{name}:) .*$", rf"\1 {value}", template)
     if n != times:
         raise ConfigurationError(
             f"dagster_home/dagster.yaml has {n} lines `{name}:`, not {times}. Restore the file of "
             "the application_file."
         )
-    return written
+    return text

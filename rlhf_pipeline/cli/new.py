@@ -99,7 +99,7 @@ def describe_settings(project: str) -> str:
     """The text of an `rlhf.yaml` for `project`: every setting and loop parameter, those at their
     defaults commented out.
     """
-    given = {"project": project}
+    values = {"project": project}
     lines = [
         "## Settings of this project. A line that begins with one # is a setting at its default:",
         "## remove the # to change it. Environment variables (RLHF_HOME for `home`) win over it.",
@@ -109,7 +109,7 @@ def describe_settings(project: str) -> str:
     defaults["alert_targets"] = {}  # a mapping in the file, a tuple of targets in Settings
     for name, default in defaults.items():
         meaning = Settings.model_fields[name].description
-        lines += _entry(name, given.get(name, default), meaning, set_=name in given)
+        lines += _entry(name, values.get(name, default), meaning, set_=name in values)
     return "\n".join([*lines, *_loop(), ""])
 
 

@@ -80,16 +80,18 @@ def train(
     if key is None or store.training_jobs.find_order(order) is None:
         for line in check_inputs(workspace, order):
             echo(line)
-    number, known = _order(workspace, order, reason.strip() or f"training by {order.strategy}")
-    if known is None:
+    number, earlier_job = _order(
+        workspace, order, reason.strip() or f"training by {order.strategy}"
+    )
+    if earlier_job is None:
         echo(f"job {number}: training by {order.strategy} is ordered")
     else:
-        echo(f"This order is already job {number} ({known.state}). Nothing was started.")
-        echo_cure(known)
-        if known.state in ENDED or known.state == "lost":
-            raise typer.Exit(int(wait and known.state != "succeeded"))
+        echo(f"This order is already job {number} ({earlier_job.state}). Nothing was started.")
+        echo_cure(earlier_job)
+        if earlier_job.state in ENDED or earlier_job.state == "lost":
+            raise typer.Exit(int(wait and earlier_job.state != "succeeded"))
     if not wait:
-        if known is None or known.state == "queued":
+        if earlier_job is None or earlier_job.state == "queued":
             echo(
                 "`rlhf loop` or Dagster's daemon (`rlhf dev`) starts it within seconds. Where "
                 "neither runs, the same command with --wait runs it in this terminal."
@@ -127,13 +129,13 @@ def _run_or_wait(workspace: Workspace, number: int) -> None:
 @app.command("jobs")
 def list_jobs(as_json: AsJson = False) -> None:
     """List the training jobs, newest first: when, by whom, strategy and state."""
-    found = read_jobs(Workspace.open())[::-1]
+    jobs = read_jobs(Workspace.open())[::-1]
     if as_json:
-        show_json([job.model_dump(mode="json") for job in found])
+        show_json([job.model_dump(mode="json") for job in jobs])
         return
     show(
-        [_build_row(job) for job in found],
-        title=f"{len(found)} training jobs, all times in UTC",
+        [_build_row(job) for job in jobs],
+        title=f"{len(jobs)} training jobs, all times in UTC",
         empty="No training was ordered yet. `rlhf policy train` orders one.",
     )
 
@@ -144,14 +146,14 @@ def status(job: JobId, as_json: AsJson = False) -> None:
     stage made.
     """
     workspace = Workspace.open()
-    found = find_job(workspace, job)
+    training_job = find_job(workspace, job)
     if not as_json:
-        _echo_job(workspace, found)
+        _echo_job(workspace, training_job)
         return
-    stages = read_stages(workspace, found)
-    figures = read_job_figures(found, stages)
+    stages = read_stages(workspace, training_job)
+    figures = read_job_figures(training_job, stages)
     show_json(
-        found.model_dump(mode="json")
+        training_job.model_dump(mode="json")
         | {
             "figures": None if figures is None else figures.model_dump(mode="json"),
             "stages": [stage.model_dump(mode="json") for stage in stages],
@@ -168,22 +170,24 @@ def cancel(
     from the last checkpoint.
     """
     workspace = Workspace.open()
-    found = find_job(workspace, job)
-    if found.state in ENDED:
-        raise ConfigurationError(f"Job {job} is {_describe_state(found)}: nothing to cancel.")
+    training_job = find_job(workspace, job)
+    if training_job.state in ENDED:
+        raise ConfigurationError(
+            f"Job {job} is {_describe_state(training_job)}: nothing to cancel."
+        )
     workspace.store.training_jobs.cancel(
         job, reason=reason.strip(), actor=ACTOR, now=datetime.now(UTC)
     )
     deadline = time.monotonic() + CANCEL_S
     while True:
-        found = find_job(workspace, job)
-        if found.state in ENDED or time.monotonic() > deadline:
+        training_job = find_job(workspace, job)
+        if training_job.state in ENDED or time.monotonic() > deadline:
             break
-    echo(f"job {job} {found.state}")
-    if found.state not in ENDED:
+    echo(f"job {job} {training_job.state}")
+    if training_job.state not in ENDED:
         echo(
-            f"Its run {found.run.run_id[:8] if found.run else ''} has not ended yet: it stops at "
-            "the end of the operation that it is in."
+            f"Its run {training_job.run.run_id[:8] if training_job.run else ''} has not ended "
+            "yet: it stops at the end of the operation that it is in."
         )
         raise typer.Exit(1)
 
@@ -195,11 +199,11 @@ def read_jobs(workspace: Workspace, only: int | None = None) -> list[TrainingJob
     orders = [d for d in list_orders(decisions) if only in (None, d.decision_id)]
     answers: dict[int | None, TriggerDecision] = {each.answers: each for each in decisions}
     runs = _read_runs(workspace, orders)
-    found = []
+    jobs = []
     for decision in orders:
         run = runs.get(decision.stored_id)
         beat = store.heartbeats.get(run.run_id) if run else None
-        found.append(
+        jobs.append(
             build_job(
                 decision,
                 run,
@@ -209,22 +213,22 @@ def read_jobs(workspace: Workspace, only: int | None = None) -> list[TrainingJob
                 dead_after=timedelta(seconds=settings.dead_after_seconds),
             )
         )
-    return found
+    return jobs
 
 
 def _read_runs(workspace: Workspace, orders: Sequence[TriggerDecision]) -> dict[int, JobRun]:
     if not orders:
         return {}
     ids = [each.stored_id for each in orders]
-    found: dict[int, JobRun] = load_driver(workspace.settings).read_job_runs(ids)
-    return found
+    runs: dict[int, JobRun] = load_driver(workspace.settings).read_job_runs(ids)
+    return runs
 
 
 def find_job(workspace: Workspace, job_id: int) -> TrainingJob:
-    found = read_jobs(workspace, job_id)
-    if not found:
+    jobs = read_jobs(workspace, job_id)
+    if not jobs:
         raise NotFound(f"There is no training job {job_id}. `rlhf policy jobs` lists them.")
-    return found[0]
+    return jobs[0]
 
 
 def read_stages(workspace: Workspace, job: TrainingJob) -> list[TrackedRun]:
@@ -338,15 +342,15 @@ def _describe_state(job: TrainingJob) -> str:
 
 
 def _describe_figures(figures: JobFigures, *, has_ended: bool) -> Iterator[str]:
-    left = "" if has_ended else f", about {_format_seconds(figures.seconds_left)} left"
-    yield f"step {figures.step} of {figures.n_steps} in {_format_seconds(figures.seconds)}{left}"
-    known: dict[str, Any] = {
+    rest = "" if has_ended else f", about {_format_seconds(figures.seconds_left)} left"
+    yield f"step {figures.step} of {figures.n_steps} in {_format_seconds(figures.seconds)}{rest}"
+    values: dict[str, Any] = {
         "loss": f"{figures.loss:.3f}",
         "learning rate": None if figures.learning_rate is None else f"{figures.learning_rate:.3g}",
         "tokens": None if figures.n_tokens is None else f"{figures.n_tokens:,}",
         "cost": None if figures.cost_usd is None else f"{figures.cost_usd:.2f} USD",
     }
-    yield ", ".join(f"{name} {value}" for name, value in known.items() if value is not None)
+    yield ", ".join(f"{name} {value}" for name, value in values.items() if value is not None)
 
 
 def _format_seconds(seconds: float) -> str:

@@ -93,10 +93,10 @@ def predict_all(judge: Judge, rows: list[dict[str, Any]], path: Path) -> int:
     return len(rows)
 
 
-def build_line(asked: Mapping[str, Any], answer: PairPrediction) -> dict[str, Any]:
+def build_line(question: Mapping[str, Any], answer: PairPrediction) -> dict[str, Any]:
     """The question, and the answer with the model, calibrator and data it rests on."""
-    found: dict[str, Any] = json.loads(answer.model_dump_json())
-    return {**asked, **found}
+    values: dict[str, Any] = json.loads(answer.model_dump_json())
+    return {**question, **values}
 
 
 def ask_pairs(lines: Iterator[str], out: TextIO) -> Iterator[Question]:

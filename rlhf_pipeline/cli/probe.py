@@ -64,23 +64,23 @@ def probe(
             "Collect votes on them."
         )
     votes = workspace.store.votes.log(comparison_ids=mine["comparison_id"].unique().tolist())
-    found = probed(mine, votes)
-    metrics, ceiling = found.metrics, found.noise_ceiling
+    result = probed(mine, votes)
+    metrics, ceiling = result.metrics, result.noise_ceiling
     picture = out or files.reliability_diagram
     chart = chart_reliability(
-        {f"ECE {metrics.ece_equal_mass}": found.bins},
+        {f"ECE {metrics.ece_equal_mass}": result.bins},
         ceiling,
-        title=f"{label} against {found.n_votes:,} later votes",
+        title=f"{label} against {result.n_votes:,} later votes",
         unit="votes",
     )
     write_atomically(picture, draw_png(chart))
     memory = _read_memory(workspace, label)
     if as_json:
-        show_json(build_document(label, metrics, ceiling, found.bins, memory))
+        show_json(build_document(label, metrics, ceiling, result.bins, memory))
         return
     show(
-        [_build_bin_row(one) for one in found.bins],
-        title=f"{label} against {found.n_votes:,} votes cast after its predictions",
+        [_build_bin_row(reliability_bin) for reliability_bin in result.bins],
+        title=f"{label} against {result.n_votes:,} votes cast after its predictions",
         empty="",
         caption=f"accuracy {metrics.accuracy} beside a noise ceiling of "
         f"{ceiling or 'unknown: nothing overlaps or was judged again'}; ECE "
@@ -102,14 +102,18 @@ def build_document(
     """Build the table as JSON: accuracy beside its noise ceiling, null if unknown, and how many
     confident errors of the past the model fixed and how many hits it lost, null without any.
     """
-    told = {"accuracy": metrics.accuracy, "noise_ceiling": ceiling, "ece": metrics.ece_equal_mass}
+    figures = {
+        "accuracy": metrics.accuracy,
+        "noise_ceiling": ceiling,
+        "ece": metrics.ece_equal_mass,
+    }
     return {
         "model": label,
         **{
-            name: None if found is None else found.model_dump(mode="json")
-            for name, found in told.items()
+            name: None if figure is None else figure.model_dump(mode="json")
+            for name, figure in figures.items()
         },
-        "bins": [found.model_dump(mode="json") for found in bins],
+        "bins": [reliability_bin.model_dump(mode="json") for reliability_bin in bins],
         "confident_predictions": memory and memory.model_dump(include={"held_out", "trained"}),
     }
 
@@ -142,25 +146,27 @@ def read_reflections(store: Store) -> pd.DataFrame:
     return pd.concat(parts, ignore_index=True)
 
 
-def _select_model(reflections: pd.DataFrame, wanted: str | None) -> str:
-    known = reflections.sort_values("predicted_at")["reward_model"]
-    if wanted is None:
-        return str(known.iloc[-1])
-    if wanted not in set(known):
+def _select_model(reflections: pd.DataFrame, label: str | None) -> str:
+    labels = reflections.sort_values("predicted_at")["reward_model"]
+    if label is None:
+        return str(labels.iloc[-1])
+    if label not in set(labels):
         counts = ", ".join(
-            f"{name} ({n:,})" for name, n in known.value_counts().sort_index().items()
+            f"{name} ({n:,})" for name, n in labels.value_counts().sort_index().items()
         )
         raise ConfigurationError(
-            f"{wanted!r} predicted nothing here. There are predictions of {counts}."
+            f"{label!r} predicted nothing here. There are predictions of {counts}."
         )
-    return wanted
+    return label
 
 
-def _build_bin_row(found: ReliabilityBin) -> dict[str, str]:
+def _build_bin_row(reliability_bin: ReliabilityBin) -> dict[str, str]:
     return {
-        "confidence": f"{found.low:.2f}-{found.high:.2f}",
-        "votes": f"{found.n:,}",
-        "stated": f"{found.mean_confidence:.3f}",
-        "right": format_interval(found.accuracy, found.accuracy_low, found.accuracy_high),
-        "": "#" * round(BARS * found.accuracy),
+        "confidence": f"{reliability_bin.low:.2f}-{reliability_bin.high:.2f}",
+        "votes": f"{reliability_bin.n:,}",
+        "stated": f"{reliability_bin.mean_confidence:.3f}",
+        "right": format_interval(
+            reliability_bin.accuracy, reliability_bin.accuracy_low, reliability_bin.accuracy_high
+        ),
+        "": "#" * round(BARS * reliability_bin.accuracy),
     }

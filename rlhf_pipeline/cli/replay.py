@@ -55,15 +55,15 @@ def accept_unfinished(workspace: Workspace) -> None:
     runs.
     """
     with hold_import_lock(workspace, "Its days are incomplete: let it finish, then replay."):
-        taken = workspace.store.imports.accept_unfinished()
-    for half in taken:
+        halves = workspace.store.imports.accept_unfinished()
+    for half in halves:
         days = (
             f"{format_count(half.n_days, 'day')} from {half.first_day}"
             if half.first_day
             else "its days"
         )
         echo(f"accepted as they are: {days}, of the unfinished import of {half.file}")
-    if not taken:
+    if not halves:
         echo("no import is unfinished")
 
 

@@ -35,10 +35,10 @@ def prepare(
     weight, reason and the version of the set.
     """
     workspace = open_workspace()
-    known = workspace.files.versions("retraining_set")
-    if version is not None and version not in known:
+    versions = workspace.files.versions("retraining_set")
+    if version is not None and version not in versions:
         raise MissingPartition(
-            f"There is no retraining set {version!r}. Known: {', '.join(known) or 'none'}."
+            f"There is no retraining set {version!r}. Known: {', '.join(versions) or 'none'}."
         )
     frame = workspace.files.read_frame("retraining_set", version)
     chosen = order_easy_to_hard(frame) if rows is None else take_exactly(frame, rows)

@@ -249,10 +249,10 @@ def _parse_fit(
         recipe = {"preset": preset, **PRESETS[preset]}
     for change in changes or ():
         name = change.partition("=")[0]
-        known = {"kind": REWARD_MODELS, "preset": PRESETS}.get(name)
-        if known is not None:
+        choices = {"kind": REWARD_MODELS, "preset": PRESETS}.get(name)
+        if choices is not None:
             raise ConfigurationError(
-                f"--set {change!r}: use --{name} instead; {name}s: {', '.join(known)}."
+                f"--set {change!r}: use --{name} instead; {name}s: {', '.join(choices)}."
             )
     return parse_parameters(params_class(recipe["kind"]), changes, **recipe, label=label)
 
@@ -298,10 +298,10 @@ def _read_data(workspace: Workspace, path: Path | None, change_seq: int | None) 
 def _find_reward_model(workspace: Workspace, label: str | None) -> ModelVersion:
     if label is not None:
         return find_reward_model(workspace.champions, label)
-    found = workspace.registry.get("reward_model", CANDIDATE)
-    found = found or workspace.champions.champion("reward_model")
-    if found is None:
+    model = workspace.registry.get("reward_model", CANDIDATE)
+    model = model or workspace.champions.champion("reward_model")
+    if model is None:
         raise ModelNotFound(
             "There is no reward model to calibrate yet. Train one: rlhf reward train."
         )
-    return found
+    return model

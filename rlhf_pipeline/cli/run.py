@@ -90,9 +90,9 @@ def loop(
         "comparisons.human_feedback_ratio": human_feedback_ratio,
         "comparisons.confidence_threshold": confidence_threshold,
     }
-    given = [f"{name}={value}" for name, value in flags.items() if value is not None]
+    flag_changes = [f"{name}={value}" for name, value in flags.items() if value is not None]
     load_driver(_prepare()).loop(
-        once=once, monitors_drift=monitor_drift, changes=[*given, *(changes or ())]
+        once=once, monitors_drift=monitor_drift, changes=[*flag_changes, *(changes or ())]
     )
 
 

@@ -29,8 +29,8 @@ def serve(
     """Start the web app and its API; the first start makes an admin and prints a one-time login
     link.
     """
-    found = find_free_port(host, port)
-    if found is None:
+    free_port = find_free_port(host, port)
+    if free_port is None:
         raise ConfigurationError(
             f"Port {port} on {host} is taken or not available. Choose another with --port."
         )
@@ -41,7 +41,7 @@ def serve(
     prepare(workspace)
     settings = workspace.settings
     if "web_url" not in settings.model_fields_set:
-        settings = settings.model_copy(update={"web_url": _local_url(host, found)})
+        settings = settings.model_copy(update={"web_url": _local_url(host, free_port)})
     echo(f"{settings.web_url}  project {settings.project!r}, Ctrl-C ends it")
     admin = create_first_admin(workspace.store, settings)
     if admin is not None:
@@ -55,7 +55,7 @@ def serve(
     # SIGTERM of a service manager counts as Ctrl-C, so that the server and the thread end in order.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        serve_pages(settings, workspace.store, host=host, port=found)
+        serve_pages(settings, workspace.store, host=host, port=free_port)
     finally:
         ended.set()
         anchoring.join(10)

@@ -66,11 +66,11 @@ def _stage_row(workspace: Workspace, stage: str) -> dict[str, str]:
 
 
 def describe_champions(settings: Settings, store: Store) -> str:
-    found = [
+    promotions = [
         store.promotions.champion(name)
         for name in (f"{settings.project}.policy", settings.reward_model)
     ]
-    policy, reward_model = (promotion.label if promotion else None for promotion in found)
+    policy, reward_model = (promotion.label if promotion else None for promotion in promotions)
     return f"policy {policy or 'none yet'}, reward model {reward_model or 'none yet'}"
 
 
@@ -106,8 +106,8 @@ def describe_learning(due: NextFit, store: Store, wait: str | None = None) -> st
     n_days = len(store.votes.touched_days(due.data_seq))
     if not due.n or not n_days:
         return due.shortage
-    left = math.ceil((due.needed - due.n) / (due.n / n_days))
-    return f"{due.shortage}: about {format_count(left, 'more day')} of votes"
+    days_left = math.ceil((due.needed - due.n) / (due.n / n_days))
+    return f"{due.shortage}: about {format_count(days_left, 'more day')} of votes"
 
 
 def describe_retraining(store: Store, trigger: TriggerParams) -> Iterator[str]:
@@ -117,10 +117,10 @@ def describe_retraining(store: Store, trigger: TriggerParams) -> Iterator[str]:
     needed = f"reported by {describe_requirement(trigger)}"
     if trigger.calibration_days:
         needed += f", or calibration fails on {trigger.calibration_days} days of a week"
-    found = (
+    events = (
         format_count(n_events, "open drift or calibration event") if n_events else "no open event"
     )
-    yield f"{found}; fires when {needed}"
+    yield f"{events}; fires when {needed}"
     fires = [each for each in decisions if each.action == "fire" and each.actor is None]
     if fires:
         over = fires[-1].decided_at + timedelta(hours=trigger.cool_down_hours)

@@ -93,10 +93,10 @@ def _signal(server: subprocess.Popen[bytes], number: signal.Signals) -> None:
 def _is_alive(server: subprocess.Popen[bytes]) -> bool:
     """Whether any process of the server's group runs; zombies do not count."""
     server.poll()
-    found = psutil.process_iter(["status"])
+    processes = psutil.process_iter(["status"])
     return any(
         _process_group(p.pid) == server.pid and p.info["status"] != psutil.STATUS_ZOMBIE
-        for p in found
+        for p in processes
     )
 
 

@@ -75,8 +75,8 @@ def read_lines(path: Path, what: str, cure: str, texts: Sequence[str] = ()) -> l
 def _find_missing_text(cells: Mapping[str, Any], texts: Sequence[str]) -> str | None:
     for name in texts:
         if not isinstance(cells.get(name), str):
-            found = f"is {cells[name]!r:.40}, not a text" if name in cells else "is missing"
-            return f"{name} {found}"
+            fault = f"is {cells[name]!r:.40}, not a text" if name in cells else "is missing"
+            return f"{name} {fault}"
     return None
 
 

@@ -50,16 +50,16 @@ def build_order(
         is_of_stage = dot and stage in STAGES
         _refuse_unknown_part(change)
         by_stage[stage if is_of_stage else CANDIDATE].append(rest if is_of_stage else change)
-    given = {stage: deepcopy(dict(loop.given.get(stage, {}))) for stage in STAGES}
+    values = {stage: deepcopy(dict(loop.given.get(stage, {}))) for stage in STAGES}
     if strategy is not None:
-        given[CANDIDATE]["strategy"] = strategy
+        values[CANDIDATE]["strategy"] = strategy
     stages: dict[str, dict[str, Any]] = {}
     for stage in STAGES:
-        params = parse_parameters(PARTS[stage], by_stage[stage], **deepcopy(given[stage]))
+        params = parse_parameters(PARTS[stage], by_stage[stage], **deepcopy(values[stage]))
         if isinstance(params, CandidateParams) and params.params_file is not None:
             of_file = read_strategy_params(Path(params.params_file))
-            given[stage] |= of_file.model_dump(mode="json", exclude_unset=True)
-            params = parse_parameters(PARTS[stage], by_stage[stage], **given[stage])
+            values[stage] |= of_file.model_dump(mode="json", exclude_unset=True)
+            params = parse_parameters(PARTS[stage], by_stage[stage], **values[stage])
             params = params.model_copy(update={"params_file": None})
         stages[stage] = params.model_dump(mode="json")
     return TrainingOrder(stages=stages, key=key)

@@ -52,8 +52,8 @@ def list_decisions(
     ] = False,
 ) -> None:
     """List every decision to retrain or to hold, oldest first: when, why, its run, and who."""
-    wanted, store = DayRange(first, last), Workspace.open().store
-    decisions = [d for d in store.decisions.all() if d.decided_at.date().isoformat() in wanted]
+    day_range, store = DayRange(first, last), Workspace.open().store
+    decisions = [d for d in store.decisions.all() if d.decided_at.date().isoformat() in day_range]
     answered = store.decisions.find_answers()
     if as_json:
         show_json([decision.model_dump(mode="json") for decision in decisions])
@@ -61,7 +61,7 @@ def list_decisions(
         show(
             [_build_row(each, answered.get(each.stored_id)) for each in decisions],
             title=f"{format_count(len(decisions), 'decision')}, all times in UTC",
-            empty=NO_DECISION if wanted.is_open else "No decision in these days.",
+            empty=NO_DECISION if day_range.is_open else "No decision in these days.",
         )
 
 
@@ -75,19 +75,21 @@ def explain(
     time, and the events.
     """
     store = Workspace.open().store
-    found = _find_decision(store, decision)
-    if found is None:
+    stored_decision = _find_decision(store, decision)
+    if stored_decision is None:
         echo(NO_DECISION)
         return
-    answered_by = store.decisions.find_answers().get(found.stored_id)
-    echo(f"{describe_decision(found)}: {summarise_decision(found, answered_by)}")
-    for reason in found.reasons:
+    answered_by = store.decisions.find_answers().get(stored_decision.stored_id)
+    echo(
+        f"{describe_decision(stored_decision)}: {summarise_decision(stored_decision, answered_by)}"
+    )
+    for reason in stored_decision.reasons:
         echo(f"  {reason}")
-    if found.actor is not None:
+    if stored_decision.actor is not None:
         echo("A person decided it, so no condition of the trigger applied.")
     else:
-        _show_inputs(found)
-    if causes := read_causes(found):
+        _show_inputs(stored_decision)
+    if causes := read_causes(stored_decision):
         echo(
             f"Errors beyond those expected: {_points(causes.rise)} points, measured on "
             f"{format_count(causes.n_before, 'vote')} before the change and {causes.n_after:,} "
@@ -105,9 +107,9 @@ def explain(
             title="causes",
             empty="",
         )
-    if named := found.quarantine:
-        echo(f"named: {', '.join(named.annotator_ids)}, from vote {named.from_seq:,} on")
-    for name, value in other_evidence(found).items():
+    if quarantine := stored_decision.quarantine:
+        echo(f"named: {', '.join(quarantine.annotator_ids)}, from vote {quarantine.from_seq:,} on")
+    for name, value in other_evidence(stored_decision).items():
         echo(f"{name.replace('_', ' ')}: {value if isinstance(value, str) else json.dumps(value)}")
 
 
@@ -129,21 +131,21 @@ def answer(
 
     Of two tastes, `quarantine` keeps the old one and `retrain` takes both.
     """
-    made = Workspace.open().store.decisions.answer(
+    stored_answer = Workspace.open().store.decisions.answer(
         decision,
-        lambda held, seq: answers.answer(
-            held, chosen, reason=reason, actor=ACTOR, now=datetime.now(UTC), max_seq=seq
+        lambda open_decision, seq: answers.answer(
+            open_decision, chosen, reason=reason, actor=ACTOR, now=datetime.now(UTC), max_seq=seq
         ),
     )
-    number, named = made.decision_id, made.quarantine
-    if made.action == "hold":
+    number, quarantine = stored_answer.decision_id, stored_answer.quarantine
+    if stored_answer.action == "hold":
         echo(f"decision {number}: nothing is done about the change")
-    elif named is None:
+    elif quarantine is None:
         echo(f"decision {number}: the retraining sensor starts the retraining")
     else:
         echo(
-            f"decision {number}: votes of {', '.join(named.annotator_ids)} from vote "
-            f"{named.from_seq:,} on are left out; the retraining sensor makes pairs and drift "
+            f"decision {number}: votes of {', '.join(quarantine.annotator_ids)} from vote "
+            f"{quarantine.from_seq:,} on are left out; the retraining sensor makes pairs and drift "
             "reports anew"
         )
 
@@ -171,13 +173,17 @@ def _build_row(decision: TriggerDecision, answered_by: int | None) -> dict[str, 
     }
 
 
-def _find_decision(store: Store, wanted: str) -> TriggerDecision | None:
+def _find_decision(store: Store, decision_id: str) -> TriggerDecision | None:
     """None if there is no decision at all. Raises NotFound, naming the ids, for an unknown one."""
     decisions = {str(d.decision_id): d for d in store.decisions.all()}
-    if wanted != "latest" and wanted not in decisions:
-        known = f"The ids go from 1 to {len(decisions)}." if decisions else "There is none yet."
-        raise NotFound(f"No decision {wanted!r}. {known}")
-    return decisions[wanted] if wanted != "latest" else next(reversed(decisions.values()), None)
+    if decision_id != "latest" and decision_id not in decisions:
+        hint = f"The ids go from 1 to {len(decisions)}." if decisions else "There is none yet."
+        raise NotFound(f"No decision {decision_id!r}. {hint}")
+    return (
+        decisions[decision_id]
+        if decision_id != "latest"
+        else next(reversed(decisions.values()), None)
+    )
 
 
 def _show_inputs(decision: TriggerDecision) -> None:

@@ -104,7 +104,7 @@ def token(
             f"{user.email} has no permission {', '.join(beyond)}, so a token cannot carry it. Give "
             "them a role first."
         )
-    secret, made = workspace.store.tokens.issue(
+    secret, record = workspace.store.tokens.issue(
         user.user_id,
         kind="api",
         lifetime=timedelta(days=days),
@@ -114,7 +114,7 @@ def token(
     )
     echo(secret)
     # on stderr, so that a pipe receives only the token
-    echo(f"token {made.token_id} of {user.email}, ends {made.expires_at:%Y-%m-%d}", err=True)
+    echo(f"token {record.token_id} of {user.email}, ends {record.expires_at:%Y-%m-%d}", err=True)
 
 
 @app.command("group")
@@ -131,9 +131,9 @@ def set_group(
     """Place a user in a group of annotators, by which the page *preferences* compares votes."""
     workspace = Workspace.open_current()
     user = _get_user(workspace, email)
-    named = None if name is None else name.strip() or None
-    n_changed = workspace.store.annotator_groups.assign({user.user_id: named}, actor=ACTOR)
-    place = f"in group {named}" if named else "in no named group"
+    group = None if name is None else name.strip() or None
+    n_changed = workspace.store.annotator_groups.assign({user.user_id: group}, actor=ACTOR)
+    place = f"in group {group}" if group else "in no named group"
     echo(f"{_describe_user(user)} {'is now' if n_changed else 'was already'} {place}")
 
 

@@ -122,12 +122,12 @@ class VotingSession:
 
     def send(self, card: CardContent, fields: dict[str, Any]) -> str:
         try:
-            sent = VoteFields(card_id=card.card.card_id, **fields)
+            vote_fields = VoteFields(card_id=card.card.card_id, **fields)
         except ValidationError as cause:
             raise ConfigurationError(
                 "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in cause.errors())
             ) from cause
-        new = prepare_vote(self.site, self.principal, sent, f"cli-{secrets.token_hex(16)}")
+        new = prepare_vote(self.site, self.principal, vote_fields, f"cli-{secrets.token_hex(16)}")
         return self.site.store.votes.cast(new.model_copy(update={"origin": "cli"})).vote_id
 
     def say(self, text: str) -> None:
