@@ -238,7 +238,9 @@ class Client:
         """Store figures of models in production; each replaces that of the same day, metric and
         model, so it may be sent again.
         """
-        body = {"figures": [one.model_dump(mode="json", exclude_none=True) for one in figures]}
+        body = {
+            "figures": [figure.model_dump(mode="json", exclude_none=True) for figure in figures]
+        }
         return self._post("metrics/production", StoredFigures, body, again=True)
 
     def decisions(self, *, limit: int = 100) -> Iterator[DecisionOut]:
@@ -360,11 +362,11 @@ def _base_url(url: str) -> httpx.URL:
 
 def _retry_after_s(response: httpx.Response) -> float | None:
     """Seconds after which the same request may get another answer; None if this one is final."""
-    asked = response.headers.get("retry-after")
+    header = response.headers.get("retry-after")
     if response.status_code not in DOWN:
         return None
     try:
-        return float(asked or 0)
+        return float(header or 0)
     except ValueError:  # a date: the server is down for longer than a client waits
         return None
 

@@ -40,12 +40,12 @@ def needed_versions(
         if number is not None
     }
     parents = {v.parent for v in versions if v.label in promoted and v.parent is not None}
-    named = {
+    decision_labels = {
         label
         for decision in unfinished
         for label in re.findall(r"[\w.-]+@\d+", decision.model_dump_json())
     }
-    return promoted | parents | named
+    return promoted | parents | decision_labels
 
 
 def remove_files(

@@ -89,11 +89,11 @@ class Run:
         becomes a tag `changed.<name>`.
         """
         for key, value in params.items():
-            shown = str(value)[:PARAM_LENGTH]
-            if self._known_params.get(key, shown) != shown:
-                self._tags[f"changed.{key}"] = shown
+            text = str(value)[:PARAM_LENGTH]
+            if self._known_params.get(key, text) != text:
+                self._tags[f"changed.{key}"] = text
             elif key not in self._known_params:
-                self._params[key] = shown
+                self._params[key] = text
 
     def log_dataset(self, name: str, *, digest: str, source: str, **profile: Any) -> None:
         """Record an input of this run: its content hash, where it lies, and figures of it."""
@@ -106,9 +106,9 @@ class Run:
             source=json.dumps({"uri": source}),
             profile=json.dumps(profile),
         )
-        wanted = DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])
+        dataset_input = DatasetInput(dataset, [InputTag("mlflow.data.context", "training")])
         self._tracking.write(
-            partial(self._tracking.client.log_inputs, self.run_id, datasets=[wanted])
+            partial(self._tracking.client.log_inputs, self.run_id, datasets=[dataset_input])
         )
 
     def set_tags(self, tags: Mapping[str, object | None]) -> None:
@@ -175,19 +175,19 @@ def latest_runs(
     run of the pipeline, or of both.
     """
     client, experiment_id = tracking.open()
-    wanted = {
+    tags = {
         name: value
         for name, value in ((STAGE_TAG, stage), (PIPELINE_RUN_TAG, pipeline_run))
         if value is not None
     }
-    found = client.search_runs(
+    runs = client.search_runs(
         [experiment_id],
-        filter_string=" AND ".join(f"tags.`{name}` = '{value}'" for name, value in wanted.items()),
+        filter_string=" AND ".join(f"tags.`{name}` = '{value}'" for name, value in tags.items()),
         # a parent has at least one run below it
-        max_results=limit if wanted else 2 * limit,
+        max_results=limit if tags else 2 * limit,
         order_by=["attributes.start_time DESC"],
     )
-    stages = [run for run in found if PARENT_TAG not in run.data.tags]
+    stages = [run for run in runs if PARENT_TAG not in run.data.tags]
     return [
         TrackedRun(
             run_id=run.info.run_id,
@@ -227,8 +227,8 @@ def is_accuracy(metric: str) -> bool:
 
 def ceiling_metric(metric: str) -> str:
     """Name of the noise ceiling of an accuracy or error rate; it has the same suffix."""
-    found = ACCURACY_METRIC.fullmatch(metric)
-    return CEILING + (found["of"] if found else "")
+    match = ACCURACY_METRIC.fullmatch(metric)
+    return CEILING + (match["of"] if match else "")
 
 
 def missing_ceilings(metrics: Iterable[str]) -> list[str]:
@@ -256,12 +256,12 @@ def _find_or_create(
         tags[RUN_KEY] = content_id(
             run_key
         )  # hashed, because a filter string cannot contain every quote
-        found = client.search_runs(
+        runs = client.search_runs(
             [experiment_id], f"tags.`{RUN_KEY}` = '{tags[RUN_KEY]}'", max_results=1
         )
-        if found:
-            run = Run(tracking, found[0].info.run_id, name, found[0].data.params)
-            run._logged = set(found[0].data.metrics)
+        if runs:
+            run = Run(tracking, runs[0].info.run_id, name, runs[0].data.params)
+            run._logged = set(runs[0].data.metrics)
             client.update_run(run.run_id, status="RUNNING")
             run.set_tags(tags)
             return run

@@ -180,9 +180,9 @@ class Tracking:
                 )
 
     def _get_or_create_experiment(self, client: Any, name: str) -> str:
-        found = client.get_experiment_by_name(name)
-        if found is not None:
-            return str(found.experiment_id)
+        experiment = client.get_experiment_by_name(name)
+        if experiment is not None:
+            return str(experiment.experiment_id)
         return str(
             client.create_experiment(
                 name,

@@ -193,8 +193,8 @@ class Registry:
         """The version with this alias or number, or None. Raises ModelError if this pipeline did
         not register it.
         """
-        wanted = str(alias_or_version)
-        number = wanted if wanted.isdecimal() else self._aliases(kind).get(wanted)
+        key = str(alias_or_version)
+        number = key if key.isdecimal() else self._aliases(kind).get(key)
         if number is None:
             return None
         entry = self.tracking.get_or_none(
@@ -225,10 +225,10 @@ class Registry:
 
     def aliases(self, kind: Kind) -> dict[int, tuple[str, ...]]:
         """Version number -> its aliases, for versions that have any."""
-        named: dict[int, tuple[str, ...]] = {}
+        by_version: dict[int, tuple[str, ...]] = {}
         for alias, number in sorted(self._aliases(kind).items()):
-            named[int(number)] = (*named.get(int(number), ()), alias)
-        return named
+            by_version[int(number)] = (*by_version.get(int(number), ()), alias)
+        return by_version
 
     def set_alias(self, kind: Kind, alias: str, version: int) -> None:
         """Point `alias` at `version`. Raises ModelNotFound or ModelHashMismatch if the version or
@@ -250,8 +250,8 @@ class Registry:
         version that was deleted from the registry gets no alias.
         """
         aliases, name = self._aliases(kind), self.model_name(kind)
-        wanted = {CHAMPION: promotion.version, PREVIOUS: promotion.previous_version}
-        for alias, version in wanted.items():
+        targets = {CHAMPION: promotion.version, PREVIOUS: promotion.previous_version}
+        for alias, version in targets.items():
             if version is not None and aliases.get(alias) != str(version):
                 point = partial(
                     self.tracking.client.set_registered_model_alias, name, alias, str(version)
@@ -327,16 +327,16 @@ class Registry:
     def _find_removal(self, model: ModelVersion) -> str | None:
         """When retention removed the version's files, in ISO 8601."""
         entry = self.tracking.client.get_model_version(model.name, str(model.version))
-        found: str | None = entry.tags.get(REMOVED_TAG)
-        return found
+        removed_at: str | None = entry.tags.get(REMOVED_TAG)
+        return removed_at
 
     def require(self, kind: Kind, version: int) -> ModelVersion:
         """A version whose files are there and whole. Raises ModelNotFound or ModelHashMismatch."""
         model = self.get(kind, version)
         if model is None:
-            known = ", ".join(str(m.version) for m in self.list_versions(kind))
+            models = ", ".join(str(m.version) for m in self.list_versions(kind))
             raise ModelNotFound(
-                f"{self.model_name(kind)} has no version {version}. Registered: {known or 'none'}."
+                f"{self.model_name(kind)} has no version {version}. Registered: {models or 'none'}."
             )
         local = self.local_folder(model)
         if local is None:
@@ -352,10 +352,10 @@ class Registry:
                 f"The files of {model.label} are missing from {folder}. Restore them, roll back, "
                 "or train and register again."
             )
-        found = folder_hash(folder)
-        if found != model.content_hash:
+        actual_hash = folder_hash(folder)
+        if actual_hash != model.content_hash:
             raise ModelHashMismatch(
-                f"{folder} has hash {found[:12]}, but {model.label} was registered with "
+                f"{folder} has hash {actual_hash[:12]}, but {model.label} was registered with "
                 f"{model.content_hash[:12]}. Restore the files or roll back to another version."
             )
         return folder
