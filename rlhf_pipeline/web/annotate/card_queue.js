@@ -24,7 +24,7 @@ export class CardQueue extends EventTarget {
     this.isLeasing = false;
     this.timer = 0;
     this.channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("rlhf-annotate") : null;
-    this.channel?.addEventListener("message", ({ data }) => this.heard(data));
+    this.channel?.addEventListener("message", ({ data }) => this.onMessage(data));
     this.say({ what: "hello" });
   }
 
@@ -150,7 +150,7 @@ export class CardQueue extends EventTarget {
     this.channel?.postMessage(message);
   }
 
-  heard({ what, id }) {
+  onMessage({ what, id }) {
     if (what === "hello" && this.shown) this.say({ what: "shown", id: this.shown.card_id });
     if (what === "left") this.elsewhere.delete(id);
     if (what === "shown") {

@@ -1,6 +1,6 @@
 // Unsent votes, stored in IndexedDB until the server has answered.
 //
-// An entry is written down before it is sent and struck out when it is answered, so a dead network,
+// An entry is written down before it is sent and removed when it is answered, so a dead network,
 // a closed tab or a reload loses none; each carries its idempotency key, so that sending it twice
 // makes one vote. They are sent in the order in which they were cast, by one tab at a time; one
 // that the server does not take now lets the others pass and is tried again, until the person
@@ -50,7 +50,7 @@ export class Outbox extends EventTarget {
     this.wait = 0;
     this.timer = 0;
     this.channel = "BroadcastChannel" in globalThis ? new BroadcastChannel("rlhf-outbox") : null;
-    this.channel?.addEventListener("message", ({ data }) => this.heard(data));
+    this.channel?.addEventListener("message", ({ data }) => this.onMessage(data));
     addEventListener("online", () => this.hurry());
   }
 
@@ -59,7 +59,7 @@ export class Outbox extends EventTarget {
       this.store = await OutboxStore.open();
       await this.refresh();
     } catch {
-      this.store = new Pocket();
+      this.store = new MemoryStore();
       this.isDurable = false;
       await this.refresh();
     }
@@ -70,16 +70,16 @@ export class Outbox extends EventTarget {
   async add(entry) {
     entry.isNew = true; // until it is written down
     this.unsent.push(entry);
-    this.tell();
+    this.emitState();
     try {
       await this.store.put(entry);
     } catch {
       // The disk is full or storage is refused: the entry lives as long as this tab.
       this.isDurable = false;
-      const pocket = new Pocket(this.store);
-      for (const one of this.unsent) await pocket.put(one);
-      this.store = pocket;
-      this.tell();
+      const memoryStore = new MemoryStore(this.store);
+      for (const one of this.unsent) await memoryStore.put(one);
+      this.store = memoryStore;
+      this.emitState();
     }
     this.drain();
   }
@@ -104,12 +104,12 @@ export class Outbox extends EventTarget {
       const all = await this.store.entries();
       const entry = all.find((one) => one.key === key);
       if (!entry) return;
-      const known = [...all, ...this.unsent]; // before any is struck
+      const entries = [...all, ...this.unsent]; // before any is removed
       const dependants = entry.isUndo ? after(entry, all) : [];
       for (const one of [...dependants].reverse().concat(entry)) {
         const isDependant = one !== entry;
         const more = { isDependant, dependants: isDependant ? [] : dependants };
-        await this.strike(one, "discarded", { ...more, isTakenBack: isTakenBack(one, known) });
+        await this.remove(one, "discarded", { ...more, isTakenBack: isTakenBack(one, entries) });
       }
     });
     this.hurry();
@@ -136,7 +136,7 @@ export class Outbox extends EventTarget {
   welcome() {
     if (!this.needsLogin) return;
     this.needsLogin = false;
-    this.tell();
+    this.emitState();
     this.hurry();
   }
 
@@ -144,7 +144,7 @@ export class Outbox extends EventTarget {
   refuseLogin(kind) {
     this.needsLogin = true;
     this.isOtherLogin = kind === OTHER_LOGIN;
-    this.tell();
+    this.emitState();
   }
 
   drain() {
@@ -186,7 +186,7 @@ export class Outbox extends EventTarget {
     this.reason = stuck ? this.aside.get(stuck.key) : null;
     // votes that are cast meanwhile do not delay it
     if (stuck && !this.timer) this.later(0, false);
-    else this.tell();
+    else this.emitState();
   }
 
   /** Take over the entries that this device stores: those of other tabs, without what they sent. */
@@ -194,14 +194,14 @@ export class Outbox extends EventTarget {
     // written down after the store was read, some are new no more
     const wasWriting = new Set(this.unsent.filter((entry) => entry.isNew));
     const all = await this.store.entries();
-    const known = new Set(all.map((entry) => entry.key));
+    const keys = new Set(all.map((entry) => entry.key));
     const mine = all.filter((entry) => entry.user === this.user);
     const writing = this.unsent.filter(
-      (entry) => !known.has(entry.key) && !entry.isDone && (entry.isNew || wasWriting.has(entry)),
+      (entry) => !keys.has(entry.key) && !entry.isDone && (entry.isNew || wasWriting.has(entry)),
     );
     this.unsent = [...mine, ...writing];
     this.others = all.length - mine.length;
-    this.tell();
+    this.emitState();
   }
 
   /** Whether the server decided on the entry. */
@@ -211,7 +211,7 @@ export class Outbox extends EventTarget {
     const supersedes = entry.isUndo ? await this.store.answer(entry.after) : null;
     if (entry.isUndo && !supersedes) {
       // the vote that it would undo was never recorded
-      await this.strike(entry, "recorded", { vote: null });
+      await this.remove(entry, "recorded", { vote: null });
       return true;
     }
     const response = await fetch(VOTES, {
@@ -232,7 +232,7 @@ export class Outbox extends EventTarget {
       this.isOffline = this.needsLogin = false;
       if (!this.aside.size) this.wait = 0;
       await this.store.keepAnswer(entry.key, answer.vote_id, Date.now() - ANSWERS_KEPT);
-      await this.strike(entry, "recorded", { vote: answer });
+      await this.remove(entry, "recorded", { vote: answer });
       return true;
     }
     if (isLogin(status, answer?.type)) {
@@ -248,7 +248,7 @@ export class Outbox extends EventTarget {
       // For what the vote is: sending it again would change nothing. Of all else nobody knows that,
       // and the vote is kept; so is one that comes too late to change another, as after an hour
       // without a network, until the person has seen that.
-      await this.strike(entry, "refused", {
+      await this.remove(entry, "refused", {
         status,
         problem: answer,
         dependants: after(entry, this.unsent),
@@ -262,12 +262,12 @@ export class Outbox extends EventTarget {
     return true;
   }
 
-  async strike(entry, what, more) {
+  async remove(entry, what, more) {
     entry.isDone = true;
     await this.store.remove(entry.key);
     this.refusals.delete(entry.key);
     this.unsent = this.unsent.filter((one) => one.key !== entry.key);
-    this.tell();
+    this.emitState();
     this.channel?.postMessage({ what, entry, more });
     this.dispatchEvent(new CustomEvent(what, { detail: { entry, ...more, isOwn: true } }));
   }
@@ -282,22 +282,22 @@ export class Outbox extends EventTarget {
       this.aside.clear();
       this.drain();
     }, Math.max(milliseconds, this.wait * (0.75 + Math.random() / 2)));
-    this.tell();
+    this.emitState();
     return false;
   }
 
-  heard({ what, entry, more }) {
+  onMessage({ what, entry, more }) {
     this.unsent = this.unsent.filter((one) => one.key !== entry.key);
     this.refusals.delete(entry.key);
     // All tabs share one cookie, so a login in one tab applies to all.
     const isMine = entry.user === this.user;
     if (isMine && what === "recorded") this.needsLogin = false;
-    this.tell();
+    this.emitState();
     const detail = { entry, ...more, isOwn: false };
     if (isMine) this.dispatchEvent(new CustomEvent(what, { detail }));
   }
 
-  tell() {
+  emitState() {
     this.dispatchEvent(new Event("state"));
   }
 }
@@ -322,9 +322,9 @@ class OutboxStore {
   }
 
   put(entry) {
-    const { isDone, isNew, ...kept } = entry;
+    const { isDone, isNew, ...stored } = entry;
     const transaction = this.database.transaction("entries", "readwrite");
-    transaction.objectStore("entries").add(kept);
+    transaction.objectStore("entries").add(stored);
     return finished(transaction).then(() => (entry.isNew = false));
   }
 
@@ -348,11 +348,11 @@ class OutboxStore {
     answers.put({ key, vote_id, at: Date.now() });
     const waiting = transaction.objectStore("entries").getAll();
     waiting.onsuccess = () => {
-      const wanted = new Set(waiting.result.map((entry) => entry.after));
+      const needed = new Set(waiting.result.map((entry) => entry.after));
       const cursor = answers.openCursor();
       cursor.onsuccess = () => {
         if (!cursor.result) return;
-        if (cursor.result.value.at < before && !wanted.has(cursor.result.key))
+        if (cursor.result.value.at < before && !needed.has(cursor.result.key))
           cursor.result.delete();
         cursor.result.continue();
       };
@@ -362,24 +362,24 @@ class OutboxStore {
 }
 
 /** Stores entries in memory if the browser offers no storage. */
-class Pocket {
+class MemoryStore {
   constructor(before = null) {
-    this.kept = new Map();
+    this.entriesByKey = new Map();
     this.answers = new Map();
     this.before = before; // where answers were kept until now
   }
 
   async entries() {
-    return [...this.kept.values()];
+    return [...this.entriesByKey.values()];
   }
 
   async put(entry) {
-    this.kept.set(entry.key, entry);
+    this.entriesByKey.set(entry.key, entry);
     entry.isNew = false;
   }
 
   async remove(key) {
-    this.kept.delete(key);
+    this.entriesByKey.delete(key);
   }
 
   async answer(key) {

@@ -295,7 +295,7 @@ queue.addEventListener("trouble", ({ detail: { status, kind } }) => {
     outbox.refuseLogin(kind);
   } else if (status === 0 || status >= 500) {
     outbox.isOffline = true;
-    outbox.tell();
+    outbox.emitState();
   } else {
     view.notice(`The server deals no cards (status ${status}). Tell an administrator.`);
   }
