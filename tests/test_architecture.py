@@ -88,7 +88,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "watch.metrics": {"store", "watch.metrics.policy_intervals"},
     "improve.loop_settings": {"store"},
     "improve.evaluation_sets": {"store"},
-    "registry.openings": {"feedback.votes"},
+    "registry.split_access_log": {"feedback.votes"},
 }
 
 OWNERS: dict[str, tuple[str, ...]] = {

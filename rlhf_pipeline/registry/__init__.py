@@ -1,7 +1,6 @@
 """MLflow registry: runs, model versions and aliases. The only package that imports MLflow."""
 
 from rlhf_pipeline.core.config import code_commit
-from rlhf_pipeline.registry.openings import opening_recorder
 from rlhf_pipeline.registry.removal import needed_versions, removable_versions, remove_files
 from rlhf_pipeline.registry.runs import (
     Run,
@@ -10,6 +9,7 @@ from rlhf_pipeline.registry.runs import (
     is_accuracy,
     missing_ceilings,
 )
+from rlhf_pipeline.registry.split_access_log import opening_recorder
 from rlhf_pipeline.registry.tracking import Tracking, make_tables, web_server_command
 from rlhf_pipeline.registry.versions import (
     CANDIDATE,
