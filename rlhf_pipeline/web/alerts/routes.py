@@ -135,7 +135,7 @@ Shown = Annotated[AlertPageFilter, page_filter(AlertPageFilter)]
 @pages.get("/alerts")
 def show_page(site: AnySite, request: Request, principal: SignedIn, asked: Shown) -> Response:
     if wants_csv(request):
-        return send_csv(ALERTS, asked, lambda part: _read_shown(site, part))
+        return send_csv(ALERTS, asked, lambda part: _read_alerts(site, part))
     return _render_page(site, request, principal, asked)
 
 
@@ -160,7 +160,7 @@ def submit(
     return _render_page(site, request, principal, asked, problem, opened=key, test=result)
 
 
-def _read_shown(site: Site, filters: AlertPageFilter) -> Page[Alert]:
+def _read_alerts(site: Site, filters: AlertPageFilter) -> Page[Alert]:
     only = AlertFilter(rule=filters.rule, cursor=filters.cursor, limit=filters.limit)
     if filters.state is not None:
         only = only.model_copy(update={"state": [filters.state]})
@@ -183,7 +183,7 @@ def _render_page(
         FilterField("state", "State", choices=states),
         FilterField("rule", "Rule", choices=as_choices(plan.rules)),
     ]
-    page = _read_shown(site, filters)
+    page = _read_alerts(site, filters)
     return render_list(
         ALERTS,
         request,

@@ -38,7 +38,7 @@ def draw(
         return _chart_later_groups(site, selection)
     if figure == "calibrators":
         return _chart_calibrators(site)
-    entry = queries.find_shown(site, selection)
+    entry = queries.find_selected(site, selection)
     if entry is None:
         title = "Calibration error and reliability on the test split"
         return _explain(figure, title, NO_CALIBRATOR)

@@ -82,7 +82,7 @@ def find_chosen(site: Site, selection: CalibrationFilter) -> LoggedCalibration |
     return _find_entry(site, model, version)
 
 
-def find_shown(site: Site, selection: CalibrationFilter) -> LoggedCalibration | None:
+def find_selected(site: Site, selection: CalibrationFilter) -> LoggedCalibration | None:
     """The chosen calibrator, else the one that the model predicts through. The model is by default
     the champion; before the first champion, the last fitted calibrator is shown.
     """

@@ -110,7 +110,7 @@ def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) 
     if wants_csv(request):
         return send_csv(CALIBRATORS, asked, read_page)
     page, probe = read_page(asked), queries.read_probe(site, asked)
-    fit = queries.find_shown(site, asked)
+    fit = queries.find_selected(site, asked)
     heads = () if fit is None else fit.report.by_dimension
     fields = [
         FilterField("since", "Days", "days"),

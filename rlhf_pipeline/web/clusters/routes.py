@@ -111,7 +111,7 @@ def show_one(
         site,
         principal,
         ListPage(asked, read_page(asked), n_rows=len(cluster.comparison_ids)),
-        one=cluster,
+        cluster=cluster,
         rates={
             day.day: None if day.error is None else interval_of_share(day.error, day.n_prompts)
             for day in cluster.trend

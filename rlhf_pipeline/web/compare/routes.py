@@ -52,7 +52,7 @@ def show_page(site: AnySite, request: Request, principal: Reader, shown: Shown) 
     if filters is None:
         empty = ListPage(shown, Page[ComparedPrompt](items=(), next=None))
         nothing = ("Nothing to compare yet", queries.describe_pairs(pairs))
-        return render_list(PROMPTS, request, site, principal, empty, found=None, nothing=nothing)
+        return render_list(PROMPTS, request, site, principal, empty, result=None, nothing=nothing)
     if wants_csv(request):
         return send_csv(PROMPTS, filters, lambda part: queries.compare(site, part))
     result, nothing = None, ("No matching prompts", "No prompt matches these filters.")
@@ -80,6 +80,6 @@ def show_page(site: AnySite, request: Request, principal: Reader, shown: Shown) 
         site,
         principal,
         ListPage(filters, page, fields),
-        found=result,
+        result=result,
         nothing=nothing,
     )

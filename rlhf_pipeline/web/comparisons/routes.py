@@ -145,7 +145,7 @@ def show_comparison(
         request,
         site,
         principal,
-        one=comparison,
+        comparison=comparison,
         votes=votes,
         names=names_for(site, principal),
         flags=PEOPLE_FLAG_WORDS,

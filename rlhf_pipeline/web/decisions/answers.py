@@ -33,7 +33,7 @@ class DriftEventOut(DriftEvent):
         return super().event_id
 
 
-class SeenEvent(DriftEventOut):
+class DecisionEvent(DriftEventOut):
     """An event that the decision saw, and what it counted for."""
 
     role: str
@@ -79,7 +79,7 @@ class DecisionDetail(DecisionOut):
     causes: tuple[Cause, ...]
     rise: RiseOut | None = Field(description="What the causes explain; null if unknown.")
     conditions: tuple[Condition, ...]
-    events: tuple[SeenEvent, ...]
+    events: tuple[DecisionEvent, ...]
     not_explained: str | None = Field(description="Why there are no conditions; null if there are.")
     gate: GateOut | None
 

@@ -23,7 +23,7 @@ from rlhf_pipeline.improve.retraining.messages import (
     summarise_decision,
 )
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.web.decisions.answers import DecisionDetail, GateOut, RiseOut, SeenEvent
+from rlhf_pipeline.web.decisions.answers import DecisionDetail, DecisionEvent, GateOut, RiseOut
 from rlhf_pipeline.web.lists import make_cursor, parse_cursor
 from rlhf_pipeline.web.site import Site
 from rlhf_pipeline.web.vote_days import find_vote_days, find_votes_until
@@ -150,10 +150,12 @@ def _read_inputs(decision: TriggerDecision) -> tuple[Inputs | None, str | None]:
         return None, str(cause)
 
 
-def _list_events(store: Store, decision: TriggerDecision, inputs: Inputs) -> tuple[SeenEvent, ...]:
+def _list_events(
+    store: Store, decision: TriggerDecision, inputs: Inputs
+) -> tuple[DecisionEvent, ...]:
     times = store.votes.times(event.change_seq for event, _ in list_events(inputs))
     return tuple(
-        SeenEvent(
+        DecisionEvent(
             **event.model_dump(),
             changed_at=times.get(event.change_seq or 0),
             decision_id=decision.stored_id,

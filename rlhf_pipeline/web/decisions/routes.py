@@ -185,7 +185,7 @@ def _render_one(
         site,
         principal,
         status=problem.status if problem else 200,
-        one=decision,
+        decision=decision,
         figures={each["annotator_id"]: each for each in careless.evidence.get("each", ())}
         if careless and decision.remedy == "quarantine"
         else {},

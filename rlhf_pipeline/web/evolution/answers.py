@@ -42,7 +42,7 @@ class PolicyTraining(Answer):
     )
 
 
-class LearntCluster(Answer):
+class TrainingCluster(Answer):
     """A cluster of errors that a version learnt from, and what was predicted right in it."""
 
     cluster_id: str
@@ -83,7 +83,7 @@ class TrainingOut(Answer):
         description="Number of the last vote that a reward model may have learnt from; null if it "
         "is not recorded, and for a policy."
     )
-    clusters: tuple[LearntCluster, ...] = Field(
+    clusters: tuple[TrainingCluster, ...] = Field(
         description="Of these days. Empty where there are none, or the retraining set is unknown."
     )
 

@@ -9,9 +9,9 @@ from rlhf_pipeline.core.intervals import interval_of_share
 from rlhf_pipeline.core.records import Interval
 from rlhf_pipeline.watch.drift.cluster_history import DAYS_FOLLOWED, DayClusters, PromptCluster
 from rlhf_pipeline.web.evolution.answers import (
-    LearntCluster,
     PolicyVersionOut,
     RewardModelVersionOut,
+    TrainingCluster,
     TrainingOut,
     VersionFilter,
 )
@@ -72,7 +72,7 @@ def find_clusters(
     began: date,
     learnt_from: Mapping[str, int] | None = None,
     served: str | None = None,
-) -> tuple[LearntCluster, ...]:
+) -> tuple[TrainingCluster, ...]:
     """The clusters of `days` up to `last` that the comparisons `learnt_from` (pairs of each; None:
     all, once) were in, those that failed first, then by the number of these comparisons.
 
@@ -102,7 +102,7 @@ def find_clusters(
         if pair in members:
             n_pairs[members[pair]] += n
     clusters = [
-        LearntCluster(
+        TrainingCluster(
             cluster_id=cluster_id,
             name=newest[cluster_id],
             is_failing=earlier[cluster_id].is_failing,

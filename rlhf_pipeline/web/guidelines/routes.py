@@ -113,7 +113,7 @@ def _render_page(
         site,
         principal,
         status=problem.status if problem else 200,
-        shown=guideline,
+        guideline=guideline,
         versions=versions,
         newest=versions[0].version if versions else 0,
         problem=problem.detail if problem else None,

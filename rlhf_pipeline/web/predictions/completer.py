@@ -72,7 +72,7 @@ class Completer:
             raise Problem(
                 503,
                 f"{AT_MOST} completions are already being streamed. Retry in a moment.",
-                kind="too_many_watched",
+                kind="too_many_streams",
                 headers=RETRY_SOON,
             )
         events: queue.SimpleQueue[CompletionEvent | None] = queue.SimpleQueue()
@@ -80,7 +80,7 @@ class Completer:
         threading.Thread(
             target=self._complete,
             args=(backend, calls, prompt, params, events),
-            name="watched",
+            name="completion-stream",
             daemon=True,
         ).start()
         return _render_events(events)
