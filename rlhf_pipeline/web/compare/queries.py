@@ -185,14 +185,14 @@ def _find_samples(site: Site, a: int, b: int) -> tuple[EvaluationSamples, bool]:
 
 def _read(site: Site, pair: Pair) -> EvaluationSamples:
     name = _name_samples(site, pair)
-    found = site.files.read_reports("samples", [name], EvaluationSamples)
-    if name not in found:  # deleted since it was listed, or damaged
+    samples = site.files.read_reports("samples", [name], EvaluationSamples)
+    if name not in samples:  # deleted since it was listed, or damaged
         raise Problem(
             404,
             f"The completions of {name} are gone or cannot be read. Materialise evaluation again.",
             kind="not_found",
         )
-    return found[name]
+    return samples[name]
 
 
 def _name_samples(site: Site, pair: Pair) -> str:
