@@ -70,7 +70,8 @@ class FrameIOManager(dg.IOManager):
                 f"{stage}: rows of {', '.join(stray)} in a run for {days[0]} … {days[-1]}. Nothing "
                 "was written."
             )
-        files.write_days(stage, {day: frame[frame["day"] == day] for day in days})
+        for day in days:
+            files.write_frame(stage, frame[frame["day"] == day], day)
 
 
 def frame_io_manager(settings: Settings) -> dg.IOManagerDefinition:

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from rlhf_pipeline.core.artefacts import Artefacts
 from rlhf_pipeline.core.intervals import interval_of_ratio, interval_of_share
+from rlhf_pipeline.core.object_stores import put
 from rlhf_pipeline.core.records import Interval
 from rlhf_pipeline.watch.drift.cluster_history import DayClusters, PromptCluster
 
@@ -40,4 +41,4 @@ def write_clusters(files: Artefacts, day: str, *clusters: PromptCluster) -> None
         explained=0.5,
         noise_ceiling=Interval(value=0.9, low=0.85, high=0.94, n=60),
     )
-    files.write({files.report_path("clusters", day): found.model_dump_json().encode()})
+    put(files.report_path("clusters", day), found.model_dump_json().encode())

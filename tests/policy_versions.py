@@ -7,6 +7,7 @@ import pandas as pd
 
 from rlhf_pipeline.core.artefacts import Artefacts
 from rlhf_pipeline.core.frames import RETRAINING_SET, check_frame
+from rlhf_pipeline.core.object_stores import put
 from rlhf_pipeline.core.records import (
     DimensionComparison,
     DimensionHead,
@@ -99,10 +100,8 @@ def write_samples(files: Artefacts, evaluation: Evaluation, rows: tuple[JudgedSa
     """The samples of an evaluation and its page."""
     samples = EvaluationSamples(evaluation=evaluation, rows=rows)
     path = files.report_path("samples", f"{evaluation.candidate}_{evaluation.champion}")
-    files.write({
-        path: samples.model_dump_json().encode(),
-        files.report_path("evaluation", evaluation.candidate): PAGE,
-    })  # fmt: skip
+    put(path, samples.model_dump_json().encode())
+    put(files.report_path("evaluation", evaluation.candidate), PAGE)
 
 
 def evaluate(project: str, version: int, win_rate: float) -> Evaluation:

@@ -35,7 +35,7 @@ def prepare(
     weight, reason and the version of the set.
     """
     workspace = open_workspace()
-    versions = workspace.files.versions("retraining_set")
+    versions = workspace.files.days("retraining_set")
     if version is not None and version not in versions:
         raise MissingPartition(
             f"There is no retraining set {version!r}. Known: {', '.join(versions) or 'none'}."

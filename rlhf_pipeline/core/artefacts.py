@@ -72,23 +72,19 @@ class Artefacts:
         return self.base / stage / f"{day}.{suffix}" if day else self.base / f"{stage}.{suffix}"
 
     def days(self, stage: str) -> list[str]:
-        """Days with a file, sorted."""
+        """Days with a file, or the hashes of kept versions, sorted."""
         return [
             name.removesuffix(".parquet")
             for name in list_names(self.base / stage)
             if name.endswith(".parquet")
         ]
 
-    def versions(self, stage: str) -> list[str]:
-        """The kept versions of a stage over all days, by their hash, sorted."""
-        return self.days(stage)
-
     def keep_version(self, stage: str, frame: pd.DataFrame) -> str:
         """Keep the frame under its content hash beside the stage's own file, which the next one
         replaces; return the hash. A version that is there is not written again.
         """
         version = frame_hash(frame)
-        if version not in self.versions(stage):
+        if version not in self.days(stage):
             self.write_frame(stage, frame, version)
         return version
 
@@ -147,11 +143,6 @@ class Artefacts:
         path = self.path(stage, day)
         put(path, encode_frame(frame, self._schema(stage)))
         return path
-
-    def write_days(self, stage: str, frames: Mapping[str, pd.DataFrame]) -> None:
-        """`write_frame` for each day."""
-        for day, frame in frames.items():
-            self.write_frame(stage, frame, day)
 
     def write(self, contents: Mapping[UPath, bytes]) -> None:
         """Write files below this folder."""

@@ -18,6 +18,7 @@ from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.core.artefacts import Artefacts
 from rlhf_pipeline.core.config import RetentionParams, Settings
 from rlhf_pipeline.core.errors import ModelNotFound
+from rlhf_pipeline.core.object_stores import put
 from rlhf_pipeline.core.records import DriftEvent, TriggerDecision, TriggerEvidence
 from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.registry import ListedModel, Registry, removable_versions
@@ -199,11 +200,11 @@ def test_a_set_stays_as_long_as_the_files_of_a_policy_trained_on_it(home: Home) 
     artefacts = Artefacts(home.settings.frames)
     for name in ("unused", "trained-on"):
         path = artefacts.path("retraining_set", name)
-        artefacts.write({path: b"rows"})
+        put(path, b"rows")
         os.utime(path, (days_ago(31).timestamp(),) * 2)
     home.version(1, data_hash="trained-on")
     assert home.retention.delete() == {"retraining sets": 1}
-    assert artefacts.versions("retraining_set") == ["trained-on"]
+    assert artefacts.days("retraining_set") == ["trained-on"]
     home.version(2)
     assert home.retention.delete() == {"model files": 1}
     assert home.retention.delete() == {"retraining sets": 1}

@@ -190,7 +190,7 @@ def test_candidate_is_registered_with_parent_and_complete_files(
     registered = retrained.registry.get("policy", "candidate")
     assert registered == version
     assert version.parent == "demo.policy@1"
-    assert version.data_hash in retrained.files.versions("retraining_set")
+    assert version.data_hash in retrained.files.days("retraining_set")
     folder = retrained.champions.policy_folder(version)
     assert folder_hash(folder) == version.content_hash
     assert version.content_hash != retrained.registry.get("policy", 1).content_hash
