@@ -106,7 +106,7 @@ class ComparisonImport:
         seen_ids: set[str],
     ) -> list[dict[str, Any]]:
         """The valid and unknown rows of the batch as COMPARISONS rows with their flag."""
-        read, refused = own.parse(batch, binding, self._build_comparison)
+        read, refusals = own.parse(batch, binding, self._build_comparison)
         stored = self.known.find_pair_keys([c["comparison_id"] for _, c, _ in read])
         by_source_id = self.store.with_source_ids(
             [c["source_pair_id"] for _, c, _ in read if c["source_pair_id"]]
@@ -125,7 +125,7 @@ class ComparisonImport:
                     if source_id
                     else f"comparison_id {comparison_id!r}"
                 )
-                refused.append(
+                refusals.append(
                     (
                         row,
                         f"{name} is already used for other texts or another source. Give each "
@@ -146,8 +146,8 @@ class ComparisonImport:
             if source_id:
                 by_source_id[source_id] = comparison_id
             new.append(comparison | {"flag": flag})
-        self.rejects.add_all(refused)
-        self.counts = self.counts.plus(rejected=len(refused))
+        self.rejects.add_all(refusals)
+        self.counts = self.counts.plus(rejected=len(refusals))
         return new
 
     def _build_comparison(

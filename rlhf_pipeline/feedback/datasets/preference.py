@@ -252,15 +252,15 @@ class ExportedRows:
         and the rows that it rejects, with the reason.
         """
         parsed: list[ParsedRow] = []
-        refused: list[RefusedRow] = []
+        refusals: list[RefusedRow] = []
         for row in batch:
             try:
                 cells, is_own = self.unprotect_cells(row)
                 record = build(binding.select_cells(cells), row.line, is_own)
                 parsed.append((row, record, is_own))
             except RowRejected as cause:
-                refused.append((row, str(cause)))
-        return parsed, refused
+                refusals.append((row, str(cause)))
+        return parsed, refusals
 
     def unprotect_cells(self, row: FileRow) -> tuple[Mapping[str, Any], bool]:
         """The cells, and whether the row was exported. Raises RowRejected for a row that cannot be

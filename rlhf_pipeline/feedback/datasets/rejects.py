@@ -48,9 +48,9 @@ class Rejects:
             json.dump({"line": line, "reason": reason, "row": row}, self._file, default=str)
             self._file.write("\n")
 
-    def add_all(self, refused: Iterable[tuple[FileRow, str]]) -> None:
+    def add_all(self, refusals: Iterable[tuple[FileRow, str]]) -> None:
         """Add the rejects of one batch in the order of the file."""
-        for row, reason in sorted(refused, key=lambda item: item[0].line):
+        for row, reason in sorted(refusals, key=lambda item: item[0].line):
             self.add(row.line, reason, row.cells)
 
     def __enter__(self) -> Self:

@@ -140,22 +140,22 @@ class VoteImport:
         own: ExportedRows,
         seen_keys: set[str],
     ) -> None:
-        read, refused = own.parse(batch, binding, partial(self._build_vote, words=words))
-        placed = self._match_comparisons(read, refused)
-        self.rejects.add_all(refused)
-        keys = import_keys([vote for _, vote, _ in placed])
+        read, refusals = own.parse(batch, binding, partial(self._build_vote, words=words))
+        matches = self._match_comparisons(read, refusals)
+        self.rejects.add_all(refusals)
+        keys = import_keys([vote for _, vote, _ in matches])
         known_keys = self.known.find_known_keys(keys)
         turns = self.known.find_votes(
             [
                 vote["comparison_id"]
-                for key, (_, vote, _) in zip(keys, placed, strict=True)
+                for key, (_, vote, _) in zip(keys, matches, strict=True)
                 if key not in known_keys
             ]
         )
         n_merged = n_known = 0
         new: list[tuple[int, dict[str, Any]]] = []
-        doubled: list[RefusedRow] = []
-        for key, (row, vote, is_own) in zip(keys, placed, strict=True):
+        conflicts: list[RefusedRow] = []
+        for key, (row, vote, is_own) in zip(keys, matches, strict=True):
             is_stored = (
                 vote["comparison_id"],
                 vote["annotator_id"],
@@ -169,13 +169,13 @@ class VoteImport:
             elif key in known_keys or (is_own and is_stored):
                 n_known += 1
             elif is_stored and vote["voted_at"] is not None:
-                doubled.append((row, STORED_DIFFERENTLY))
+                conflicts.append((row, STORED_DIFFERENTLY))
             else:
                 new.append((row.line, vote | {"idempotency_key": key}))
         self._stage_votes(new)
-        self.rejects.add_all(doubled)
-        refused += doubled
-        self.counts = self.counts.plus(known=n_known, merged=n_merged, rejected=len(refused))
+        self.rejects.add_all(conflicts)
+        refusals += conflicts
+        self.counts = self.counts.plus(known=n_known, merged=n_merged, rejected=len(refusals))
 
     def _stage_votes(self, new: Sequence[tuple[int, dict[str, Any]]]) -> None:
         self.staging.add(new)
@@ -186,16 +186,16 @@ class VoteImport:
     def _match_comparisons(
         self,
         read: Sequence[ParsedRow],
-        refused: list[RefusedRow],
+        refusals: list[RefusedRow],
     ) -> list[ParsedRow]:
-        """The votes whose comparison is stored, with its id; adds the others to `refused`."""
+        """The votes whose comparison is stored, with its id; adds the others to `refusals`."""
         stored = self.known.find_pair_keys(
             [vote["comparison_id"] for _, vote, _ in read if vote["comparison_id"]]
         )
         by_source_id = self.comparisons.with_source_ids(
             [vote["source_pair_id"] for _, vote, _ in read if vote["source_pair_id"]]
         )
-        placed = []
+        matches = []
         for row, vote, is_own in read:
             own_id, source_id = vote["comparison_id"], vote.pop("source_pair_id")
             comparison = own_id if own_id in stored else by_source_id.get(source_id)
@@ -209,10 +209,10 @@ class VoteImport:
                         f"comparison_id {own_id!r} is not an id that this project gave. Import "
                         "comparisons and votes with ids of your own as source_pair_id"
                     )
-                refused.append((row, reason))
+                refusals.append((row, reason))
             else:
-                placed.append((row, vote | {"comparison_id": comparison}, is_own))
-        return placed
+                matches.append((row, vote | {"comparison_id": comparison}, is_own))
+        return matches
 
     def _build_vote(
         self, cells: Mapping[str, Any], line: int, is_own: bool, *, words: Mapping[str, Choice]

@@ -69,8 +69,8 @@ def agreement(votes: pd.DataFrame, params: AgreementParams | None = None) -> Agr
 
 def _judging_votes(votes: pd.DataFrame) -> pd.DataFrame:
     """Counting votes without machine votes and skips."""
-    counted = drop_machine_votes(counting_votes(votes))
-    return keep_rows(counted, counted["choice"] != Choice.SKIP)
+    latest_votes = drop_machine_votes(counting_votes(votes))
+    return keep_rows(latest_votes, latest_votes["choice"] != Choice.SKIP)
 
 
 def _raw_agreement(first: pd.DataFrame, params: BootstrapParams) -> Interval | None:
@@ -100,8 +100,8 @@ def repeat_judgements(votes: pd.DataFrame, choices: Sequence[Choice] = JUDGING) 
     Raises FrameError.
     """
     people = drop_machine_votes(check_frame(votes, VOTES))
-    counted = counting_votes(people)
-    cards = _repeat_card_judgements(keep_rows(counted, counted["choice"].isin(choices)))
+    latest_votes = counting_votes(people)
+    cards = _repeat_card_judgements(keep_rows(latest_votes, latest_votes["choice"].isin(choices)))
     passes = repeat_passes(people)
     both = passes[passes["choice"].isin(choices) & passes["choice_first"].isin(choices)]
     # A later pass does not swap the sides.

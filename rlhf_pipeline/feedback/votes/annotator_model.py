@@ -87,21 +87,21 @@ def fit_annotator_model(
 
     Raises NotEnoughVotes without usable votes, UnknownComparison, FrameError.
     """
-    counted = counting_votes(votes)
-    teacher = _fit_teacher(counted, comparisons, params)
-    is_all = teacher is not None and bool(_is_outside_test(counted, comparisons).all())
+    latest_votes = counting_votes(votes)
+    teacher = _fit_teacher(latest_votes, comparisons, params)
+    is_all = teacher is not None and bool(_is_outside_test(latest_votes, comparisons).all())
     model = (
         teacher
         if teacher is not None and is_all
-        else joint_model(counted, comparisons, params, start=teacher)
+        else joint_model(latest_votes, comparisons, params, start=teacher)
     )
-    measured = drop_open_votes(votes) if blind_only else votes
+    blind_votes = drop_open_votes(votes) if blind_only else votes
     return AnnotatorModel(
         model=model,
         teacher=teacher,
-        figures=annotator_figures(measured, model, comparisons=comparisons, params=figures),
-        alpha=krippendorff_alpha(counting_votes(measured)),
-        agreement=agreement(measured),
+        figures=annotator_figures(blind_votes, model, comparisons=comparisons, params=figures),
+        alpha=krippendorff_alpha(counting_votes(blind_votes)),
+        agreement=agreement(blind_votes),
     )
 
 

@@ -153,13 +153,16 @@ def annotator_figures(
     def encode_annotators(who: pd.Series) -> Ints:
         return np.asarray(np.searchsorted(names, who.to_numpy(dtype=str)), dtype=np.int64)
 
-    def share(measure: str, counted: str, what: "pd.Series[bool]") -> Figures:
+    def share(measure: str, count_name: str, what: "pd.Series[bool]") -> Figures:
         return tell.share(
-            measure, counted, encode_annotators(judgements.loc[what.index, "annotator_id"]), what
+            measure, count_name, encode_annotators(judgements.loc[what.index, "annotator_id"]), what
         )
 
     again = repeat_judgements(keep_rows(votes, votes["annotator_id"].isin(names)))
-    timed, sure = judgements[judgements["duration_s"].notna()], compare_with_others(judgements)
+    timed_votes, sure = (
+        judgements[judgements["duration_s"].notna()],
+        compare_with_others(judgements),
+    )
     figures = {
         "annotator_id": names,
         "n_votes": annotators["n_votes"].to_numpy(),
@@ -174,10 +177,12 @@ def annotator_figures(
         **tell.median(
             "median_seconds",
             "n_timed",
-            encode_annotators(timed["annotator_id"]),
-            timed["duration_s"],
+            encode_annotators(timed_votes["annotator_id"]),
+            timed_votes["duration_s"],
         ),
-        **share("too_fast", "n_read", is_too_fast(timed, comparisons, params.fastest_reading)),
+        **share(
+            "too_fast", "n_read", is_too_fast(timed_votes, comparisons, params.fastest_reading)
+        ),
         **share("same_as_before", "n_followed", _repeats_side(judgements)),
         **share("gold_accuracy", "n_gold", matches_gold(judgements, comparisons)),
         **tell.confidence(
@@ -189,9 +194,9 @@ def annotator_figures(
 
 
 def is_too_fast(
-    timed: pd.DataFrame, comparisons: pd.DataFrame | None, fastest: float
+    timed_votes: pd.DataFrame, comparisons: pd.DataFrame | None, fastest: float
 ) -> "pd.Series[bool]":
-    """Whether each vote in `timed` is too fast to read both completions; votes with unknown
+    """Whether each vote in `timed_votes` is too fast to read both completions; votes with unknown
     completions are left out.
     """
     comparisons = COMPARISONS.empty_frame() if comparisons is None else comparisons
@@ -199,12 +204,12 @@ def is_too_fast(
         "float64"
     )
     characters = (
-        timed["comparison_id"]
+        timed_votes["comparison_id"]
         .map(dict(zip(comparisons["comparison_id"], length, strict=True)))
         .astype("float64")
         .dropna()
     )
-    return timed.loc[characters.index, "duration_s"] * fastest < characters
+    return timed_votes.loc[characters.index, "duration_s"] * fastest < characters
 
 
 def _repeats_side(votes: pd.DataFrame) -> "pd.Series[bool]":
@@ -247,10 +252,10 @@ def compare_with_others(votes: pd.DataFrame, by: str = "comparison_id") -> pd.Da
     """annotator_id, stated_confidence and is_right of votes for a side where the other votes of the
     same `by` have a majority.
     """
-    sided = votes[votes["repeat_of"].isna() & votes["choice"].isin([Choice.A, Choice.B])]
-    sign = (sided["choice"] == Choice.A).astype("int64") * 2 - 1
-    others = sign.groupby(sided[by]).transform("sum") - sign
-    is_comparable = sided["stated_confidence"].notna() & (others != 0)
-    return sided.loc[is_comparable, ["annotator_id", "stated_confidence"]].assign(
+    side_votes = votes[votes["repeat_of"].isna() & votes["choice"].isin([Choice.A, Choice.B])]
+    sign = (side_votes["choice"] == Choice.A).astype("int64") * 2 - 1
+    others = sign.groupby(side_votes[by]).transform("sum") - sign
+    is_comparable = side_votes["stated_confidence"].notna() & (others != 0)
+    return side_votes.loc[is_comparable, ["annotator_id", "stated_confidence"]].assign(
         is_right=(others[is_comparable] > 0) == (sign[is_comparable] > 0)
     )

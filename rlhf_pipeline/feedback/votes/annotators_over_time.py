@@ -122,10 +122,10 @@ def annotators_over_time(
     judgements.index = pd.Index(judgements["seq"].to_numpy())
     tell = GroupStatistics(len(cells), figures.level)
 
-    def share(measure: str, counted: str, what: "pd.Series[bool]") -> Figures:
-        return tell.share(measure, counted, _codes(judgements.loc[what.index, "cell"]), what)
+    def share(measure: str, count_name: str, what: "pd.Series[bool]") -> Figures:
+        return tell.share(measure, count_name, _codes(judgements.loc[what.index, "cell"]), what)
 
-    timed, sure = (
+    timed_votes, sure = (
         judgements[judgements["duration_s"].notna()],
         compare_with_others(judgements, "in_window"),
     )
@@ -142,8 +142,12 @@ def annotators_over_time(
                 "n_gold",
                 matches_gold(_first_seen_in_window(everything, judgements), comparisons),
             ),
-            **tell.median("median_seconds", "n_timed", _codes(timed["cell"]), timed["duration_s"]),
-            **share("too_fast", "n_read", is_too_fast(timed, comparisons, figures.fastest_reading)),
+            **tell.median(
+                "median_seconds", "n_timed", _codes(timed_votes["cell"]), timed_votes["duration_s"]
+            ),
+            **share(
+                "too_fast", "n_read", is_too_fast(timed_votes, comparisons, figures.fastest_reading)
+            ),
             **share("share_left", "n_sided", side[side != 0] > 0),
             **share("self_consistency", "n_again", _repeats_answer(everything, judgements)),
             **tell.confidence(

@@ -121,8 +121,8 @@ def group_names(votes: pd.DataFrame, names: Mapping[str, str]) -> "pd.Series[str
 
 
 def _votes_for_a_side(votes: pd.DataFrame) -> pd.DataFrame:
-    counted = drop_machine_votes(counting_votes(votes))
-    return counted[counted["choice"].isin(SIDED)]
+    latest_votes = drop_machine_votes(counting_votes(votes))
+    return latest_votes[latest_votes["choice"].isin(SIDED)]
 
 
 def _ceiling_from_repeats(votes: pd.DataFrame, params: AgreementParams) -> Interval | None:
@@ -130,15 +130,15 @@ def _ceiling_from_repeats(votes: pd.DataFrame, params: AgreementParams) -> Inter
 
 
 def _row(name: str, votes: pd.DataFrame, params: AgreementParams) -> dict[str, object]:
-    sided = _votes_for_a_side(votes)
-    counted = _count_sides(sided)
+    side_votes = _votes_for_a_side(votes)
+    counts = _count_sides(side_votes)
     intervals = {
-        "estimate": ceiling_of_counts(counted, params),
-        "at_least": _agreement_with_others(counted, params),
-        "at_most": _ceiling_interval(_pairwise_agreement(counted, params)),
+        "estimate": ceiling_of_counts(counts, params),
+        "at_least": _agreement_with_others(counts, params),
+        "at_most": _ceiling_interval(_pairwise_agreement(counts, params)),
         "from_repeats": _ceiling_from_repeats(votes, params),
     }
-    row: dict[str, object] = {"group": name, "n_votes": len(sided)}
+    row: dict[str, object] = {"group": name, "n_votes": len(side_votes)}
     for measure, interval in intervals.items():
         ends = (
             (None, None, None)
@@ -152,70 +152,77 @@ def _row(name: str, votes: pd.DataFrame, params: AgreementParams) -> dict[str, o
 
 
 def ceiling_of_counts(
-    counted: pd.DataFrame, params: BootstrapParams | None = None
+    counts: pd.DataFrame, params: BootstrapParams | None = None
 ) -> Interval | None:
     """`estimate` from prompt_id, the votes `n` and those for one side `n_a` of each comparison with
     two votes or more. None without such comparisons.
     """
     params = params or BootstrapParams()
-    least = _agreement_with_others(counted, params)
-    most = _ceiling_interval(_pairwise_agreement(counted, params))
+    least = _agreement_with_others(counts, params)
+    most = _ceiling_interval(_pairwise_agreement(counts, params))
     if least is None or most is None:
         return None
-    value = float(np.clip(_mean_majority_share(counted), least.value, max(least.value, most.value)))
+    value = float(np.clip(_mean_majority_share(counts), least.value, max(least.value, most.value)))
     return least.model_copy(
         update={"value": value, "low": min(least.low, most.low), "high": max(least.high, most.high)}
     )
 
 
-def _mean_majority_share(counted: pd.DataFrame) -> float:
+def _mean_majority_share(counts: pd.DataFrame) -> float:
     """The mean of max(p, 1 - p) over votes. Estimated separately per number of votes, because
     comparisons with more votes may be harder.
     """
-    n, k = counted["n"].to_numpy(), counted["n_a"].to_numpy()
-    (of, fewer), times = np.unique(np.stack([n, np.minimum(k, n - k)]), axis=1, return_counts=True)
-    each = np.unique(of)
+    n, k = counts["n"].to_numpy(), counts["n_a"].to_numpy()
+    (n_votes, fewer), times = np.unique(
+        np.stack([n, np.minimum(k, n - k)]), axis=1, return_counts=True
+    )
+    each = np.unique(n_votes)
     return float(
         np.average(
-            [mean_decidedness(of[of == m], fewer[of == m], times[of == m]) for m in each],
-            weights=[m * times[of == m].sum() for m in each],
+            [
+                mean_decidedness(n_votes[n_votes == m], fewer[n_votes == m], times[n_votes == m])
+                for m in each
+            ],
+            weights=[m * times[n_votes == m].sum() for m in each],
         )
     )
 
 
-def _agreement_with_others(counted: pd.DataFrame, params: BootstrapParams) -> Interval | None:
+def _agreement_with_others(counts: pd.DataFrame, params: BootstrapParams) -> Interval | None:
     """`at_least`, each vote weighted equally. Unlike `noise_ceiling` it keeps votes whose others
     are split: dropping them would drop hard comparisons.
     """
-    if counted.empty:
+    if counts.empty:
         return None
-    n, n_a = counted["n"].to_numpy(dtype=np.float64), counted["n_a"].to_numpy(dtype=np.float64)
-    right = [of * (0.5 + 0.5 * np.sign(of - 1 - (n - of))) for of in (n_a, n - n_a)]
+    n, n_a = counts["n"].to_numpy(dtype=np.float64), counts["n_a"].to_numpy(dtype=np.float64)
+    right = [n_side * (0.5 + 0.5 * np.sign(n_side - 1 - (n - n_side))) for n_side in (n_a, n - n_a)]
     of_votes = interval_of_mean(
-        (right[0] + right[1]) / n, groups=counted["prompt_id"].to_numpy(), weights=n, params=params
+        (right[0] + right[1]) / n, groups=counts["prompt_id"].to_numpy(), weights=n, params=params
     )
     return of_votes.model_copy(update={"n": int(n.sum())})
 
 
-def _count_sides(sided: pd.DataFrame) -> pd.DataFrame:
+def _count_sides(side_votes: pd.DataFrame) -> pd.DataFrame:
     """prompt_id, votes `n` and votes for a `n_a` of each comparison with several votes for a side,
     without repeats.
     """
-    first = sided[sided["repeat_of"].isna()]
-    of = first.assign(is_a=(first["choice"] == Choice.A).astype("int64")).groupby("comparison_id")
-    counted = of.agg(prompt_id=("prompt_id", "first"), n=("is_a", "size"), n_a=("is_a", "sum"))
-    return counted[counted["n"] >= 2]
+    first = side_votes[side_votes["repeat_of"].isna()]
+    groups = first.assign(is_a=(first["choice"] == Choice.A).astype("int64")).groupby(
+        "comparison_id"
+    )
+    counts = groups.agg(prompt_id=("prompt_id", "first"), n=("is_a", "size"), n_a=("is_a", "sum"))
+    return counts[counts["n"] >= 2]
 
 
-def _pairwise_agreement(counted: pd.DataFrame, params: BootstrapParams) -> Interval | None:
+def _pairwise_agreement(counts: pd.DataFrame, params: BootstrapParams) -> Interval | None:
     """Share of pairs of votes on one comparison for the same side, each vote weighted equally."""
-    if counted.empty:
+    if counts.empty:
         return None
-    n, n_a = counted["n"].to_numpy(dtype=np.float64), counted["n_a"].to_numpy(dtype=np.float64)
+    n, n_a = counts["n"].to_numpy(dtype=np.float64), counts["n_a"].to_numpy(dtype=np.float64)
     pairs = n * (n - 1) / 2
     same = (n_a * (n_a - 1) + (n - n_a) * (n - n_a - 1)) / 2
     return interval_of_mean(
-        same / pairs, groups=counted["prompt_id"].to_numpy(), weights=n, params=params
+        same / pairs, groups=counts["prompt_id"].to_numpy(), weights=n, params=params
     )
 
 

@@ -54,8 +54,8 @@ class Utilities:
     def draw(self, rng: np.random.Generator) -> Floats:
         """Differences (n,) of utilities drawn from their prior."""
         n_nodes = int(max(self._a.max(), self._b.max())) + 1
-        drawn = rng.normal(0.0, PRIOR_PRECISION**-0.5, n_nodes)
-        return np.asarray(drawn[self._a] - drawn[self._b])
+        utilities = rng.normal(0.0, PRIOR_PRECISION**-0.5, n_nodes)
+        return np.asarray(utilities[self._a] - utilities[self._b])
 
     def differences(self, precision: Floats, weighted: Floats) -> tuple[Floats, Floats]:
         """Posterior mean and variance (n,) of each comparison's d, given each factor's precision

@@ -127,16 +127,22 @@ def consensus(
     codes, ids = pd.factorize(judgements["comparison_id"], sort=True)
     n, weights = len(ids), _weights(judgements, method, params)
     masks = {choice: (judgements["choice"] == choice).to_numpy() for choice in JUDGING}
-    of = {
+    weight_of = {
         choice: np.bincount(codes, weights=weights * mask, minlength=n)
         for choice, mask in masks.items()
     }
     # Weights are small integers, so sums are exact and do not depend on the order of votes.
-    sides = np.column_stack([of[Choice.A], of[Choice.B], of[Choice.TIE] + of[Choice.BOTH_BAD]])
+    sides = np.column_stack(
+        [
+            weight_of[Choice.A],
+            weight_of[Choice.B],
+            weight_of[Choice.TIE] + weight_of[Choice.BOTH_BAD],
+        ]
+    )
     heaviest, total = sides.max(axis=1), sides.sum(axis=1)
     is_won = (sides == heaviest[:, None]).sum(axis=1) == 1
     neither = np.where(
-        of[Choice.BOTH_BAD] > of[Choice.TIE], Choice.BOTH_BAD.value, Choice.TIE.value
+        weight_of[Choice.BOTH_BAD] > weight_of[Choice.TIE], Choice.BOTH_BAD.value, Choice.TIE.value
     )
     winner = np.select(
         [sides.argmax(axis=1) == 0, sides.argmax(axis=1) == 1],

@@ -102,8 +102,8 @@ def add_earlier_votes(votes: pd.DataFrame, stored_votes: pd.DataFrame) -> pd.Dat
     `votes`.
     """
     judges = pd.MultiIndex.from_frame(select_changed(votes)[JUDGE])
-    theirs = stored_votes[pd.MultiIndex.from_frame(stored_votes[JUDGE]).isin(judges)]
-    earlier = theirs[theirs["seq"] <= votes["seq"].max()]
+    judge_votes = stored_votes[pd.MultiIndex.from_frame(stored_votes[JUDGE]).isin(judges)]
+    earlier = judge_votes[judge_votes["seq"] <= votes["seq"].max()]
     together = pd.concat([earlier, votes]).drop_duplicates("vote_id")
     return together.sort_values("seq", ignore_index=True)
 

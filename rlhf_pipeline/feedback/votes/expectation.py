@@ -86,15 +86,15 @@ class ExpectationStep:
         begins = np.flatnonzero(np.diff(votes.comparison[part], prepend=-1))
         c, times = votes.comparison[part][begins], np.diff(begins, append=len(j))
         mean, sd = cavity[0][c], np.sqrt(cavity[1][c])  # cavity distribution of d
-        of = columns[:, j]
-        width = np.exp(of[WIDTH]) if votes.has_ties else np.zeros(len(j))
-        ends = ThresholdBounds(side, strength, width, np.exp(of[SCALE]), steps)
+        traits = columns[:, j]
+        width = np.exp(traits[WIDTH]) if votes.has_ties else np.zeros(len(j))
+        ends = ThresholdBounds(side, strength, width, np.exp(traits[SCALE]), steps)
         # A vote for b equals a vote for a with the sign of the feeling reversed.
         toward = np.where(side < 0, -1.0, 1.0)
-        by_d = toward * of[DISCRIMINATION]
-        felt = np.multiply.outer(by_d * np.repeat(sd, times), self.nodes)
-        felt += (by_d * np.repeat(mean, times) + toward * of[BIAS] * display_side)[:, None]
-        probabilities = level_probabilities(felt, ends.low, ends.high)
+        by_d = toward * traits[DISCRIMINATION]
+        feelings = np.multiply.outer(by_d * np.repeat(sd, times), self.nodes)
+        feelings += (by_d * np.repeat(mean, times) + toward * traits[BIAS] * display_side)[:, None]
+        probabilities = level_probabilities(feelings, ends.low, ends.high)
         joint = np.add.reduceat(probabilities.log, begins, axis=0) + self.log_weights
         most = joint.max(axis=1)
         posterior = np.exp(joint - most[:, None])

@@ -13,13 +13,13 @@ from rlhf_pipeline.feedback.votes.splits import splits_of
 MARGIN = 0.5  # margin of a gold label; equals that of votes without strength
 
 
-def gold_pairs(comparisons: pd.DataFrame, voted: pd.DataFrame | None = None) -> pd.DataFrame:
+def gold_pairs(comparisons: pd.DataFrame, voted_pairs: pd.DataFrame | None = None) -> pd.DataFrame:
     """PREFERENCE_PAIRS of comparisons with gold choice a or b, without flagged ones and repeats.
 
-    If `voted`, the pairs made from votes, has the same choice for a comparison, its agreement, vote
-    count and margin are kept, so that a close call remains one. Otherwise the gold label counts as
-    one certain vote at seq 1. Without `voted` all pairs are such labels; use these to evaluate a
-    model. Raises FrameError if a frame breaks its schema.
+    If `voted_pairs`, the pairs made from votes, has the same choice for a comparison, its
+    agreement, vote count and margin are kept, so that a close call remains one. Otherwise the gold
+    label counts as one certain vote at seq 1. Without `voted_pairs` all pairs are such labels; use
+    these to evaluate a model. Raises FrameError if a frame breaks its schema.
     """
     comparisons = check_frame(comparisons, COMPARISONS)
     gold_comparisons = comparisons[
@@ -52,7 +52,9 @@ def gold_pairs(comparisons: pd.DataFrame, voted: pd.DataFrame | None = None) -> 
             "max_seq": 1,
         }
     ).sort_values("comparison_id", ignore_index=True)
-    return check_frame(pairs if voted is None else _add_vote_counts(pairs, voted), PREFERENCE_PAIRS)
+    return check_frame(
+        pairs if voted_pairs is None else _add_vote_counts(pairs, voted_pairs), PREFERENCE_PAIRS
+    )
 
 
 def gold_ceiling(
@@ -78,22 +80,22 @@ def gold_ceiling(
         & comparisons["flag"].isna()
         & comparisons["repeat_of"].isna()
     ]
-    sided = votes[
+    side_votes = votes[
         votes["choice"].isin([Choice.A, Choice.B])
         & votes["comparison_id"].isin(gold_comparisons["comparison_id"])
     ]
-    if sided.empty:
+    if side_votes.empty:
         return None
-    gold = sided["comparison_id"].map(gold_comparisons.set_index("comparison_id")["gold"])
-    right = (sided["choice"] == gold).to_numpy(dtype=np.float64)
+    gold = side_votes["comparison_id"].map(gold_comparisons.set_index("comparison_id")["gold"])
+    right = (side_votes["choice"] == gold).to_numpy(dtype=np.float64)
     return interval_of_mean(
-        right, groups=sided["prompt_id"].to_numpy(), params=params or BootstrapParams()
+        right, groups=side_votes["prompt_id"].to_numpy(), params=params or BootstrapParams()
     )
 
 
-def _add_vote_counts(pairs: pd.DataFrame, voted: pd.DataFrame) -> pd.DataFrame:
+def _add_vote_counts(pairs: pd.DataFrame, voted_pairs: pd.DataFrame) -> pd.DataFrame:
     votes = (
-        check_frame(voted, PREFERENCE_PAIRS)
+        check_frame(voted_pairs, PREFERENCE_PAIRS)
         .drop_duplicates("comparison_id", keep="last")
         .set_index("comparison_id")
     )

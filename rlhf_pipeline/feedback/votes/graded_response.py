@@ -51,15 +51,15 @@ class Slopes(NamedTuple):
     curve_above: Floats
 
 
-def level_probabilities(felt: Floats, low: Floats, high: Floats) -> LevelProbabilities:
+def level_probabilities(feelings: Floats, low: Floats, high: Floats) -> LevelProbabilities:
     """Probabilities of feelings (n, k) within `low` (n,) to `high` (n,), which may be infinite."""
     bounded = np.flatnonzero(np.isfinite(high))
-    below = low[:, None] - felt
+    below = low[:, None] - feelings
     unsure = softplus(below)
     log = -unsure
     # F(x) = exp(x - softplus(x)), accurate in both tails
     before = np.exp(np.subtract(below, unsure, out=below), out=below)
-    above = felt[bounded] - high[bounded, None]
+    above = feelings[bounded] - high[bounded, None]
     unsure = softplus(above)
     gap = high[bounded] - low[bounded]
     log[bounded] += np.log(-np.expm1(-gap))[:, None] - unsure

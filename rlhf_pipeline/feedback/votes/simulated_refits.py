@@ -168,15 +168,15 @@ def _simulate(
     """Votes on the same comparisons, their differences, and the annotators' parameters (n, 4)."""
     n = len(votes.ids)
     d = rng.normal(size=n) if utilities is None else utilities.draw(rng)
-    drawn = fit.mean + np.sqrt(fit.spread) * rng.normal(size=(len(votes.names), len(fit.mean)))
-    theta = np.where(fit.is_free, drawn, fit.mean)
-    of = theta[votes.annotator].T
-    felt = of[DISCRIMINATION] * d[votes.comparison] + of[BIAS] * votes.display_side
-    felt += rng.logistic(size=len(votes))
-    width = np.exp(of[WIDTH]) if votes.has_ties else np.zeros(len(votes))
-    beyond = np.abs(felt) - width
-    side = np.where(beyond < 0, 0, np.sign(felt)).astype(np.int64)
-    ends = np.exp(of[SCALE])[:, None] * np.cumsum(fit.steps)
+    draws = fit.mean + np.sqrt(fit.spread) * rng.normal(size=(len(votes.names), len(fit.mean)))
+    theta = np.where(fit.is_free, draws, fit.mean)
+    traits = theta[votes.annotator].T
+    feelings = traits[DISCRIMINATION] * d[votes.comparison] + traits[BIAS] * votes.display_side
+    feelings += rng.logistic(size=len(votes))
+    width = np.exp(traits[WIDTH]) if votes.has_ties else np.zeros(len(votes))
+    beyond = np.abs(feelings) - width
+    side = np.where(beyond < 0, 0, np.sign(feelings)).astype(np.int64)
+    ends = np.exp(traits[SCALE])[:, None] * np.cumsum(fit.steps)
     strength = np.where(
         (side != 0) & (votes.strength > 0), 1 + (beyond[:, None] > ends).sum(axis=1), 0
     )

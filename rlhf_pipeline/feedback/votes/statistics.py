@@ -38,11 +38,11 @@ class GroupStatistics:
     def __init__(self, n: int, level: float):
         self.n, self.level = n, level
 
-    def share(self, measure: str, counted: str, code: Ints, what: Any) -> Figures:
+    def share(self, measure: str, count_name: str, code: Ints, what: Any) -> Figures:
         n, k = self.count(code), self.sums(code, what)
-        return {counted: n, **self.wilson(measure, k, n)}
+        return {count_name: n, **self.wilson(measure, k, n)}
 
-    def median(self, measure: str, counted: str, code: Ints, values: Any) -> Figures:
+    def median(self, measure: str, count_name: str, code: Ints, values: Any) -> Figures:
         """Median with order statistics as interval ends: ranks are quantiles of Binomial(n,
         1/2).
         """
@@ -65,7 +65,7 @@ class GroupStatistics:
             value_at(below),
             value_at(n - 1 - below),
         )
-        return {counted: n, **dict(zip(interval_columns(measure), interval, strict=True))}
+        return {count_name: n, **dict(zip(interval_columns(measure), interval, strict=True))}
 
     def confidence(self, code: Ints, stated: Any, is_right: Any) -> Figures:
         """n_sure, mean_confidence, confidence_gap and brier of stated confidences against

@@ -87,10 +87,10 @@ class TeachingRule:
         cls, fires: Iterable[TriggerDecision], adjudications: Mapping[str, Adjudication]
     ) -> "TeachingRule":
         """By the fire decisions and by the standing decisions of experts."""
-        decided = {
+        decisions = {
             comparison_id: decision.choice for comparison_id, decision in adjudications.items()
         }
-        return cls(Quarantines.from_decisions(fires), decided)
+        return cls(Quarantines.from_decisions(fires), decisions)
 
 
 class TeachingVotes(NamedTuple):
@@ -130,9 +130,9 @@ def teaching_votes(
     rule = rule or TeachingRule()
     comparisons = check_frame(comparisons, COMPARISONS)
     trusted = rule.quarantines.drop(votes)
-    counted = counting_votes(trusted)
-    choice = counted["comparison_id"].map(rule.decided)
-    upheld = keep_rows(counted, choice.isna() | (choice == counted["choice"]))
+    latest_votes = counting_votes(trusted)
+    choice = latest_votes["comparison_id"].map(rule.decided)
+    upheld = keep_rows(latest_votes, choice.isna() | (choice == latest_votes["choice"]))
     judgements = upheld if with_machine_votes else drop_machine_votes(upheld)
     _require_known(judgements, comparisons)
     repeats = comparisons.loc[comparisons["repeat_of"].notna(), "comparison_id"]
@@ -142,7 +142,7 @@ def teaching_votes(
     return TeachingVotes(
         keep_rows(judgements, ~is_repeat & ~is_flagged),
         n_quarantined=len(votes) - len(trusted),
-        n_overruled=len(counted) - len(upheld),
+        n_overruled=len(latest_votes) - len(upheld),
         n_machine=len(upheld) - len(judgements),
         n_repeats=int(is_repeat.sum()),
         n_flagged=int(is_flagged.sum()),
