@@ -158,15 +158,15 @@ class HTTPBackend(ABC, Generic[C]):
             message = f"{self._public_address} ended its answer without a finish reason"
             return fault("cut", message, status=status, partial=text or None)
         self.has_answered = True
-        counted = usage if isinstance(usage, dict) else {}
-        n_prompt_tokens, n_tokens = (_parse_count(counted.get(name)) for name in self.counts)
+        counts = usage if isinstance(usage, dict) else {}
+        n_prompt_tokens, n_tokens = (_parse_count(counts.get(name)) for name in self.counts)
         fields: dict[str, Any] = {
             "finish_reason": reason,
             "n_prompt_tokens": n_prompt_tokens,
             "n_tokens": n_tokens,
             "status": status,
             # Without a token count the bill is unknown.
-            "billing": "metered" if counted else "unknown",
+            "billing": "metered" if counts else "unknown",
         }
         if refusal:
             message = f"{self.model} refused: {self.redact(refusal)}"

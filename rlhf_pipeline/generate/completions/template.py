@@ -55,12 +55,12 @@ class TemplateBackend:
 def _fill_template(request: CompletionRequest) -> CompletionResult:
     variants = list(product(OPENINGS, CLOSINGS))
     # Temperature 0 is greedy: the first variant, whatever the seed.
-    drawn = (
+    variant = (
         int(np.random.default_rng(request.seed).integers(len(variants)))
         if request.temperature > 0
         else 0
     )
-    opening, closing = variants[drawn]
+    opening, closing = variants[variant]
     words = f"{opening} {request.prompt[:LONGEST_QUOTE]} {closing}".split()
     completion = words[: request.max_tokens]
     return CompletionResult(

@@ -163,9 +163,9 @@ def check_size(text: str, where: str) -> None:
     """Raises PromptError for a text that cannot be a prompt: empty, too large or not storable.
     `where` names its row.
     """
-    broken = find_unusable(text)
-    if broken is not None:
-        raise PromptError(f"{where}: {broken.reason}.")
+    violation = find_unusable(text)
+    if violation is not None:
+        raise PromptError(f"{where}: {violation.reason}.")
 
 
 def quota_cells(params: PromptParams) -> Iterable[tuple[int, str | None, str | None]]:

@@ -158,8 +158,8 @@ def parse_draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
             f"no text. Give a column {' or '.join(TEXT_COLUMNS)}; here are "
             f"{', '.join(map(repr, row)) or 'none'}"
         )
-    if (broken := find_unusable(text)) is not None:
-        return broken.reason
+    if (violation := find_unusable(text)) is not None:
+        return violation.reason
     domain = str(next((row[c] for c in DOMAIN_COLUMNS if row.get(c)), whole_domain))
     category = row.get("category") or (
         domain.lower() if domain.lower() in tuple(Category) else Category.INSTRUCTION.value

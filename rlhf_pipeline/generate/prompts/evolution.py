@@ -192,7 +192,7 @@ class EvolutionGenerator:
                 alike.add(child.made.draft.text)
                 survivors.append(child)
         scores = self._fitness.scores([child.made.draft.text for child in survivors], seed=seed)
-        born = []
+        individuals = []
         for child, score in zip(survivors, scores, strict=True):
             if score is None:
                 report.reject(
@@ -202,9 +202,9 @@ class EvolutionGenerator:
                     text=child.made.draft.text,
                 )
             else:
-                born.append(Individual(child, generation, score))
-        self.history_ += born
-        return born
+                individuals.append(Individual(child, generation, score))
+        self.history_ += individuals
+        return individuals
 
 
 def _count_survivors(
@@ -231,20 +231,27 @@ def _group_by_category(living: Iterable[Individual]) -> dict[str, list[Individua
 def _select_fittest(living: Iterable[Individual], places: Mapping[str, int]) -> list[Individual]:
     """The fittest of each category; of equals the older, because a child should be better."""
     ranked = (
-        (category, sorted(of, key=lambda i: -i.fitness))
-        for category, of in _group_by_category(living).items()
+        (category, sorted(individuals, key=lambda i: -i.fitness))
+        for category, individuals in _group_by_category(living).items()
     )
-    return [individual for category, of in ranked for individual in of[: places[category]]]
+    return [
+        individual
+        for category, individuals in ranked
+        for individual in individuals[: places[category]]
+    ]
 
 
 def _draw_pairs(
     living: Iterable[Individual], places: Mapping[str, int], rng: np.random.Generator
 ) -> Iterable[tuple[Individual, Individual]]:
     """Draw a parent for each place, the fittest of TOURNAMENT, and a second one of its category."""
-    for category, of in _group_by_category(living).items():
+    for category, individuals in _group_by_category(living).items():
         for _ in range(places[category]):
-            *drawn, other = rng.integers(len(of), size=TOURNAMENT + 1)
-            yield max((of[i] for i in drawn), key=lambda i: i.fitness), of[other]
+            *contenders, other = rng.integers(len(individuals), size=TOURNAMENT + 1)
+            yield (
+                max((individuals[i] for i in contenders), key=lambda i: i.fitness),
+                individuals[other],
+            )
 
 
 def _mean_fitness(living: Sequence[Individual]) -> float:

@@ -186,8 +186,8 @@ class Selection:
         if name in self._ids:
             self.report.n_duplicates += 1
             return False
-        if (broken := self._constraints.find_violation(draft.text)) is not None:
-            self.report.reject(*broken, where=where, text=draft.text)
+        if (violation := self._constraints.find_violation(draft.text)) is not None:
+            self.report.reject(*violation, where=where, text=draft.text)
             return False
         if self._alike is not None and self._alike.find(draft.text) is not None:
             self.report.n_near_duplicates += 1

@@ -62,31 +62,31 @@ class Template(BaseModel):
         """The draft of one combination, 0 to n_combinations - 1; None if variables that must differ
         are equal, a derived number is not whole, or the reference is no finite decimal.
         """
-        drawn: dict[str, Any] = {}
+        variables: dict[str, Any] = {}
         for name, values in self.variables.items():
             combination, at = divmod(combination, len(values))
-            drawn[name] = values[at]
-        if len({drawn[name] for name in self.distinct}) < len(self.distinct):
+            variables[name] = values[at]
+        if len({variables[name] for name in self.distinct}) < len(self.distinct):
             return None
         for name, expression in self.derived.items():
-            drawn[name] = compute(expression, drawn, where=f"template {self.template_id}")
-            if drawn[name] is None:
+            variables[name] = compute(expression, variables, where=f"template {self.template_id}")
+            if variables[name] is None:
                 return None
         reference = None
         if self.reference is not None:
             where = f"template {self.template_id}"
             reference = compute(
-                self.reference, {**self.tables, **drawn}, where=where, decimals=True
+                self.reference, {**self.tables, **variables}, where=where, decimals=True
             )
             if reference is None:
                 return None
         return Draft(
-            self.text.format(**drawn),
+            self.text.format(**variables),
             self.category,
             self.difficulty,
             None if reference is None else str(reference),
             self.template_id,
-            drawn,
+            variables,
         )
 
 
