@@ -235,7 +235,7 @@ def _select_current(window: WindowVotes) -> WindowVotes:
 def _measure_window(window: WindowVotes) -> CalibrationWindow:
     rows = window.judged
     n_comparisons = int(rows["group"].nunique())
-    measured = measure_votes(rows) if n_comparisons >= MIN_PAIRS else None
+    metrics = measure_votes(rows) if n_comparisons >= MIN_PAIRS else None
     return CalibrationWindow(
         day=window.day,
         first_day=window.first_day,
@@ -244,11 +244,11 @@ def _measure_window(window: WindowVotes) -> CalibrationWindow:
         n_prompts=int(rows["prompt"].nunique()),
         reward_models=tuple(rows.sort_values("seq")["reward_model"].drop_duplicates()),
         last_seq=None if rows.empty else int(rows["seq"].max()),
-        accuracy=None if measured is None else measured.accuracy,
-        noise_ceiling=None if measured is None else noise_ceiling_or_repeats(window.cast),
-        ece=None if measured is None else measured.ece_debiased,
-        brier=None if measured is None else measured.brier,
-        slope=None if measured is None else measured.slope,
+        accuracy=None if metrics is None else metrics.accuracy,
+        noise_ceiling=None if metrics is None else noise_ceiling_or_repeats(window.cast),
+        ece=None if metrics is None else metrics.ece_debiased,
+        brier=None if metrics is None else metrics.brier,
+        slope=None if metrics is None else metrics.slope,
     )
 
 
@@ -267,8 +267,8 @@ def _find_current_model(rows: pd.DataFrame) -> str | None:
     one whose vote came last.
     """
     newest = rows[rows["day"] == rows["day"].max()].sort_values("seq")
-    counted = newest.groupby("reward_model")["seq"].agg(["size", "max"])
-    return None if counted.empty else str(counted.sort_values(["size", "max"]).index[-1])
+    counts = newest.groupby("reward_model")["seq"].agg(["size", "max"])
+    return None if counts.empty else str(counts.sort_values(["size", "max"]).index[-1])
 
 
 def _select_days(sorted_by_day: pd.DataFrame, first_day: str, last_day: str) -> pd.DataFrame:

@@ -85,8 +85,8 @@ class VoteRows:
         each side; `margins` (n,) are those of the chosen completion.
         """
         is_a = (pairs["chosen_side"] == "a").to_numpy()
-        counting = pairs["weight"].to_numpy(dtype=np.float64)
-        weights = np.concatenate([counting * n_chosen, counting * n_rejected])
+        pair_weights = pairs["weight"].to_numpy(dtype=np.float64)
+        weights = np.concatenate([pair_weights * n_chosen, pair_weights * n_rejected])
         has_weight = weights > 0
         prompts = group_index(pairs["prompt_id"].to_numpy(), len(pairs))
         ids = pairs["comparison_id"].to_numpy(dtype=object)
@@ -96,7 +96,7 @@ class VoteRows:
             weights[has_weight],
             np.tile(prompts, 2)[has_weight],
             np.tile(ids, 2)[has_weight],
-            int((counting > 0).sum()),
+            int((pair_weights > 0).sum()),
         )
 
     def with_swapped_sides(self, mask: npt.NDArray[np.bool_]) -> tuple[Floats, Floats, Floats]:

@@ -43,8 +43,8 @@ def calibration_by_dimension(
     one side alone, nothing is measured after calibration. Pairs voted on before a change count
     `weight_before_change`. Raises InvalidScores for a NaN score.
     """
-    opened = (calib.assign(is_opened=False), test.assign(is_opened=True))
-    pairs = pd.concat(opened, ignore_index=True)
+    splits = (calib.assign(is_opened=False), test.assign(is_opened=True))
+    pairs = pd.concat(splits, ignore_index=True)
     weighed = pairs[["comparison_id", "chosen_side", "is_opened"]].assign(
         weight=change_weights(pairs, changes, params.weight_before_change)
     )
@@ -54,7 +54,7 @@ def calibration_by_dimension(
     if not len(rows):
         return ()
     scores = reward_model.dimension_scores(*both_sides(pairs.iloc[rows]), progress=progress)
-    measured = []
+    calibrations = []
     for name, own in votes.groupby("dimension", sort=True):
         is_test = own["is_opened"].to_numpy(dtype=bool)
         if name not in scores or not is_test.any():
@@ -63,16 +63,16 @@ def calibration_by_dimension(
         margins = (chosen - rejected)[np.searchsorted(rows, own["row"])]
         n_chosen = own["n_chosen"].to_numpy(dtype=np.float64)
         n_rejected = own["n"].to_numpy(dtype=np.float64) - n_chosen
-        learnt, tested = (
+        calib_votes, test_votes = (
             VoteRows.of_pairs(own[of], margins[of], n_chosen[of], n_rejected[of])
             for of in (~is_test, is_test)
         )
-        measured.append(_measure(str(name), own[is_test], learnt, tested, params))
-    return tuple(measured)
+        calibrations.append(_measure(str(name), own[is_test], calib_votes, test_votes, params))
+    return tuple(calibrations)
 
 
 def _measure(
-    name: str, opened: pd.DataFrame, calib: VoteRows, test: VoteRows, params: CalibrationParams
+    name: str, test_pairs: pd.DataFrame, calib: VoteRows, test: VoteRows, params: CalibrationParams
 ) -> DimensionCalibration:
     calibrator = None
     if calib.n_pairs >= params.min_pairs:
@@ -93,7 +93,7 @@ def _measure(
     )
     return DimensionCalibration(
         **calibration.model_dump(exclude={"noise_ceiling"}),
-        noise_ceiling=ceiling_in_dimension(opened, params),
+        noise_ceiling=ceiling_in_dimension(test_pairs, params),
         method=None if calibrator is None else calibrator.name,
         params={} if calibrator is None else calibrator.to_json(),
         n_fit=calib.n_pairs,

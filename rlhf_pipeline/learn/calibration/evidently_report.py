@@ -145,7 +145,7 @@ def _run_evidently(
     from evidently.tests import gte, lte
 
     metric = _metric_class()
-    tested = {
+    tests = {
         name: [lte(limit) if name == LOWER_BOUND else gte(limit)]
         for name, limit in list_limits(thresholds).items()
     }
@@ -168,7 +168,7 @@ def _run_evidently(
     # there is none of votes that all agree
     quantities = [name for name in QUANTITIES if name != SLOPE or not all_agree(_rows(current))]
     metrics_asked = [
-        metric(quantity=name, tests=tested.get(name, []), **options.get(name, {}))
+        metric(quantity=name, tests=tests.get(name, []), **options.get(name, {}))
         for name in quantities
     ]
     return Report(metrics_asked).run(*sets)

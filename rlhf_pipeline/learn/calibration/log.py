@@ -55,13 +55,13 @@ def read_entries(text: str) -> ParsedCalibrationLog:
             "This calibration log is not a JSON list of reports. Write it again: rlhf export "
             "calibration-log."
         )
-    reports, refused = [], []
+    reports, refusals = [], []
     for n, entry in enumerate(entries, start=1):
         try:
             reports.append(_parse_report(entry))
         except DatasetError as why:
-            refused.append((n, str(why)))
-    return ParsedCalibrationLog(tuple(reports), tuple(refused))
+            refusals.append((n, str(why)))
+    return ParsedCalibrationLog(tuple(reports), tuple(refusals))
 
 
 def _parse_report(entry: Any) -> CalibrationReport:

@@ -70,10 +70,10 @@ def calibrate(
             "min_pairs."
         )
     calibrator, candidates = (NoCalibration(), {}) if is_thin else choose_calibrator(calib, params)
-    opened = open_test_split(
+    test_pairs = open_test_split(
         pairs, model=reward_model_label, purpose="calibration report", record=record
     )
-    test = _vote_rows(opened, reward_model, params, votes.taste_changes, progress)
+    test = _vote_rows(test_pairs, reward_model, params, votes.taste_changes, progress)
     if not test.n_pairs:
         raise NotEnoughData(
             f"None of {n_test} test pairs counts: none has votes, or all were voted on before a "
@@ -90,7 +90,7 @@ def calibrate(
         n_fit=calib.n_pairs,
         by_dimension=calibration_by_dimension(
             pairs[pairs["split"] == "calib"],
-            opened,
+            test_pairs,
             reward_model,
             params,
             votes.taste_changes,
@@ -210,18 +210,18 @@ def voted_rows(pairs: pd.DataFrame, p_chosen: Floats) -> pd.DataFrame:
     for a vote for a, `group` the prompt.
     """
     order = np.argsort(pairs["max_seq"].to_numpy(), kind="stable")
-    used, p = pairs.iloc[order], np.asarray(p_chosen, dtype=np.float64)[order]
-    n_votes = used["n_votes"].to_numpy(dtype=np.int64)
-    n_for = (used["agreement"].to_numpy(dtype=np.float64) * n_votes).round()
-    of = np.repeat(np.arange(len(used)), n_votes)
-    nth = np.arange(len(of)) - np.repeat(np.cumsum(n_votes) - n_votes, n_votes)
+    ordered_pairs, p = pairs.iloc[order], np.asarray(p_chosen, dtype=np.float64)[order]
+    n_votes = ordered_pairs["n_votes"].to_numpy(dtype=np.int64)
+    n_for = (ordered_pairs["agreement"].to_numpy(dtype=np.float64) * n_votes).round()
+    pair_of_vote = np.repeat(np.arange(len(ordered_pairs)), n_votes)
+    nth = np.arange(len(pair_of_vote)) - np.repeat(np.cumsum(n_votes) - n_votes, n_votes)
     # Chosen comes first in every pair: if it was b, p and the votes are swapped.
-    turned, for_chosen = (used["chosen_side"] == "b").to_numpy(), nth < n_for[of]
+    turned, for_chosen = (ordered_pairs["chosen_side"] == "b").to_numpy(), nth < n_for[pair_of_vote]
     return pd.DataFrame(
         {
-            "p": np.where(turned, 1 - p, p)[of],
-            "outcome": (for_chosen != turned[of]).astype(np.float64),
-            "group": used["prompt_id"].to_numpy()[of],
+            "p": np.where(turned, 1 - p, p)[pair_of_vote],
+            "outcome": (for_chosen != turned[pair_of_vote]).astype(np.float64),
+            "group": ordered_pairs["prompt_id"].to_numpy()[pair_of_vote],
         }
     )
 
@@ -234,12 +234,18 @@ def _vote_rows(
     progress: Progress,
 ) -> VoteRows:
     """Rows of the pairs of one split; pairs with only ties give none."""
-    used = pairs_that_count(pairs)
-    margins = margins_of(reward_model, used, progress=progress) if len(used) else np.zeros(0)
-    counting = change_weights(used, changes, params.weight_before_change)
-    votes, agreement = (used[name].to_numpy(dtype=np.float64) for name in ("n_votes", "agreement"))
+    counting_pairs = pairs_that_count(pairs)
+    margins = (
+        margins_of(reward_model, counting_pairs, progress=progress)
+        if len(counting_pairs)
+        else np.zeros(0)
+    )
+    weights = change_weights(counting_pairs, changes, params.weight_before_change)
+    votes, agreement = (
+        counting_pairs[name].to_numpy(dtype=np.float64) for name in ("n_votes", "agreement")
+    )
     return VoteRows.of_pairs(
-        used.assign(weight=counting), margins, votes * agreement, votes * (1 - agreement)
+        counting_pairs.assign(weight=weights), margins, votes * agreement, votes * (1 - agreement)
     )
 
 

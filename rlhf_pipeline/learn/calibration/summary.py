@@ -75,9 +75,9 @@ def calibration_metrics(
     bins = equal_mass_bins(rows)
     blocks = _blocks(rows, right, bins)
     sizes = np.cumsum([block.shape[1] for block in blocks.values()])[:-1]
-    drawn = resampled_totals(np.concatenate(list(blocks.values()), axis=1), rows.group, params)
+    resamples = resampled_totals(np.concatenate(list(blocks.values()), axis=1), rows.group, params)
     totals = {name: block.sum(axis=0, keepdims=True) for name, block in blocks.items()}
-    again = dict(zip(blocks, np.split(drawn, sizes, axis=1), strict=True))
+    again = dict(zip(blocks, np.split(resamples, sizes, axis=1), strict=True))
     supposed, by_chance = _perturb_uniform_bins(totals, again, rows, bins, params)
 
     def interval(value: float, resampled: Floats) -> Interval:

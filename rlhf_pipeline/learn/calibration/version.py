@@ -81,8 +81,8 @@ def calibration_figures(report: CalibrationReport) -> dict[str, float]:
                 }
     ends = {"": "value", "_low": "low", "_high": "high"}
     return {
-        f"{name}{end}": float(getattr(interval, of))
+        f"{name}{end}": float(getattr(interval, attribute))
         for name, interval in intervals.items()
         if interval is not None
-        for end, of in ends.items()
+        for end, attribute in ends.items()
     }

@@ -57,17 +57,17 @@ def windows_by_group(
 
 
 def _iter_groups(window: WindowVotes, groups: pd.DataFrame) -> Iterator[GroupCalibration]:
-    measured: dict[bytes, Figures] = {}  # groups of several groupings may have the same votes
+    cache: dict[bytes, Figures] = {}  # groups of several groupings may have the same votes
     for by in groups:
         names = groups[by].dropna()
         of_judged, of_cast = window.judged["seq"].map(names), window.cast["seq"].map(names)
         for name, n in _find_large(window, by, of_judged, of_cast).items():
             is_prediction, is_vote = of_judged == name, of_cast == name
             key = is_prediction.to_numpy().tobytes() + is_vote.to_numpy().tobytes()
-            if key not in measured:
+            if key not in cache:
                 ceiling = noise_ceiling_or_repeats(window.cast[is_vote])
-                measured[key] = measure_votes(window.judged[is_prediction]), ceiling
-            calibrated, ceiling = measured[key]
+                cache[key] = measure_votes(window.judged[is_prediction]), ceiling
+            calibrated, ceiling = cache[key]
             yield GroupCalibration(
                 by=by,
                 group=str(name),

@@ -57,13 +57,13 @@ def find_weakness(
     of 0.5 and the noise ceiling's lower bound. `margins` are chosen - rejected of `pairs`; without
     a ceiling the second rule does not apply.
     """
-    decided, margins = pairs[_has_majority(pairs)], margins[_has_majority(pairs)]
-    if len(decided) < params.min_compared_pairs:
+    majority_pairs, margins = pairs[_has_majority(pairs)], margins[_has_majority(pairs)]
+    if len(majority_pairs) < params.min_compared_pairs:
         return None
-    right, longer = wins(margins), wins(length_gaps(decided))
-    accuracy = _mean_interval(right, decided, params)
-    advantage = _mean_interval(right - longer, decided, params, of_shares=False)
-    subject = f"accuracy {accuracy} on {len(decided)} held-out pairs is"
+    right, longer = wins(margins), wins(length_gaps(majority_pairs))
+    accuracy = _mean_interval(right, majority_pairs, params)
+    advantage = _mean_interval(right - longer, majority_pairs, params, of_shares=False)
+    subject = f"accuracy {accuracy} on {len(majority_pairs)} held-out pairs is"
     weaknesses = []
     if advantage.high < 0:
         weaknesses.append(
@@ -182,39 +182,42 @@ def assess(
     loss decides (`compare_with_champion`). For the champion's own version only the calibrators are
     compared.
     """
-    counted = calib[taste_changes.is_current(calib)]
+    current_pairs = calib[taste_changes.is_current(calib)]
     if champion is None or champion.label != new.label:
         cause = _refusal_cause(
-            new, champion, calib, counted, ceiling, params or AcceptanceParams(), progress
+            new, champion, calib, current_pairs, ceiling, params or AcceptanceParams(), progress
         )
         if cause is not None:
             return Assessment(is_accepted=False, reason=cause, is_refused=True)
-    return Assessment(*compare_with_champion(new, champion, counted, progress=progress))
+    return Assessment(*compare_with_champion(new, champion, current_pairs, progress=progress))
 
 
 def _refusal_cause(
     new: Judge,
     champion: Judge | None,
     calib: pd.DataFrame,
-    counted: pd.DataFrame,
+    current_pairs: pd.DataFrame,
     ceiling: Interval | None,
     params: AcceptanceParams,
     progress: Progress,
 ) -> str | None:
     rival = None if champion is None or champion.load_error is not None else champion
-    if counted.empty:
+    if current_pairs.empty:
         is_blind = rival is not None and not calib.empty
         return (
             f"none of {len(calib)} held-out pairs was voted on since the last change of taste"
             if is_blind
             else None
         )
-    margins = margins_of(new.reward_model, counted, progress=progress)
-    weakness = find_weakness(counted, margins, ceiling, params)
+    margins = margins_of(new.reward_model, current_pairs, progress=progress)
+    weakness = find_weakness(current_pairs, margins, ceiling, params)
     if rival is None:
         return weakness
     difference = accuracy_difference(
-        counted, margins, margins_of(rival.reward_model, counted, progress=progress), params
+        current_pairs,
+        margins,
+        margins_of(rival.reward_model, current_pairs, progress=progress),
+        params,
     )
     # After a reversal of taste a weak model is better than a wrong one.
     if difference is not None and difference.low > 0:

@@ -212,10 +212,10 @@ def find_warm_start_obstacle(start: RewardModel, model: RewardModel) -> str | No
         return f"it is of kind {start.name}"
     for name, now in model.architecture.items():
         if (before := start.architecture.get(name)) != now:
-            used = encoder_params(model) if name == "encoder" else {}
+            encoder = encoder_params(model) if name == "encoder" else {}
             instead = (
-                f" ({used['encoder_used']} instead of {used['encoder_asked']})"
-                if "encoder_instead_because" in used
+                f" ({encoder['encoder_used']} instead of {encoder['encoder_asked']})"
+                if "encoder_instead_because" in encoder
                 else ""
             )
             return f"its {name} is {str(before)[:12]}, now it is {str(now)[:12]}{instead}"
@@ -256,13 +256,13 @@ def drop_unweighted_pairs(pairs: pd.DataFrame, name: str, min_pairs: int) -> pd.
     """Keep the pairs with a positive weight. Raises NotEnoughData below `min_pairs`, naming the
     kind `name`.
     """
-    used = pairs[pairs["weight"] > 0].reset_index(drop=True)
-    if len(used) < min_pairs:
+    kept_pairs = pairs[pairs["weight"] > 0].reset_index(drop=True)
+    if len(kept_pairs) < min_pairs:
         raise NotEnoughData(
-            f"{len(used)} preference pairs to fit on; the {name} reward model needs {min_pairs}. "
-            "Collect more votes or lower min_pairs."
+            f"{len(kept_pairs)} preference pairs to fit on; the {name} reward model needs "
+            f"{min_pairs}. Collect more votes or lower min_pairs."
         )
-    return used
+    return kept_pairs
 
 
 def margins_of(

@@ -60,30 +60,30 @@ def measure_dimension_heads(
     """Every dimension that votes on the PREFERENCE_PAIRS `train` or `held_out` judge, with the
     accuracy of the head on `held_out`, pairs that `model` was not fitted to. Sorted by name.
     """
-    learnt, tested = read_dimension_votes(train), read_dimension_votes(held_out)
-    both = pd.concat([learnt, tested]) if len(tested) else learnt
+    train_votes, test_votes = read_dimension_votes(train), read_dimension_votes(held_out)
+    both = pd.concat([train_votes, test_votes]) if len(test_votes) else train_votes
     if both.empty:
         return ()
-    rows = np.unique(tested["row"].to_numpy(dtype=np.int64))
+    rows = np.unique(test_votes["row"].to_numpy(dtype=np.int64))
     scores = model.dimension_scores(*both_sides(held_out.iloc[rows]), progress=progress)
-    measured = []
+    heads = []
     for name, votes in both.groupby("dimension", sort=True):
-        own = tested[tested["dimension"] == name]
+        own = test_votes[test_votes["dimension"] == name]
         accuracy = None
         if name in scores and len(own):
             chosen, rejected = np.split(scores[name], 2)
             margins = (chosen - rejected)[np.searchsorted(rows, own["row"])]
             accuracy = _measure_accuracy(own, margins, params)
-        measured.append(
+        heads.append(
             DimensionHead(
                 dimension=str(name),
-                n_train=int((learnt["dimension"] == name).sum()),
+                n_train=int((train_votes["dimension"] == name).sum()),
                 has_head=name in scores,
                 vote_accuracy=accuracy,
                 ceiling=ceiling_in_dimension(votes, params),
             )
         )
-    return tuple(measured)
+    return tuple(heads)
 
 
 def _measure_accuracy(
@@ -107,5 +107,5 @@ def ceiling_in_dimension(
     """Noise ceiling of the votes of one dimension, rows of `read_dimension_votes`; None where no
     pair has two.
     """
-    counted = pair_votes[pair_votes["n"] >= 2].rename(columns={"n_chosen": "n_a"})
-    return ceiling_of_counts(counted, params)
+    counts = pair_votes[pair_votes["n"] >= 2].rename(columns={"n_chosen": "n_a"})
+    return ceiling_of_counts(counts, params)

@@ -144,10 +144,10 @@ class EmbeddingRewardModel(RewardModel):
         warm_start: RewardModel | None = None,
         progress: Progress = ignore_progress,
     ) -> Self:
-        used = drop_unweighted_pairs(
+        weighted_pairs = drop_unweighted_pairs(
             sort_weighted_pairs(pairs, weights), self.name, self.params.min_pairs
         )
-        both = self.features(*both_sides(used), progress=progress)
+        both = self.features(*both_sides(weighted_pairs), progress=progress)
         chosen, rejected = np.split(both, 2)
         self.feature_mean_ = both.mean(axis=0)
         # A constant feature carries no information; dividing by 1 keeps it at 0.
@@ -156,11 +156,12 @@ class EmbeddingRewardModel(RewardModel):
         label = self.params.label
         problem = HeadProblem(
             (chosen - rejected) / self.feature_std_,
-            targets_of(used, label),
-            used["weight"].to_numpy(dtype=np.float64) * vote_weights(used, label),
+            targets_of(weighted_pairs, label),
+            weighted_pairs["weight"].to_numpy(dtype=np.float64)
+            * vote_weights(weighted_pairs, label),
             np.ones(chosen.shape[1]),
         )
-        groups = group_index(used["prompt_id"].to_numpy(), len(used))
+        groups = group_index(weighted_pairs["prompt_id"].to_numpy(), len(weighted_pairs))
         problem = self._choose_penalties(problem, groups)
         self.heads_, self.loss_curve_ = fit_heads(
             problem,
@@ -171,7 +172,11 @@ class EmbeddingRewardModel(RewardModel):
             start=self._starting_head(warm_start),
         )
         self.dimension_heads_ = fit_dimension_heads(
-            used, problem, self.params.l2_grid, self.params.folds, self.params.min_dimension_pairs
+            weighted_pairs,
+            problem,
+            self.params.l2_grid,
+            self.params.folds,
+            self.params.min_dimension_pairs,
         )
         scores = self._raw_scores(both).mean(axis=1)
         self.score_mean_, self.score_std_ = float(scores.mean()), float(max(scores.std(), 1e-12))

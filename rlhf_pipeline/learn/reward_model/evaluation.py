@@ -85,8 +85,8 @@ def cross_validate(
         quick = model.quick(**changes)
         assert quick is not None  # checked by the caller
         # Heads of dimensions would be fitted and not read.
-        learnt = train[inside].drop(columns="dimension_votes", errors="ignore")
-        quick.fit(learnt.reset_index(drop=True), weights=weights[inside])
+        inside_pairs = train[inside].drop(columns="dimension_votes", errors="ignore")
+        quick.fit(inside_pairs.reset_index(drop=True), weights=weights[inside])
         yield outside, margins_of(quick, train[outside])
 
 

@@ -132,15 +132,15 @@ def fit_heads(
     whole, curve = fit_head(problem, l2, start=start)
     if n_members == 1:
         return whole[None], curve
-    drawn = [
+    resamples = [
         replace(problem, weights=problem.weights * _draw_counts(groups, seed, k))
         for k in range(n_members)
     ]
-    return np.stack([fit_head(p, l2, start=whole)[0] for p in drawn]), curve
+    return np.stack([fit_head(p, l2, start=whole)[0] for p in resamples]), curve
 
 
 def _draw_counts(groups: Ints, seed: int, member: int) -> Floats:
     """How often each row's group is drawn; there are as many draws as groups."""
     n_groups = int(groups.max()) + 1
-    drawn = np.random.default_rng([seed, member]).integers(0, n_groups, n_groups)
-    return np.bincount(drawn, minlength=n_groups).astype(np.float64)[groups]
+    draws = np.random.default_rng([seed, member]).integers(0, n_groups, n_groups)
+    return np.bincount(draws, minlength=n_groups).astype(np.float64)[groups]

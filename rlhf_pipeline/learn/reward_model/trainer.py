@@ -322,7 +322,7 @@ def _choose_folder(network: Any, data: TrainingData, params: TrainerParams) -> P
     """
     if "output_dir" not in params.trainer:
         return None
-    pairs = [of.tolist() for of in (data.first, data.second, data.targets, data.weights)]
+    pairs = [array.tolist() for array in (data.first, data.second, data.targets, data.weights)]
     weights = hash_tensors(network.state_dict())
     name = content_hash(params.model_dump(mode="json"), weights, data.token_ids, pairs)
     return Path(params.trainer["output_dir"]) / name[:16]

@@ -134,7 +134,7 @@ class TransformerRewardModel(RewardModel):
     ) -> Self:
         ordered = sort_weighted_pairs(pairs, weights)
         ordered["weight"] *= self.vote_weights_of(ordered)
-        used = drop_unweighted_pairs(ordered, self.name, self.params.min_pairs)
+        weighted_pairs = drop_unweighted_pairs(ordered, self.name, self.params.min_pairs)
         start = None if warm_start is None else require_warm_start(warm_start, self)
         if usable_device(self.params.device) != self.params.device:
             raise ConfigurationError(
@@ -142,7 +142,7 @@ class TransformerRewardModel(RewardModel):
             )
         if self.params.launch:
             return self._fit_launched(pairs, weights, start, progress)
-        data = self._training_data(used)
+        data = self._training_data(weighted_pairs)
         self.networks_, self.records_ = [], []
         self._files = read_backbone_files(self.encoder.folder)
         for member in range(self.params.n_members):
@@ -150,7 +150,7 @@ class TransformerRewardModel(RewardModel):
             params = self.params.model_copy(update={"seed": self.params.seed + member})
             self.records_.append(train(network, data, params, progress))
             self.networks_.append(network)
-        self._learn_score_scale(used)
+        self._learn_score_scale(weighted_pairs)
         return self
 
     def _fit_launched(
@@ -346,9 +346,9 @@ class TransformerRewardModel(RewardModel):
         sample of them: to score them all takes as long as a training.
         """
         prompts, completions = both_sides(pairs)
-        drawn = np.random.default_rng(self.params.seed).permutation(len(prompts))[:SCALE_TEXTS]
+        sample = np.random.default_rng(self.params.seed).permutation(len(prompts))[:SCALE_TEXTS]
         self._known, self.score_mean_ = {}, 0.0
-        scores = self.member_scores([prompts[i] for i in drawn], [completions[i] for i in drawn])
+        scores = self.member_scores([prompts[i] for i in sample], [completions[i] for i in sample])
         raw = scores.mean(axis=0)
         self.score_mean_, self.score_std_ = float(raw.mean()), float(max(raw.std(), 1e-12))
         self._known = {text: each - self.score_mean_ for text, each in self._known.items()}
