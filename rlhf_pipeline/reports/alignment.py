@@ -106,15 +106,15 @@ def chart_alignment(
         of_windows = [_link_days(panel, link, window_days or 1) for panel in of_windows]
         of_days = _link_days(of_days, link, 1)
     panels = [*of_windows, of_days]
-    drawn = add_marks([panel for panel in panels if panel.series], changes)
+    marked_panels = add_marks([panel for panel in panels if panel.series], changes)
     bare = {"x": x.model_copy(update={"ticks": ()})}  # the lowest panel has the days
-    drawn[:-1] = [panel.model_copy(update=bare) for panel in drawn[:-1]]
+    marked_panels[:-1] = [panel.model_copy(update=bare) for panel in marked_panels[:-1]]
     n_unknown = len({p.day for p in by_name[ACCURACY]} - {p.day for p in by_name[CEILING]})
     return Chart(
         kind="alignment",
         title=title,
         alt=f"{title}, from {first} to {last}",
-        panels=tuple(drawn),
+        panels=tuple(marked_panels),
         notes=(
             "bands: 95% intervals",
             *(
@@ -158,7 +158,7 @@ def chart_accuracy(
         )
     ]
     panel = _accuracy_panel(x, days or by_name[ACCURACY], by_name[DAY_CEILING])
-    drawn = panel.model_copy(
+    accuracy_panel = panel.model_copy(
         update={
             "title": "",
             "height": 150,
@@ -175,9 +175,9 @@ def chart_accuracy(
         }
     )
     if link is not None:
-        drawn = _link_days(drawn, link, 1)
+        accuracy_panel = _link_days(accuracy_panel, link, 1)
     (marked,) = add_marks(
-        [drawn], [*keep_within(x, marks), *_mark_changes(days or by_name[ACCURACY])]
+        [accuracy_panel], [*keep_within(x, marks), *_mark_changes(days or by_name[ACCURACY])]
     )
     return Chart(
         kind="accuracy",

@@ -115,16 +115,16 @@ def chart_annotator_weeks(
         _build_panel(plot, [week for week in weeks if _is_shown(plot, week, least)], x)
         for plot in figure.plots
     ]
-    drawn = [panel for panel in panels if any(series.x for series in panel.series)]
+    filled_panels = [panel for panel in panels if any(series.x for series in panel.series)]
     bare = {"x": x.model_copy(update={"ticks": ()})}  # the lowest panel has the days
-    drawn[:-1] = [panel.model_copy(update=bare) for panel in drawn[:-1]]
-    if drawn:
+    filled_panels[:-1] = [panel.model_copy(update=bare) for panel in filled_panels[:-1]]
+    if filled_panels:
         more = ["95% intervals"]
     elif weeks:
         more = [f"No week has {least} or more {figure.lacks}."]
     else:
         more = [NO_VOTES]
-    if drawn and any(
+    if filled_panels and any(
         week[plot.counted] > 0 and not _is_shown(plot, week, least)
         for plot in figure.plots
         for week in weeks
@@ -134,8 +134,8 @@ def chart_annotator_weeks(
     return Chart(
         kind="annotator-weeks",
         title=title,
-        alt=f"{title}, from {first} to {last}" if drawn else title,
-        panels=tuple(drawn),
+        alt=f"{title}, from {first} to {last}" if filled_panels else title,
+        panels=tuple(filled_panels),
         notes=(*more, *notes),
     )
 
@@ -176,12 +176,12 @@ def _interval(plot: WeekPlot, week: Week) -> Interval:
 
 def _link(week: Week) -> str:
     """The votes of the week."""
-    of = {
+    query = {
         "annotator_id": week["annotator_id"],
         "since": week["first_day"],
         "until": week["last_day"],
     }
-    return "/votes?" + urlencode(of)
+    return "/votes?" + urlencode(query)
 
 
 def _axis(plot: WeekPlot, intervals: Sequence[Interval]) -> Axis:

@@ -24,11 +24,15 @@ def chart_annotators(figures: pd.DataFrame) -> Chart:
     """Each annotator's reliability with its interval, least reliable first. Above MAX_RELIABILITIES
     annotators, only the least reliable are drawn.
     """
-    drawn, n = figures.head(MAX_RELIABILITIES), len(figures)
-    names = distinct_labels(drawn["annotator_id"].tolist())
-    omitted = f", {n - len(drawn):,} more reliable ones left out" if n > len(drawn) else ""
-    rows = range(len(drawn))
-    labels = zip(rows, names, drawn["n_votes"], strict=True)
+    least_reliable, n = figures.head(MAX_RELIABILITIES), len(figures)
+    names = distinct_labels(least_reliable["annotator_id"].tolist())
+    omitted = (
+        f", {n - len(least_reliable):,} more reliable ones left out"
+        if n > len(least_reliable)
+        else ""
+    )
+    rows = range(len(least_reliable))
+    labels = zip(rows, names, least_reliable["n_votes"], strict=True)
     nobody = Mark(style="word", role="small", label="no annotator has judged anything yet")
     coin = Mark(style="line", role="perfect", x=(0.5, 0.5), name="a coin")
     return Chart(
@@ -46,15 +50,15 @@ def chart_annotators(figures: pd.DataFrame) -> Chart:
                     ticks=round_ticks(0, 1, 5),
                 ),
                 y=Axis(
-                    low=max(len(drawn), 1) - 0.5,
+                    low=max(len(least_reliable), 1) - 0.5,
                     high=-0.5,
                     label="annotator",
                     ticks=tuple(Tick(value=i, label=f"{name}  n={k:,}") for i, name, k in labels),
                     has_grid=False,
                 ),
-                height=40 + 24 * len(drawn),
-                marks=(coin,) if len(drawn) else (coin, nobody),
-                series=(_interval_series(drawn, "reliability", rows),),
+                height=40 + 24 * len(least_reliable),
+                marks=(coin,) if len(least_reliable) else (coin, nobody),
+                series=(_interval_series(least_reliable, "reliability", rows),),
             ),
         ),
     )

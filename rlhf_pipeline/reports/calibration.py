@@ -90,7 +90,7 @@ def chart_reliability(
     """
     roles: tuple[Role, ...] = ("now",) if len(sides) == 1 else ("ref", "now")
     shifts = (0.0,) if len(sides) == 1 else (-5.0, 5.0)
-    drawn = list(zip(sides.items(), roles, shifts, strict=True))
+    styled_sides = list(zip(sides.items(), roles, shifts, strict=True))
     most = max((b.n for bins in sides.values() for b in bins), default=1)
     if any(b.n < MIN_IN_BIN for bins in sides.values() for b in bins):
         notes = (*notes, f"faint: fewer than {MIN_IN_BIN} {unit}")
@@ -103,7 +103,7 @@ def chart_reliability(
 
     targets = [
         Mark(style="area", role="now", x=(b.low, b.high), label=describe_bin(b), link=address)
-        for (_, bins), role, _ in drawn
+        for (_, bins), role, _ in styled_sides
         for b in bins
         if role == "now" and (len(sides) == 1 or link)
         for address in [link(b) if link else ""]
@@ -125,7 +125,7 @@ def chart_reliability(
                     _bin_series(bins, role, name=name, offset=shift).model_copy(
                         update={"links": links(bins, role)}
                     )
-                    for (name, bins), role, shift in drawn
+                    for (name, bins), role, shift in styled_sides
                 ),
             ),
             Panel(
@@ -150,7 +150,7 @@ def chart_reliability(
                         width=0.036 if len(sides) == 1 else 0.012,
                         offset=shift * 1.3,
                     )
-                    for (name, bins), role, shift in drawn
+                    for (name, bins), role, shift in styled_sides
                 ),
             ),
         ),
@@ -187,16 +187,16 @@ def chart_groups(report: CalibrationReport) -> Chart:
 
 
 def _group_panel(group: GroupCalibration) -> Panel:
-    measured = group.calibrated
+    metrics = group.calibrated
     notes: tuple[str, ...] = ()
     marks: tuple[Mark, ...] = (
         PERFECT,
         Mark(style="word", role="small", label=f"{group.n} pairs: too few"),
     )
-    if measured:
+    if metrics:
         notes = (
-            f"accuracy {measured.accuracy}",
-            f"ECE {measured.ece_debiased}",
+            f"accuracy {metrics.accuracy}",
+            f"ECE {metrics.ece_debiased}",
             f"noise ceiling {group.noise_ceiling or 'unknown'}",
         )
         marks = (PERFECT, *mark_ceiling(group.noise_ceiling, "noise ceiling"))
@@ -207,7 +207,7 @@ def _group_panel(group: GroupCalibration) -> Panel:
         y=SHARE,
         height=190,
         marks=marks,
-        series=(_bin_series(group.calibrated_bins, "now"),) if measured else (),
+        series=(_bin_series(group.calibrated_bins, "now"),) if metrics else (),
     )
 
 

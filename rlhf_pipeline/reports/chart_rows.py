@@ -40,12 +40,12 @@ def render_table(chart: Chart) -> Markup:
         "n": "n",
         "evidence": "Evidence",
     }
-    used = {
+    used_heads = {
         name: head
         for name, head in heads.items()
         if head and any(getattr(row, name) != "" for row in rows)
     }
-    return render_part("chart_table.html", title=chart.title, heads=used, rows=rows)
+    return render_part("chart_table.html", title=chart.title, heads=used_heads, rows=rows)
 
 
 def list_rows(chart: Chart, write: Write) -> Iterator[ChartRow]:
@@ -97,15 +97,15 @@ def write_exactly(value: float, axis: Axis) -> Cell:
 
 
 def _point_row(panel: Panel, series: Series, i: int, write: Write) -> ChartRow:
-    measured = panel.x if series.along == "x" else panel.y
+    value_axis = panel.x if series.along == "x" else panel.y
     low, high = (ends[i] if ends else None for ends in (series.low, series.high))
     return ChartRow(
         _title(panel),
         series.name,
         write(series.x[i], panel.x),
         write(series.y[i], panel.y),
-        "" if low is None else write(low, measured),
-        "" if high is None else write(high, measured),
+        "" if low is None else write(low, value_axis),
+        "" if high is None else write(high, value_axis),
         series.n[i] if series.n else "",
         series.evidence[i] if series.evidence else "",
         series.links[i] if series.links else "",

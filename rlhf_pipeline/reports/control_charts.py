@@ -112,20 +112,20 @@ def _limits(centre: pd.Series, low: pd.Series, high: pd.Series, name: str) -> Se
 def _judged_series(
     points: pd.DataFrame, column: str, rules: Sequence[str]
 ) -> tuple[Series, Series]:
-    broken = points["rules"].map(lambda names: bool({*names} & {*rules})).astype(bool)
+    breaks_rule = points["rules"].map(lambda names: bool({*names} & {*rules})).astype(bool)
     return (
         Series(
             style="dots",
             role="now",
             name="in control",
-            x=to_numbers(points.index[~broken]),
-            y=to_numbers(points.loc[~broken, column]),
+            x=to_numbers(points.index[~breaks_rule]),
+            y=to_numbers(points.loc[~breaks_rule, column]),
         ),
         Series(
             style="dots",
             role="changed",
             name="breaks a rule",
-            x=to_numbers(points.index[broken]),
-            y=to_numbers(points.loc[broken, column]),
+            x=to_numbers(points.index[breaks_rule]),
+            y=to_numbers(points.loc[breaks_rule, column]),
         ),
     )

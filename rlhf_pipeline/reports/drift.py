@@ -163,7 +163,7 @@ def _signal_panel(
         usual if fired_names <= {*usual} else [name for name in DETECTORS if name in fired_names]
     )
     lanes = {name: i for i, name in enumerate([*names, "calibration"])}
-    fired = [
+    signals = [
         (event, lanes[lane])
         for event in events
         for lane in ["calibration" if event.kind == "calibration" else event.detector]
@@ -173,7 +173,7 @@ def _signal_panel(
         Mark(
             style="line", role="since", x=(event.change_seq or event.seq, event.seq), y=(lane, lane)
         )
-        for event, lane in fired
+        for event, lane in signals
     ]
     return Panel(
         x=x,
@@ -190,8 +190,8 @@ def _signal_panel(
                 style="triangles",
                 role="fired",
                 name="drift, with where the change is thought to begin",
-                x=to_numbers(event.seq for event, _ in fired),
-                y=to_numbers(lane for _, lane in fired),
+                x=to_numbers(event.seq for event, _ in signals),
+                y=to_numbers(lane for _, lane in signals),
             ),
         ),
     )

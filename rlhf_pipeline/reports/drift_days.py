@@ -107,8 +107,8 @@ def chart_drift_days(
     if not tests:
         return Chart(kind="drift_days", title=TITLE, alt=TITLE, panels=(), notes=(NO_TESTS,))
     every = {(test.space, test.detector) for test in tests}
-    fired = order_by_firing(tests)
-    names = [*[name for name in every if name[0] == "overall"], *fired] if is_folded else []
+    fired_names = order_by_firing(tests)
+    names = [*[name for name in every if name[0] == "overall"], *fired_names] if is_folded else []
     names = names or _order(every)
     lanes = {name: float(i) for i, name in enumerate(names)}
     n_folded = len(every) - len(lanes)

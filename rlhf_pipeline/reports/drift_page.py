@@ -205,8 +205,12 @@ def _collect_clusters(evidence: DayEvidence) -> dict[str, Any]:
 
 def _collect_slices(slices: Sequence[ErrorSlice]) -> dict[str, Any]:
     """Failing slices and those with the highest lift; how many are too small."""
-    measured = [error_slice for error_slice in slices if error_slice.error_rate is not None]
-    return {"shown": measured[:MAX_SLICES], "n_measured": len(measured), "n_all": len(slices)}
+    measured_slices = [error_slice for error_slice in slices if error_slice.error_rate is not None]
+    return {
+        "shown": measured_slices[:MAX_SLICES],
+        "n_measured": len(measured_slices),
+        "n_all": len(slices),
+    }
 
 
 def _collect_calibration(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any]:

@@ -38,10 +38,10 @@ class EvaluationEvidence:
 def render_evaluation_page(evidence: EvaluationEvidence) -> str:
     """Render the page as one HTML document; the same evaluation gives the same bytes."""
     evaluation, samples = evidence.evaluation, evidence.samples
-    gained = samples.assign(gain=samples["score_candidate"] - samples["score_champion"])
-    gained = gained.sort_values(["gain", "prompt_id"], kind="stable")
-    lost, won = gained[gained["gain"] < 0], gained[gained["gain"] > 0]
-    wronged = gained[(gained["right_champion"] == 1) & (gained["right_candidate"] == 0)]
+    gains = samples.assign(gain=samples["score_candidate"] - samples["score_champion"])
+    gains = gains.sort_values(["gain", "prompt_id"], kind="stable")
+    losses, wins = gains[gains["gain"] < 0], gains[gains["gain"] > 0]
+    wronged = gains[(gains["right_champion"] == 1) & (gains["right_candidate"] == 0)]
     return render_page(
         "evaluation_page.html",
         evidence=evidence,
@@ -54,8 +54,8 @@ def render_evaluation_page(evidence: EvaluationEvidence) -> str:
         chart=chart_evaluation(evaluation),
         facts=_describe_training(evidence.candidate),
         examples=[
-            ("Where the candidate loses most", _list_rows(lost)),
-            ("Where it gains most", _list_rows(won[::-1])),
+            ("Where the candidate loses most", _list_rows(losses)),
+            ("Where it gains most", _list_rows(wins[::-1])),
             ("Answers that became wrong", _list_rows(wronged)),
         ],
         n_wronged=len(wronged),

@@ -99,7 +99,7 @@ def chart_evolution(
             },
         ),
     ]
-    drawn = [
+    linked_panels = [
         panel.model_copy(
             update={
                 "x": x,
@@ -111,12 +111,12 @@ def chart_evolution(
         if panel.series
     ]
     last = {"ticks": _version_ticks(versions, champion)}
-    drawn[-1] = drawn[-1].model_copy(update={"x": x.model_copy(update=last)})
+    linked_panels[-1] = linked_panels[-1].model_copy(update={"x": x.model_copy(update=last)})
     return Chart(
         kind="evolution",
         title=TITLE,
         alt=f"{TITLE}, versions {versions[0]} to {versions[-1]}",
-        panels=tuple(drawn),
+        panels=tuple(linked_panels),
         notes=("Lines are 95% intervals over prompts.",),
     )
 

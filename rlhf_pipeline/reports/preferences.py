@@ -186,10 +186,10 @@ def chart_by_day(
         _day_panel(plot, plot_sums, x, roles, link)
         for plot, plot_sums, roles in _list_plots(figure, sums)
     ]
-    drawn = add_marks([panel for panel in panels if panel.series], keep_within(x, marks))
+    marked_panels = add_marks([panel for panel in panels if panel.series], keep_within(x, marks))
     bare = {"x": x.model_copy(update={"ticks": ()})}  # the lowest panel has the days
-    drawn[:-1] = [panel.model_copy(update=bare) for panel in drawn[:-1]]
-    return _build_chart(figure, f"{figure.title}, by day", drawn, notes)
+    marked_panels[:-1] = [panel.model_copy(update=bare) for panel in marked_panels[:-1]]
+    return _build_chart(figure, f"{figure.title}, by day", marked_panels, notes)
 
 
 def chart_by_group(
@@ -215,10 +215,10 @@ def chart_by_group(
         _group_panel(plot, plot_sums, (names, by, withheld), roles, link)
         for plot, plot_sums, roles in _list_plots(figure, sums)
     ]
-    drawn = [panel for panel in panels if panel.series]
-    if not drawn and withheld:
+    filled_panels = [panel for panel in panels if panel.series]
+    if not filled_panels and withheld:
         notes = [*notes, *(f"{name}: {why}" for name, why in sorted(withheld.items()))]
-    return _build_chart(figure, f"{figure.title}, by {by}", drawn, notes)
+    return _build_chart(figure, f"{figure.title}, by {by}", filled_panels, notes)
 
 
 def _build_chart(

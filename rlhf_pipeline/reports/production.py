@@ -44,17 +44,17 @@ def chart_production(points: Sequence[MetricPoint], first: date, last: date) -> 
         _panel(name, [point for point in measured_points if point.name == name], roles, x)
         for name in PRODUCTION
     ]
-    drawn = [panel for panel in panels if panel.series]
+    filled_panels = [panel for panel in panels if panel.series]
     bare = {"x": x.model_copy(update={"ticks": ()})}  # the lowest panel has the days
-    drawn[:-1] = [panel.model_copy(update=bare) for panel in drawn[:-1]]
+    filled_panels[:-1] = [panel.model_copy(update=bare) for panel in filled_panels[:-1]]
     n_left_out = len(newest) - len(models)
     notes = [f"{n_left_out} older models are left out"] if n_left_out else []
     return Chart(
         kind="production",
         title=TITLE,
         alt=f"{TITLE}, from {first} to {last}",
-        panels=tuple(drawn),
-        notes=("95% intervals where they are known", *notes) if drawn else (NO_FIGURES,),
+        panels=tuple(filled_panels),
+        notes=("95% intervals where they are known", *notes) if filled_panels else (NO_FIGURES,),
     )
 
 
@@ -62,11 +62,13 @@ def _panel(name: str, points: Sequence[MetricPoint], roles: dict[str, Role], x: 
     series: list[Series] = []
     ends: list[float] = []
     for model, role in roles.items():
-        of = sorted((p for p in points if p.labels["model"] == model), key=lambda p: p.day)
-        intervals = [_interval(point) for point in of]
+        model_points = sorted(
+            (p for p in points if p.labels["model"] == model), key=lambda p: p.day
+        )
+        intervals = [_interval(point) for point in model_points]
         ends += list_ends(intervals)
         series += day_curves(
-            [point.day for point in of], intervals, role=role, name=name_models(model)
+            [point.day for point in model_points], intervals, role=role, name=name_models(model)
         )
     return Panel(
         title=_describe(name),
