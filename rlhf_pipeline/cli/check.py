@@ -1,6 +1,7 @@
 """`rlhf check`: names what is missing or damaged in a home, with its cure; changes nothing."""
 
 from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
 
 import typer
 
@@ -114,6 +115,13 @@ def _check_audit_chain(settings: Settings, store: Store) -> list[str]:
 
 def _check_rows(settings: Settings, store: Store) -> list[str]:
     faults = [f"{fault} {homes.RESTORE}." for fault in integrity.find_orphans(store.database)]
+    if ahead := integrity.find_votes_after(store.database, datetime.now(UTC)):
+        named = ", ".join(f"{seq:,}" for seq in ahead[:3])
+        faults.append(
+            f"{len(ahead):,} votes are from the future (seq {named}{', …' if ahead[3:] else ''}): "
+            "a clock ran ahead when they were cast. Correct the clock, and leave them out of "
+            "learning, on the page Data quality."
+        )
     salt = settings.home / SALT_FILE
     stored_hash = store.audit.find_digest(SALT_RECORDED)
     if stored_hash and (not salt.exists() or hash_salt(salt.read_bytes()) != stored_hash):

@@ -601,10 +601,12 @@ class TasteChange(Record):
 
 
 class LeftToPeople(Record):
-    """The change that the trigger last left to people, while its champion serves."""
+    """A change that the trigger left to people since it last fired, while its champion serves."""
 
     decision_id: int
     seq: int = Field(description="the last vote that the decision knew")
+    cause: CauseName | None = Field(default=None, description="the likeliest one; None: unexamined")
+    annotator_ids: tuple[str, ...] = Field(default=(), description="whose votes it is about")
     is_answered: bool = False
     reread_from: datetime | None = Field(
         default=None,
@@ -630,7 +632,7 @@ class TriggerEvidence(Record):
         default=0, description="retrainings and other answers still pending or submitted"
     )
     n_ordered: int = Field(default=0, description="training jobs ordered and not ended")
-    left_to_people: LeftToPeople | None = None
+    left_to_people: tuple[LeftToPeople, ...] = ()
     now: datetime
 
 

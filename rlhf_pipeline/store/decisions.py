@@ -1,10 +1,10 @@
 """Decisions to retrain or to hold; one transaction reads evidence, decides and claims events."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, RowMapping, and_, func, select
 
 from rlhf_pipeline.core.errors import NotFound, StoreError
 from rlhf_pipeline.core.records import (
@@ -213,8 +213,8 @@ class Decisions(Repository):
         open_events, held_events = (
             tuple(read_events(connection, which)) for which in (IS_OPEN, self._is_held(connection))
         )
-        dismissed = self._list_dismissed(connection) if held_events else set()
-        held_events = tuple(each for each in held_events if each.event_id not in dismissed)
+        closed = self._list_closed(connection) if held_events else set()
+        held_events = tuple(each for each in held_events if each.event_id not in closed)
         unfinished = [
             build_decision(row)
             for row in connection.execute(
@@ -237,7 +237,7 @@ class Decisions(Repository):
             max_seq=known_seq,
             n_unfinished=len(unfinished) - n_ordered,
             n_ordered=0 if is_replayed else n_ordered,
-            left_to_people=self._read_left_to_people(connection, champion),
+            left_to_people=tuple(self._read_left_to_people(connection, champion)),
             now=now,
         )
 
@@ -245,45 +245,49 @@ class Decisions(Repository):
         """The trigger's last fire decision; those by hand start no cool-down."""
         return _find_last(connection, decisions.c.action == "fire")
 
-    def _last_response(self, connection: Connection) -> RowMapping | None:
-        """The trigger's last decision that fired or left a change to people."""
-        has_remedy = and_(decisions.c.remedy.is_not(None), decisions.c.remedy != "dismiss")
-        return _find_last(connection, or_(decisions.c.action == "fire", has_remedy))
-
     def _is_held(self, connection: Connection) -> ColumnElement[bool]:
-        """Of events claimed by holds since the trigger last fired or left a change to people; what
-        people decide by hand ends no hold.
+        """Of events claimed by holds since the trigger last fired; what people decide by hand ends
+        no hold.
         """
-        last = self._last_response(connection)
+        last = self._last_fire(connection)
         return drift_events.c.decision_id > (last["decision_id"] if last else 0)
 
-    def _list_dismissed(self, connection: Connection) -> set[str]:
-        """The events of false alarms since the trigger's last response."""
-        last = self._last_response(connection)
-        dismissals = select(decisions).where(
+    def _list_closed(self, connection: Connection) -> set[str]:
+        """The events of false alarms and of changes left to people since the last fire."""
+        closing = self._holds_with_remedy(connection)
+        return {event_id for _, decision in closing for event_id in decision.event_ids}
+
+    def _holds_with_remedy(
+        self, connection: Connection
+    ) -> list[tuple[RowMapping, TriggerDecision]]:
+        """The trigger's own holds about a confirmed change since its last fire, oldest first."""
+        last = self._last_fire(connection)
+        holds = select(decisions).where(
             decisions.c.decision_id > (last["decision_id"] if last else 0),
-            decisions.c.remedy == "dismiss",
+            decisions.c.actor.is_(None),
+            decisions.c.remedy.is_not(None),
         )
-        rows = connection.execute(dismissals).mappings()
-        return {event_id for row in rows for event_id in build_decision(row).event_ids}
+        rows = connection.execute(holds.order_by(decisions.c.decision_id)).mappings()
+        return [(row, build_decision(row)) for row in rows]
 
     def _read_left_to_people(
         self, connection: Connection, champion: str | None
-    ) -> LeftToPeople | None:
-        row = self._last_response(connection)
-        if row is None or row["action"] == "fire":
-            return None
-        left = build_decision(row)
-        if left.evidence.get("looked_at", {}).get("champion") != champion:
-            return None
-        answer = find_answer(connection, row["decision_id"])
-        quarantines = answer is not None and answer.remedy == "quarantine"
-        return LeftToPeople(
-            decision_id=row["decision_id"],
-            seq=row["max_seq"],
-            is_answered=answer is not None,
-            reread_from=answer.decided_at if answer and quarantines else None,
-        )
+    ) -> Iterator[LeftToPeople]:
+        for row, decision in self._holds_with_remedy(connection):
+            is_of_champion = decision.evidence.get("looked_at", {}).get("champion") == champion
+            if decision.remedy == "dismiss" or not is_of_champion:
+                continue
+            answer = find_answer(connection, row["decision_id"])
+            quarantines = answer is not None and answer.remedy == "quarantine"
+            causes = decision.evidence.get("causes", {}).get("causes", [])
+            yield LeftToPeople(
+                decision_id=row["decision_id"],
+                seq=row["max_seq"],
+                cause=causes[0]["name"] if causes else None,
+                annotator_ids=decision.quarantine.annotator_ids if decision.quarantine else (),
+                is_answered=answer is not None,
+                reread_from=answer.decided_at if answer and quarantines else None,
+            )
 
     def _require_votes(self, connection: Connection, quarantine: Quarantine) -> None:
         found = select(votes.c.annotator_id).where(
@@ -330,7 +334,10 @@ def store_decision(
     }
     database.insert(connection, decisions, [row])
     if decision.actor is None:
-        connection.execute(drift_events.update().where(IS_OPEN).values(decision_id=number))
+        # Events of other changes wait for the next look, where a person is asked about one.
+        asks = decision.action == "hold" and decision.remedy not in (None, "dismiss")
+        claims = and_(IS_OPEN, drift_events.c.event_id.in_(decision.event_ids)) if asks else IS_OPEN
+        connection.execute(drift_events.update().where(claims).values(decision_id=number))
     link_decision(ledger, row, decision.actor or PIPELINE)
     if decision.action == "fire" and decision.change_seq is not None:
         record_change(

@@ -1,8 +1,18 @@
-"""Checks references between rows of the store, which the audit chain does not hold."""
+"""Read-only checks of the store beside the audit chain: references and clocks."""
 
 from collections import Counter
+from datetime import datetime
+
+from sqlalchemy import or_, select
 
 from rlhf_pipeline.store.engine import Database
+from rlhf_pipeline.store.schema import votes
+
+
+def find_votes_after(database: Database, moment: datetime) -> list[int]:
+    """Numbers of the votes that say that they were cast after this moment."""
+    ahead = or_(votes.c.received_at > moment, votes.c.voted_at > moment)
+    return list(database.fetch_scalars(select(votes.c.seq).where(ahead).order_by(votes.c.seq)))
 
 
 def find_orphans(database: Database) -> list[str]:

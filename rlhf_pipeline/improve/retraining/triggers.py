@@ -103,8 +103,9 @@ def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> Tr
     Open events count the same as those held by earlier decisions, so a change detected during a
     cool-down fires when it is over, without a new event. Events of a former champion never fire. A
     change that is left to people is asked about once: neither its events count any more nor those
-    of the `confirmation_window` after it. Other changes are answered meanwhile, and a second
-    question about people waits for the answer to the first. The decision's `evidence` holds all its
+    of the `confirmation_window` after it, unless they are surely of another cause or of other
+    annotators. Other changes are answered meanwhile, and a second question about people waits for
+    the answer to the first. The decision's `evidence` holds all its
     inputs, from which `decide` makes it again.
     """
     params = params or TriggerParams()
@@ -135,12 +136,14 @@ def decide(evidence: TriggerEvidence, params: TriggerParams | None = None) -> Tr
         reasons.append(
             _MEANING[remedy].format(category=category, named=_describe_named(quarantine))
         )
+    # A question and a dismissal concern their own change; a fire answers all.
     involved = evidence.open_events if remedy is None else (*evidence.open_events, *confirmed)
+    is_of_own = remedy == "dismiss" or remedy in ASKING_REMEDIES
     return TriggerDecision(
         action="fire" if fires else "hold",
         reasons=tuple(reasons),
         event_ids=tuple(
-            e.event_id for e in (confirmed if remedy == "dismiss" else _distinct_events(involved))
+            e.event_id for e in (confirmed if is_of_own else _distinct_events(involved))
         ),
         evidence=_collect_evidence(evidence, params, own, confirmed)
         | ({"causes": causes.model_dump(mode="json")} if causes else {})
@@ -246,7 +249,7 @@ def find_pending_change(
     return describe_wait(confirmed, causes, evidence.max_seq, params)
 
 
-def list_own_events(evidence: TriggerEvidence, params: ConfirmationParams) -> list[DriftEvent]:
+def list_own_events(evidence: TriggerEvidence, params: TriggerParams) -> list[DriftEvent]:
     """The events of the champion, in vote order, without those of a change left to people."""
     return [
         event
@@ -257,18 +260,32 @@ def list_own_events(evidence: TriggerEvidence, params: ConfirmationParams) -> li
 
 
 def is_left_to_people(
-    event: DriftEvent, question: LeftToPeople | None, params: ConfirmationParams
+    event: DriftEvent, questions: Sequence[LeftToPeople], params: TriggerParams
 ) -> bool:
-    """Whether the event is a further sign of the change that was left to people."""
-    if question is None or event.seq >= question.seq + params.confirmation_window:
+    """Whether the event is a further sign of a change that was left to people: soon after it, and
+    not surely of another cause or of other annotators.
+    """
+    return any(
+        event.seq < question.seq + params.confirmation_window
+        and (question.reread_from is None or event.detected_at < question.reread_from)
+        and not _has_another_cause(event, question, params)
+        for question in questions
+    )
+
+
+def _has_another_cause(event: DriftEvent, question: LeftToPeople, params: TriggerParams) -> bool:
+    causes = read_causes(event)
+    if causes is None or question.cause is None or not is_confident(causes, params):
         return False
-    return question.reread_from is None or event.detected_at < question.reread_from
+    named = causes.causes[0].evidence.get("annotator_ids", ())
+    is_of_others = bool(named) and not {*named} & {*question.annotator_ids}
+    return causes.causes[0].name != question.cause or is_of_others
 
 
 def find_open_question(evidence: TriggerEvidence) -> int | None:
     """The decision about annotators that waits for a person's answer."""
-    question = evidence.left_to_people
-    return None if question is None or question.is_answered else question.decision_id
+    open_ids = [each.decision_id for each in evidence.left_to_people if not each.is_answered]
+    return open_ids[0] if open_ids else None
 
 
 def is_miscalibration(confirmed: Sequence[DriftEvent]) -> bool:

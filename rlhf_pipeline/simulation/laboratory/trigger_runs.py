@@ -113,7 +113,7 @@ class TriggerRun:
         self._n_retrained = 0
         self._fired = 0  # the last vote that the last fire knew
         self._answered = 0  # events up to this vote are answered
-        self._left: LeftToPeople | None = None
+        self._left: tuple[LeftToPeople, ...] = ()
         self._events: list[DriftEvent] = []
         self._read(start=0)
 
@@ -166,13 +166,23 @@ class TriggerRun:
     def _carry_out(self, decision: TriggerDecision, tick: int) -> None:
         self._answered = tick
         if decision.action == "fire":
-            self._fired, self._left = tick, None
+            self._fired, self._left = tick, ()
         if decision.remedy in RETRAINING_REMEDIES:
             self._n_retrained += 1
             self._read(start=tick)
             return
         if decision.remedy in ASKING_REMEDIES:
-            self._left = LeftToPeople(decision_id=1, seq=tick)
+            causes = decision.evidence.get("causes", {}).get("causes", [])
+            question = LeftToPeople(
+                decision_id=1,
+                seq=tick,
+                cause=causes[0]["name"] if causes else None,
+                annotator_ids=decision.quarantine.annotator_ids if decision.quarantine else (),
+            )
+            self._left = (*self._left, question)
+            claimed = {*decision.event_ids}
+            self._events = [event for event in self._events if event.event_id not in claimed]
+            return
         self._events = [event for event in self._events if event.seq > tick]
 
     def _read(self, start: int) -> None:

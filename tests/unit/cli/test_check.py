@@ -5,6 +5,7 @@ import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,8 @@ from typer.testing import CliRunner
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.cli.check import find_faults
 from rlhf_pipeline.core.config import Settings
-from tests.used_home import DAY, damage_page, edit, flip, used_home, weights_of
+from rlhf_pipeline.store import Store
+from tests.used_home import DAY, damage_page, edit, flip, used_home, votes, weights_of
 
 
 @pytest.fixture(scope="module")
@@ -117,6 +119,26 @@ def test_changed_and_missing_model_files_are_named(home: Path) -> None:
 def test_changed_vote_breaks_the_audit_chain(home: Path) -> None:
     edit(home, "UPDATE votes SET choice = 'b' WHERE seq = 3")
     assert "The audit chain is broken" in faults(home)
+
+
+class FastClock:
+    """Runs two years ahead."""
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + timedelta(days=730)
+
+
+def test_votes_of_a_clock_that_ran_ahead_are_named(home: Path) -> None:
+    settings = settings_of(home)
+    with Store.open(settings.store_url, clock=FastClock()) as store:
+        shown = store.comparisons.for_days([DAY])
+        late = votes(shown)[0].model_copy(
+            update={"annotator_id": "bob", "idempotency_key": "late", "voted_at": FastClock().now()}
+        )
+        vote = store.votes.cast(late)
+    said = faults(home)
+    assert f"1 votes are from the future (seq {vote.seq})" in said
+    assert "page Data quality" in said
 
 
 def test_store_of_another_commit_is_refused(home: Path) -> None:

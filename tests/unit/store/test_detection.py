@@ -323,11 +323,25 @@ def test_the_rule_is_told_what_waits_for_people_while_the_champion_serves(
         )
         return seen[0].left_to_people
 
-    waiting = LeftToPeople(decision_id=1, seq=0)
-    assert left() == waiting
-    assert left("demo.reward_model@2") is None
+    named = Quarantine.model_validate(NAMED["quarantine"]).annotator_ids
+    waiting = LeftToPeople(decision_id=1, seq=0, annotator_ids=named)
+    assert left() == (waiting,)
+    assert left("demo.reward_model@2") == ()
     store.decisions.answer(1, answer_by("quarantine"))
-    assert left() == waiting.model_copy(update={"is_answered": True, "reread_from": NOON})
+    assert left() == (waiting.model_copy(update={"is_answered": True, "reread_from": NOON}),)
+
+
+def test_events_of_another_change_stay_open_beside_a_question(store, decide, make_event):
+    first, second = make_event(10), make_event(900)
+    store.events.add([first, second])
+    asked = {"evidence": NAMED, "event_ids": (first.event_id,)}
+    decide(lambda e: answer(e, "quarantine").model_copy(update=asked))
+    store.decisions.answer(1, answer_by("nothing"))
+    seen = []
+    decide(lambda evidence: seen.append(evidence) or hold(evidence))
+    assert [event.seq for event in seen[0].open_events] == [900]
+    decide(lambda evidence: seen.append(evidence) or hold(evidence))
+    assert [event.seq for event in seen[1].held_events] == [900]
 
 
 BY_HAND = {"reason": "spam", "actor": "ada", "now": NOON}

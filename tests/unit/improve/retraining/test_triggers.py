@@ -154,32 +154,51 @@ def test_later_signs_of_a_change_left_to_people_belong_to_it():
     left = LeftToPeople(decision_id=7, seq=1000)
     answered = left.model_copy(update={"is_answered": True})
     for known in (left, answered):
-        assert held(decide(evidence(*signs, left_to_people=known)), "no open or held event")
-        fired = decide(evidence(*new, held_events=signs, left_to_people=known), TWO)
+        assert held(decide(evidence(*signs, left_to_people=(known,))), "no open or held event")
+        fired = decide(evidence(*new, held_events=signs, left_to_people=(known,)), TWO)
         assert (fired.action, fired.event_ids) == ("fire", tuple(each.event_id for each in new))
     reread = answered.model_copy(update={"reread_from": NOW})
-    assert decide(evidence(*signs, left_to_people=reread), TWO).action == "fire"
+    assert decide(evidence(*signs, left_to_people=(reread,)), TWO).action == "fire"
     later = answered.model_copy(update={"reread_from": NOW + timedelta(hours=1)})
-    assert held(decide(evidence(*signs, left_to_people=later)), "no open or held event")
+    assert held(decide(evidence(*signs, left_to_people=(later,))), "no open or held event")
 
 
 def test_other_changes_are_answered_while_a_person_is_asked():
     left = LeftToPeople(decision_id=7, seq=1000)
-    taste = decide(evidence(risen(2000, taste=0.95), left_to_people=left))
+    taste = decide(evidence(risen(2000, taste=0.95), left_to_people=(left,)))
     assert (taste.action, taste.remedy) == ("fire", "retrain")
+
+
+def test_a_sure_sign_of_another_cause_or_of_others_is_no_sign_of_that_change():
+    of_bob = LeftToPeople(
+        decision_id=7, seq=1000, cause="carelessness", annotator_ids=("bob",), is_answered=True
+    )
+    same, taste = risen(1400, carelessness=0.95), risen(1400, taste=0.95)
+    assert held(decide(evidence(same, left_to_people=(of_bob,))), "no open or held event")
+    assert decide(evidence(taste, left_to_people=(of_bob,))).action == "fire"
+    unsure = risen(1400, taste=0.6, carelessness=0.4)
+    assert held(decide(evidence(unsure, left_to_people=(of_bob,))), "no open or held event")
+    of_dan = of_bob.model_copy(update={"annotator_ids": ("dan",)})
+    assert decide(evidence(same, left_to_people=(of_dan,))).remedy == "quarantine"
+
+
+def test_a_question_concerns_the_events_of_its_own_change():
+    first, second = risen(1000, carelessness=0.95), risen(2000, newcomers=0.95)
+    asked = decide(evidence(first, second))
+    assert (asked.remedy, asked.event_ids) == ("quarantine", (first.event_id,))
 
 
 def test_a_second_question_about_people_waits_for_the_answer_to_the_first():
     left, others = LeftToPeople(decision_id=7, seq=1000), risen(2000, carelessness=0.95)
-    waiting = decide(evidence(others, left_to_people=left))
+    waiting = decide(evidence(others, left_to_people=(left,)))
     assert held(waiting, "decision 7 asks a person first")
     assert (waiting.remedy, waiting.event_ids) == (None, (others.event_id,))
     assert replay(waiting) == waiting
     taste = risen(2600, taste=0.95)
-    fired = decide(evidence(taste, held_events=(others,), left_to_people=left))
+    fired = decide(evidence(taste, held_events=(others,), left_to_people=(left,)))
     assert (fired.action, fired.remedy) == ("fire", "retrain")
     answered = left.model_copy(update={"is_answered": True})
-    asked = decide(evidence(held_events=(others,), left_to_people=answered))
+    asked = decide(evidence(held_events=(others,), left_to_people=(answered,)))
     assert (asked.action, asked.remedy) == ("hold", "quarantine")
 
 
@@ -225,7 +244,7 @@ def test_no_model_is_promoted_while_the_cause_of_a_change_is_unclear():
     assert wait(1500) is None
     assert wait(1100, champion="demo.reward_model@2") is None
     people = LeftToPeople(decision_id=1, seq=900, is_answered=False)
-    assert wait(1100, left_to_people=people) is None  # they may take as long as they like
+    assert wait(1100, left_to_people=(people,)) is None  # they may take as long as they like
     assert find_pending_change(evidence(event("ddm"), event("adwin"))) is None
 
 

@@ -216,7 +216,7 @@ def test_decisions_that_wait_for_an_answer_leave_it_in_view():
         (decision(state="failed"), waiting(2, "cool-down"), "its run failed"),
     ):
         assert read_one([answer, later]).progress == progress
-    answered = waiting(2, "not clear", left_to_people=left | {"is_answered": True})
+    answered = waiting(2, "not clear", left_to_people=[left | {"is_answered": True}])
     dismissed = decision(3, "held", None, "hold", actor="ada", answers=1)
     readings = read_changes([asked, answered, dismissed])
     assert [(r.value, r.progress) for r in readings] == [(0.0, ""), (1.0, "not answered")]
