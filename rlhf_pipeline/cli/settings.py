@@ -2,13 +2,16 @@
 valid.
 """
 
+from typing import cast
+
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.core.config import CONFIG, HomeFacts, Settings
 from rlhf_pipeline.core.errors import ConfigurationError
-from rlhf_pipeline.improve.loop_settings import LoopSettings
+from rlhf_pipeline.improve.loop_settings import CandidateParams, LoopSettings
+from rlhf_pipeline.improve.retraining.strategies import check_batch
 
 app = typer.Typer(help="Loop settings: whether rlhf.yaml is valid.", no_args_is_help=True)
 
@@ -22,7 +25,11 @@ def check_settings() -> None:
     from rlhf_pipeline.watch.alerts.rounds import read_plan
 
     settings = Workspace.from_environment(initialising=True).settings
-    n = sum(map(len, LoopSettings.read(settings).given.values()))
+    loop = LoopSettings.read(settings)
+    n = sum(map(len, loop.given.values()))
+    candidate = cast(CandidateParams, loop.params("candidate_model"))
+    if candidate.params_file:
+        check_batch(candidate.strategy, candidate.training_params())
     for target in settings.alert_targets:
         check_target(target)
     plan = read_plan(settings)

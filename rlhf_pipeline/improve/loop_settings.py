@@ -24,11 +24,12 @@ from rlhf_pipeline.generate.prompts.parameters import SourceParams
 from rlhf_pipeline.improve.evaluation import EvaluationParams, GateParams
 from rlhf_pipeline.improve.retraining.parameters import StrategyParams, read_strategy_params
 from rlhf_pipeline.improve.retraining.selection import SelectionParams
-from rlhf_pipeline.improve.retraining.strategies import STRATEGIES
+from rlhf_pipeline.improve.retraining.strategies import STRATEGIES, check_batch
 from rlhf_pipeline.improve.retraining.triggers import TriggerParams
 from rlhf_pipeline.improve.reward_training import CalibrateParams
 from rlhf_pipeline.learn.calibration import CalibrationThresholds, OverTimeParams
 from rlhf_pipeline.learn.reward_model import RewardModelParams, launchpad_class
+from rlhf_pipeline.learn.reward_model.trainer import TrainerParams, check_training
 from rlhf_pipeline.watch.alerts.rules import AlertParams
 from rlhf_pipeline.watch.drift.report import DriftParams
 
@@ -298,6 +299,13 @@ def _validate(part: str, values: Mapping[str, Any]) -> dict[str, Any]:
         problems += [_describe_problem(part, error) for error in cause.errors()]
     if problems:
         raise ConfigurationError(" ".join(problems)) from None
-    if isinstance(params, RewardModelParams):
-        params.kind_params()
+    try:
+        if isinstance(params, RewardModelParams):
+            kind_params = params.kind_params()
+            if isinstance(kind_params, TrainerParams):
+                check_training(kind_params)
+        if isinstance(params, CandidateParams):
+            check_batch(params.strategy, params)
+    except ConfigurationError as cause:
+        raise ConfigurationError(f"{LOOP}.{part}: {cause}") from None
     return params.model_dump(mode="json", exclude_unset=True)

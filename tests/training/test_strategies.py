@@ -81,8 +81,8 @@ def test_a_checkpoint_with_damaged_contents_is_named(tmp_path, policy):
     ("strategy", "field", "message"),
     [
         ("dpo", "max_grad_nrom", "DPOConfig has no field 'max_grad_nrom'. Did you mean max_grad_n"),
-        ("dpo", "learning_rate", "learning_rate is set by learning_rate"),
-        ("dpo", "loss_type", "loss_type is set by dpo_loss"),
+        ("dpo", "learning_rate", "learning_rate is a setting of candidate_model itself"),
+        ("dpo", "loss_type", "loss_type is set by dpo_loss of candidate_model"),
         ("ppo", "loss_type", "TrainingArguments has no field 'loss_type'"),
         ("grpo", "num_generations", "num_generations is set by n_samples"),
     ],

@@ -1,6 +1,5 @@
 """Runs one TRL trainer to its end, through kills and restarts; the strategy builds the trainer."""
 
-import dataclasses
 import math
 import shutil
 import time
@@ -14,7 +13,7 @@ from pydantic import Field, model_validator
 
 from rlhf_pipeline.core.errors import ConfigurationError, OutOfMemory, PipelineError, TrainingFailed
 from rlhf_pipeline.core.files import WRITE_REFUSALS, find_refusal
-from rlhf_pipeline.core.parameters import Device, Dtype, suggest
+from rlhf_pipeline.core.parameters import Device, Dtype
 from rlhf_pipeline.core.protocols import Progress, ignore_progress
 from rlhf_pipeline.core.records import folder_hash
 from rlhf_pipeline.generate.policy.causal_lm import Policy
@@ -32,13 +31,15 @@ from rlhf_pipeline.improve.retraining.sentinels import (
     make_sentinel_callback,
 )
 from rlhf_pipeline.learn.reward_model.launching import use_one_gpu
+from rlhf_pipeline.learn.reward_model.trainer_fields import PIPELINE_FIELDS, read_trainer_fields
 
 # (parameters up to, learning rate): 2e-4 was measured on the embedded policy (1.2 M), 5e-7 is that
 # of Zephyr 7B (Tunstall et al. 2023); the others lie between.
 LEARNING_RATES = ((2e7, 2e-4), (2e8, 1e-5), (2e9, 2e-6), (math.inf, 5e-7))
 TOKEN_COUNTER = "_total_train_tokens"  # of TRL's trainers; the public API has no name for it
-# Fields of every trainer's config that `trainer` may not have: what sets them instead.
+# Fields of every trainer's config that `trainer` may not have: the parameters that set them.
 OWNED_FIELDS = {
+    "auto_find_batch_size": "batch_size",
     "bf16": "dtype",
     "data_seed": "seed",
     "fp16": "dtype",
@@ -48,18 +49,21 @@ OWNED_FIELDS = {
     "max_length": "max_length",
     "max_steps": "epochs and min_steps",
     "num_train_epochs": "epochs and min_steps",
-    "output_dir": "the loop, which keeps checkpoints beside the candidate",
     "per_device_train_batch_size": "batch_size",
-    "remove_unused_columns": "the strategy, which reads all columns",
-    "resume_from_checkpoint": "the loop, which goes on from the last checkpoint",
-    "save_only_model": "the loop, which needs whole checkpoints to go on",
     "save_steps": "checkpoint_every",
-    "save_strategy": "checkpoint_every",
-    "save_total_limit": "the loop, which keeps the last two",
     "seed": "seed",
     "train_sampling_strategy": "curriculum",
     "use_cpu": "device",
     "warmup_steps": "warmup_share",
+}
+_CHECKPOINTS = "it keeps whole checkpoints beside the candidate and goes on from the last"
+RESERVED_FIELDS = PIPELINE_FIELDS | {
+    "enable_jit_checkpoint": _CHECKPOINTS,
+    "ignore_data_skip": _CHECKPOINTS,
+    "output_dir": _CHECKPOINTS,
+    "restore_callback_states_from_checkpoint": _CHECKPOINTS,
+    "resume_from_checkpoint": _CHECKPOINTS,
+    "save_": _CHECKPOINTS,
 }
 MAX_LOGGED_STEPS = 400  # points of a loss curve: enough for a plot, few enough for a record
 
@@ -249,30 +253,27 @@ def build_trl_arguments(
     }
 
 
-def check_trainer_fields(kind: Any, values: Mapping[str, Any], owned: Mapping[str, str]) -> None:
-    """Raise ConfigurationError for a field of `trainer` that the config class `kind` lacks, with
-    the nearest one that it has, and for one that other parameters set: OWNED_FIELDS and `owned`.
+def read_strategy_fields(strategy: Any, values: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` of `trainer` as a TrainedStrategy's config takes them. Raises ConfigurationError as
+    `read_trainer_fields`.
     """
-    owners = {**OWNED_FIELDS, **owned}
-    fields = (field.name for field in dataclasses.fields(kind) if field.init)
-    names = [name for name in fields if name not in owners]
-    for name in values:
-        if name in owners:
-            raise ConfigurationError(f"trainer: {name} is set by {owners[name]}. Leave it out.")
-        if name not in names:
-            raise ConfigurationError(
-                f"trainer: {kind.__name__} has no field {name!r}. {suggest(name, names)}"
-            )
+    return read_trainer_fields(
+        strategy.config_class(),
+        values,
+        owners={**OWNED_FIELDS, **strategy.owned_fields},
+        owning_stage="candidate_model",
+        reserved=RESERVED_FIELDS,
+    )
 
 
 def build_config(strategy: Any, ours: Mapping[str, Any], params: TrainingParams) -> Any:
     """The config of a TrainedStrategy's trainer: `ours`, and the fields of `trainer`, which win.
-    Raises ConfigurationError as `check_trainer_fields`, and for an impossible value.
+    Raises ConfigurationError as `read_strategy_fields`, and for values that do not go together.
     """
     kind = strategy.config_class()
-    check_trainer_fields(kind, params.trainer, strategy.owned_fields)
+    fields = read_strategy_fields(strategy, params.trainer)
     try:
-        config = kind(**{**ours, **params.trainer})
+        config = kind(**{**ours, **fields})
     except (TypeError, ValueError) as cause:
         raise ConfigurationError(
             f"trainer: {cause}. Correct the field of {kind.__name__}."

@@ -1,6 +1,9 @@
 """Runs a training in the processes that `accelerate launch` starts, one for each GPU."""
 
+import contextlib
+import io
 import pickle
+import re
 import shlex
 import subprocess
 import sys
@@ -26,9 +29,10 @@ def run_launched(options: str, task: Callable[..., T], progress: Progress) -> T:
     return what it returned in the first of them.
 
     `task` is sent by pickle: a module's function, or a partial of one. Raises ConfigurationError if
-    that is impossible, the PipelineError that ended a process, and TrainingFailed with the last
-    lines of the processes for any other end.
+    that is impossible and as `check_launch_options`, the PipelineError that ended a process, and
+    TrainingFailed with the last lines of the processes for any other end.
     """
+    check_launch_options(options)
     with tempfile.TemporaryDirectory() as folder:
         try:
             (Path(folder) / TASK).write_bytes(pickle.dumps(task))
@@ -43,9 +47,37 @@ def run_launched(options: str, task: Callable[..., T], progress: Progress) -> T:
         raise result
     if returncode or result is None:
         raise TrainingFailed(
-            f"`accelerate launch {options}` ended with {returncode}. Its last lines:\n{lines}"
+            f"`accelerate launch {options}` ended with {returncode}: {_find_cause(lines)}. Its "
+            f"last lines:\n{lines}"
         )
     return result[0]  # type: ignore[no-any-return]
+
+
+def check_launch_options(options: str) -> None:
+    """Raise ConfigurationError, with accelerate's own words, where `accelerate launch` does not
+    take these options. Importing its parser takes seconds.
+    """
+    if not options:
+        return
+    from accelerate.commands.launch import launch_command_parser
+
+    said = io.StringIO()
+    try:
+        words = shlex.split(options)
+        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+            script = launch_command_parser().parse_args([*words, "-m", __name__]).training_script
+    except ValueError as cause:
+        problem = f"{cause}"
+    except SystemExit:
+        problem = said.getvalue().rstrip().rpartition("\n")[2].rpartition("error: ")[2]
+    else:
+        if script == __name__:
+            return
+        problem = f"{script!r} is not an option"
+    raise ConfigurationError(
+        f"launch: `accelerate launch {options}` is refused: {problem.rstrip('.')}. Correct it: "
+        "`accelerate launch --help` lists the options."
+    )
 
 
 def use_one_gpu(arguments: Any) -> None:
@@ -78,6 +110,19 @@ def _follow(options: str, folder: str, progress: Progress) -> tuple[int, str]:
             launcher.terminate()
             raise
     return launcher.returncode, "".join(lines)
+
+
+def _find_cause(lines: str) -> str:
+    """The line that names the error, for the summaries that show one line: the last one that is not
+    of the launcher, which reports that a process failed.
+    """
+    errors = [
+        found[0].strip()
+        for found in re.finditer(r"^.*?\w(?:Error|Exception|error)\b: .*$", lines, re.MULTILINE)
+        if not re.search(r"CalledProcessError|ChildFailedError", found[0])
+    ]
+    others = lines.strip().splitlines()
+    return (errors or others or ["no line was written"])[-1].rstrip(".")
 
 
 def _read_result(path: Path) -> Any:

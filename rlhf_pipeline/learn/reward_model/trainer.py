@@ -29,10 +29,11 @@ from rlhf_pipeline.learn.reward_model.comparison_groups import (
     group_by_length,
     group_comparisons,
 )
-from rlhf_pipeline.learn.reward_model.launching import use_one_gpu
+from rlhf_pipeline.learn.reward_model.launching import check_launch_options, use_one_gpu
 from rlhf_pipeline.learn.reward_model.losses import pair_losses
 from rlhf_pipeline.learn.reward_model.model_files import hash_tensors
 from rlhf_pipeline.learn.reward_model.network import pad, silence_libraries
+from rlhf_pipeline.learn.reward_model.trainer_fields import read_trainer_fields
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -93,7 +94,7 @@ class TrainerParams(BaseModel):
         default={},
         description="Any other fields of transformers' TrainingArguments, which win over ours: "
         "gradient_accumulation_steps, max_grad_norm; with output_dir and save_steps a killed "
-        "training goes on from its last checkpoint",
+        "training goes on from its last checkpoint. None of reports, logs, evaluation and uploads",
     )
     launch: str = Field(
         default="",
@@ -300,14 +301,26 @@ def _build_arguments(params: TrainerParams, folder: Path) -> Any:
         "disable_tqdm": True,
     }
     fixed = {"output_dir": str(folder), "remove_unused_columns": False}
+    fields = read_trainer_fields(TrainingArguments, params.trainer)
     try:
-        arguments = TrainingArguments(**ours | params.trainer | fixed)
+        arguments = TrainingArguments(**ours | fields | fixed)
     except (TypeError, ValueError) as cause:
         raise ConfigurationError(
             f"trainer: {cause}. Give fields of transformers' TrainingArguments."
         ) from cause
     use_one_gpu(arguments)
     return arguments
+
+
+def check_training(params: TrainerParams) -> None:
+    """Raise ConfigurationError for fields of `trainer` that TrainingArguments lacks or that the
+    pipeline owns, and for options that `accelerate launch` lacks.
+    """
+    if params.trainer:
+        from transformers import TrainingArguments
+
+        read_trainer_fields(TrainingArguments, params.trainer)
+    check_launch_options(params.launch)
 
 
 def computes_in_bfloat16(params: TrainerParams) -> bool:

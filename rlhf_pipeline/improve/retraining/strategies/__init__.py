@@ -19,7 +19,8 @@ from rlhf_pipeline.improve.retraining.strategies.kto import KTO
 from rlhf_pipeline.improve.retraining.strategies.ppo import PPO
 from rlhf_pipeline.improve.retraining.strategies.rloo import RLOO
 from rlhf_pipeline.improve.retraining.strategies.sft import SFT
-from rlhf_pipeline.improve.retraining.training import TrainingParams, check_trainer_fields
+from rlhf_pipeline.improve.retraining.training import TrainingParams, read_strategy_fields
+from rlhf_pipeline.learn.reward_model.launching import check_launch_options
 
 # To add a strategy: one file with one class that satisfies base.Strategy, and one line here.
 STRATEGIES = Members[type[Strategy]](
@@ -37,14 +38,15 @@ __all__ = [
 
 
 def check_batch(strategy: str, params: TrainingParams) -> None:
-    """Raise ConfigurationError where a batch is divided into parts too small for the strategy, and
-    for fields of `trainer` that it does not take.
+    """Raise ConfigurationError where a batch is divided into parts too small for the strategy, for
+    fields of `trainer` that it does not take, and for options that `accelerate launch` lacks.
     """
     kind = STRATEGIES[strategy]
     if params.trainer:
         if not issubclass(kind, TrainedStrategy):
             raise ConfigurationError(f"trainer: {strategy} takes no fields. Leave it empty.")
-        check_trainer_fields(kind().config_class(), params.trainer, kind.owned_fields)
+        read_strategy_fields(kind(), params.trainer)
+    check_launch_options(params.launch)
     needed = getattr(kind, "min_rows_per_pass", 1)
     if params.rows_per_pass < needed:
         raise ConfigurationError(
