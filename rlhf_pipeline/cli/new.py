@@ -1,8 +1,11 @@
 """`rlhf new`: writes a project: settings, prompts, a package for own assets, how to start."""
 
 import re
+import shlex
 import textwrap
 from collections.abc import Iterator
+from importlib.util import find_spec
+from keyword import iskeyword
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,10 +76,11 @@ def new(
         raise ConfigurationError(f"{folder} is not empty. Name a folder that does not exist yet.")
     project = re.sub(r"[^a-z0-9_-]+", "-", folder.absolute().name.lower()).strip("-")
     package = re.sub(r"\W", "_", project)
-    if not package.isidentifier() or package == "rlhf_pipeline":
+    is_taken = find_spec(package) is not None if package.isidentifier() else True
+    if is_taken or iskeyword(package):
         raise ConfigurationError(
-            f"{folder.name!r} cannot name a Python package. Begin the name with a letter, and "
-            "choose another than rlhf_pipeline."
+            f"{folder.name!r} cannot name a Python package: it does not begin with a letter, or "
+            f"Python has a package or word {package!r} already. Choose another name."
         )
     names = {"project": project, "package": package}
     files = {
@@ -92,7 +96,7 @@ def new(
     for name, text in files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         write_atomically(folder / name, text.encode())
-    echo(f"{folder} holds the project {project}. Next: cd {folder} && rlhf dev")
+    echo(f"{folder} holds the project {project}. Next: cd {shlex.quote(str(folder))} && rlhf dev")
 
 
 def describe_settings(project: str) -> str:
@@ -102,7 +106,8 @@ def describe_settings(project: str) -> str:
     values = {"project": project}
     lines = [
         "## Settings of this project. A line that begins with one # is a setting at its default:",
-        "## remove the # to change it. Environment variables (RLHF_HOME for `home`) win over it.",
+        "## to change it, remove the # and the space. Environment variables (RLHF_HOME for `home`)",
+        "## win over it.",
         "",
     ]
     defaults = Settings(home=Path("./var")).model_dump(mode="json", exclude={"config"})
@@ -116,7 +121,7 @@ def describe_settings(project: str) -> str:
 def _loop() -> Iterator[str]:
     from rlhf_pipeline.improve.loop_settings import PARTS  # imports every stage
 
-    yield "## How each stage computes: `rlhf settings show PART` prints the values in use."
+    yield "## How each stage computes: the page Settings lists the values in use."
     yield f"# {LOOP}:"
     for part, params in PARTS.items():
         yield f"#   {part}:"

@@ -80,7 +80,8 @@ def describe_collection(loop: LoopSettings, days: list[str], today: str) -> str:
         return f"today ({today}) is collected; tomorrow's is due at {at} UTC"
     last = f"last collected {days[-1]}; " if days else "nothing collected yet; "
     is_late = datetime.now(UTC).strftime("%H:%M") >= at
-    return f"{last}today's {'was' if is_late else 'is'} due at {at} UTC: `rlhf run collection`"
+    cure = "`rlhf run collection`, or the job collection in Dagster"
+    return f"{last}today's {'was' if is_late else 'is'} due at {at} UTC: {cure}"
 
 
 def describe_votes(settings: Settings, store: Store, today: str) -> str:

@@ -172,7 +172,8 @@ def _list_next_steps(site: Site, principal: Principal) -> Iterator[NextStep]:
     else:
         yield NextStep(
             title="Collect comparisons",
-            text="`rlhf run collection` writes prompts and completions and offers them; "
+            text="Launch the job collection in Dagster, or, while `rlhf dev` does not run, "
+            "`rlhf run collection`: it writes prompts and completions and offers them. "
             "`rlhf import comparisons FILE --offer` takes your own.",
             link="/comparisons" if has_comparisons else None,
             is_done=is_offered,

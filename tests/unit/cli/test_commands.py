@@ -24,7 +24,7 @@ def command_paths(command, path):
 
 
 LEAVES = """
-init demo dev serve run loop status vote generate replay backup restore check migrate
+new init demo dev serve run loop status vote generate replay backup restore check migrate
 import: comparisons votes prompts calibration-log
 export: prompts completions comparisons votes tuples training-data reflection-log calibration-log
 export: drift-report
@@ -37,7 +37,7 @@ changes: list add retract
 retraining: prepare
 policy: train jobs status cancel
 models: list promote register export
-lab: run suite
+lab: suite
 users: add list group token login-link
 settings: check
 keys: new seal

@@ -53,7 +53,7 @@ def test_own_assets_stand_beside_those_of_the_loop(project: Path) -> None:
     assert {"choices", "votes", "gate"} <= {*listed}
 
 
-@pytest.mark.parametrize("name", ["9 lives", "rlhf_pipeline", "…"])
+@pytest.mark.parametrize("name", ["9 lives", "rlhf_pipeline", "…", "class", "json", "dagster"])
 def test_a_folder_that_cannot_name_a_package_is_refused(tmp_path: Path, name: str) -> None:
     result = rlhf("new", str(tmp_path / name))
     assert "name a Python package" in str(result.exception)
