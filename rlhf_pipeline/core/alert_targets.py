@@ -79,14 +79,14 @@ def parse_targets(value: Any) -> tuple[AlertTarget, ...]:
     if isinstance(value, tuple):
         return value
     try:
-        found = TARGETS.validate_python(value)
+        targets = TARGETS.validate_python(value)
     except ValidationError as refusal:
         problems = [
             f"{' '.join(map(str, error['loc']))}: {error['msg'].removeprefix('Value error, ')}"
             for error in refusal.errors(include_input=False, include_context=False)
         ]
         raise ValueError("; ".join(problems)) from None
-    return tuple(target.model_copy(update={"name": name}) for name, target in found.items())
+    return tuple(target.model_copy(update={"name": name}) for name, target in targets.items())
 
 
 def resolve_files(targets: Any, folder: Path) -> Any:

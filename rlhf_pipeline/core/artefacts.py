@@ -116,13 +116,13 @@ class Artefacts:
         """Stored records by name. Those that do not parse are absent, so that the caller makes them
         again.
         """
-        found = {}
+        reports = {}
         for name in names:
             content = self.read_page(kind, name)
             with contextlib.suppress(ValueError):
                 if content is not None:
-                    found[name] = record.from_json(content.decode())
-        return found
+                    reports[name] = record.from_json(content.decode())
+        return reports
 
     def hash_days(self, days: Sequence[str], stages: Sequence[str]) -> dict[str, str]:
         """One hash per day over that day's files of `stages`, also for days without a file."""

@@ -167,9 +167,9 @@ class HomeFacts(BaseModel):
         with FileLock(home / f"{HOME_FACTS}.lock"):
             facts = cls.load(home)
             assert facts is not None  # `rlhf init` wrote them
-            wanted = facts.model_copy(update=changed)
-            if wanted != facts:
-                wanted.write(home)
+            new_facts = facts.model_copy(update=changed)
+            if new_facts != facts:
+                new_facts.write(home)
 
     @classmethod
     def raise_audit_seq(cls, home: Path, seq: int) -> None:
@@ -550,14 +550,14 @@ class Settings(BaseSettings):
         Raises ConfigurationError for a settings file that became unreadable.
         """
         environ = os.environ if environ is None else environ
-        given = _read_environment(environ)
+        from_environment = _read_environment(environ)
         in_file, facts = _read_settings(self.config), HomeFacts.load(self.home)
         recorded = set() if facts is None else facts.model_dump(exclude_none=True).keys()
         return {
             name: "default"
             if name not in self.model_fields_set
             else "environment"
-            if name in given
+            if name in from_environment
             else "file"
             if name in in_file
             else "home"
@@ -636,31 +636,32 @@ class Settings(BaseSettings):
         """
         environ = os.environ if environ is None else environ
         folder = Path.cwd() if folder is None else folder
-        given = _read_environment(environ)
-        given |= {
-            name: str((folder / Path(given[name]).expanduser()).absolute())
+        from_environment = _read_environment(environ)
+        from_environment |= {
+            name: str((folder / Path(from_environment[name]).expanduser()).absolute())
             for name in FILE_SETTINGS
-            if name in given
+            if name in from_environment
         }
-        named = given.pop("config", None)
+        config_path = from_environment.pop("config", None)
         config = (
-            _resolve_named_config(folder, named)
-            if named is not None
+            _resolve_named_config(folder, config_path)
+            if config_path is not None
             else _existing_path(folder / CONFIG)
         )
         values = _read_settings(config)
         home = _resolve_home(
-            str(given.get("home", values.get("home", cls.model_fields["home"].default))), folder
+            str(from_environment.get("home", values.get("home", cls.model_fields["home"].default))),
+            folder,
         )
         facts = HomeFacts.load(home)
         is_lost = facts is not None and facts.config is not None and not facts.config.is_file()
-        if named is None and facts is not None and not (restoring and is_lost):
+        if config_path is None and facts is not None and not (restoring and is_lost):
             config = _resolve_recorded_config(home, facts, config, initialising=initialising)
             values = _read_settings(config)
         retained = values.get("retention")
-        if isinstance(retained, dict) and isinstance(given.get("retention"), dict):
-            given["retention"] = retained | given["retention"]
-        values = _merge_facts(values | given, facts, home)
+        if isinstance(retained, dict) and isinstance(from_environment.get("retention"), dict):
+            from_environment["retention"] = retained | from_environment["retention"]
+        values = _merge_facts(values | from_environment, facts, home)
         unknown = sorted(set(values) - set(cls.model_fields))
         if unknown:
             raise ConfigurationError(
@@ -690,7 +691,7 @@ class _Environment(EnvSettingsSource):
 
 def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
     """The settings in RLHF_* variables, and unknown ones, which pydantic-settings would ignore."""
-    given = {name: environ[key] for key, name in OTEL_VARIABLES.items() if environ.get(key)}
+    otel_values = {name: environ[key] for key, name in OTEL_VARIABLES.items() if environ.get(key)}
     unknown = {
         name: value
         for key, value in environ.items()
@@ -701,7 +702,7 @@ def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         and not name.startswith("retention__")
     }
     try:
-        return given | unknown | _Environment(environ)()
+        return otel_values | unknown | _Environment(environ)()
     except SettingsError as cause:  # its cause quotes the value, which may hold a secret
         name = str(cause).split('"')[1]
         raise ConfigurationError(
@@ -713,8 +714,8 @@ def _existing_path(path: Path) -> Path | None:
     return path.absolute() if path.exists() else None
 
 
-def _resolve_named_config(folder: Path, named: str) -> Path:
-    path = (folder / Path(named).expanduser()).absolute()
+def _resolve_named_config(folder: Path, config_path: str) -> Path:
+    path = (folder / Path(config_path).expanduser()).absolute()
     if not path.is_file():
         raise ConfigurationError(
             f"RLHF_CONFIG is {path}, which is not a file. Correct it, or unset it."
@@ -753,18 +754,18 @@ def _log_once(sentence: str) -> None:
     logging.getLogger(__name__).warning(sentence)
 
 
-def _resolve_home(named: str, folder: Path) -> Path:
+def _resolve_home(home_path: str, folder: Path) -> Path:
     try:
-        home = (folder / Path(named).expanduser()).absolute()
+        home = (folder / Path(home_path).expanduser()).absolute()
     except RuntimeError:
         raise ConfigurationError(
-            f"RLHF_HOME {named} refers to an unknown user. Write the full path."
+            f"RLHF_HOME {home_path} refers to an unknown user. Write the full path."
         ) from None
-    found = [sign for sign in UNUSABLE_CHARACTERS if sign in str(home)]
-    if found:
+    bad_signs = [sign for sign in UNUSABLE_CHARACTERS if sign in str(home)]
+    if bad_signs:
         raise ConfigurationError(
-            f"RLHF_HOME {home} contains {found[0]!r}, which is special in database URLs. Choose a "
-            f"folder without {' and '.join(UNUSABLE_CHARACTERS)} in its path."
+            f"RLHF_HOME {home} contains {bad_signs[0]!r}, which is special in database URLs. "
+            f"Choose a folder without {' and '.join(UNUSABLE_CHARACTERS)} in its path."
         )
     return home
 

@@ -16,12 +16,12 @@ class DocumentError(ValueError):
 
 
 def _build_mapping(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) < len(pairs):
+    mapping = dict(pairs)
+    if len(mapping) < len(pairs):
         names = [name for name, _ in pairs]
         twice = sorted({name for name in names if names.count(name) > 1})
         raise DocumentError(f"key {twice[0]!r} occurs twice in one object. Keep one of them")
-    return found
+    return mapping
 
 
 def _refuse_constant(name: str) -> float:
@@ -62,10 +62,10 @@ def parse_json_at(text: str, start: int) -> tuple[Any, int]:
 
 class _Loader(yaml.SafeLoader):
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
-        seen: set[Any] = set()
+        names: set[Any] = set()
         for key, _ in node.value:
             name = (key.tag, key.value) if isinstance(key, yaml.ScalarNode) else None
-            if name in seen:
+            if name in names:
                 raise yaml.constructor.ConstructorError(
                     "while constructing a mapping",
                     node.start_mark,
@@ -73,7 +73,7 @@ class _Loader(yaml.SafeLoader):
                     key.start_mark,
                 )
             if name is not None and key.tag != "tag:yaml.org,2002:merge":
-                seen.add(name)
+                names.add(name)
         return super().construct_mapping(node, deep)
 
     def construct_number(self, node: yaml.ScalarNode) -> float:

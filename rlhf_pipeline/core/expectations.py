@@ -127,25 +127,25 @@ def require(outcomes: Iterable[ExpectationOutcome]) -> None:
 
 
 def _column_expectations(name: str, column: Column) -> list[DataExpectation]:
-    found: list[tuple[str, dict[str, Any]]] = []
+    expectations: list[tuple[str, dict[str, Any]]] = []
     if not column.nullable:
-        found.append(("expect_column_values_to_not_be_null", {}))
+        expectations.append(("expect_column_values_to_not_be_null", {}))
     if column.values is not None:
-        found.append(
+        expectations.append(
             ("expect_column_values_to_be_in_set", {"value_set": [str(v) for v in column.values]})
         )
     if column.low is not None or column.high is not None:
-        found.append(
+        expectations.append(
             (
                 "expect_column_values_to_be_between",
                 {"min_value": column.low, "max_value": column.high},
             )
         )
     if column.kind == "json":
-        found.append(("expect_column_values_to_be_json_parseable", {}))
+        expectations.append(("expect_column_values_to_be_json_parseable", {}))
     return [
         DataExpectation(type=kind, kwargs={"column": name, **kwargs}, blocking=True)
-        for kind, kwargs in found
+        for kind, kwargs in expectations
     ]
 
 

@@ -521,12 +521,12 @@ def check_frame(frame: pd.DataFrame, schema: FrameSchema) -> pd.DataFrame:
             f"{schema.name}: missing columns {missing}, unknown columns {unknown}. Expected: "
             f"{list(schema.columns)}."
         )
-    given = frame.reset_index(drop=True)
+    rows = frame.reset_index(drop=True)
     checked = pd.DataFrame(
         {
-            name: pd.Series([None] * len(given), dtype=c.dtype)
+            name: pd.Series([None] * len(rows), dtype=c.dtype)
             if name in absent
-            else _check_column(given[name], name, schema)
+            else _check_column(rows[name], name, schema)
             for name, c in schema.columns.items()
         }
     )
@@ -576,10 +576,10 @@ def _check_column(series: pd.Series, name: str, schema: FrameSchema) -> pd.Serie
     def refuse(bad: pd.Series, what: str, cure: str) -> None:
         if bad.any():
             row = int(bad.to_numpy().argmax())
-            shown = repr(series.iloc[row])[:80]
+            value_text = repr(series.iloc[row])[:80]
             raise FrameError(
                 f"{schema.name}.{name}: {what} in {int(bad.sum())} rows, first row {row} "
-                f"({shown}). {cure}"
+                f"({value_text}). {cure}"
             )
 
     if not column.nullable:
@@ -613,9 +613,9 @@ def _check_column(series: pd.Series, name: str, schema: FrameSchema) -> pd.Serie
             (typed > column.high).fillna(False), f"value above {column.high}", column.description
         )
     if column.kind == "json":
-        given = typed.dropna().map(_is_broken_json).astype(bool)
+        is_broken = typed.dropna().map(_is_broken_json).astype(bool)
         refuse(
-            given.reindex(typed.index, fill_value=False),
+            is_broken.reindex(typed.index, fill_value=False),
             "invalid JSON",
             "Write it with json.dumps.",
         )

@@ -179,12 +179,12 @@ def interval_of_mean(
     drawn = resampled_totals(np.stack([x * w, w], axis=1), index, params)
     with np.errstate(invalid="ignore", divide="ignore"):
         resampled = drawn[:, 0] / drawn[:, 1]
-    found = percentile_interval(value, resampled, len(x), params, n_groups)
+    interval = percentile_interval(value, resampled, len(x), params, n_groups)
     if not (of_shares and 0 <= value <= 1 and has_no_scatter(resampled)):
-        return found
+        return interval
     low, high = wilson_bounds(value, n_groups, params.level)
     # Rounding may put an end on the wrong side of a share of 0 or 1.
-    return found.model_copy(
+    return interval.model_copy(
         update={"low": float(min(low, value)), "high": float(max(high, value)), "few_groups": None}
     )
 

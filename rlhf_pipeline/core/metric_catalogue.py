@@ -286,12 +286,12 @@ def reset_past_counts(points: Iterable[MetricPoint], today: date) -> list[Metric
 
 def require_metrics(names: Iterable[str]) -> list[Metric]:
     """The metrics of these names. Raises NotFound for an unknown one."""
-    found = []
+    metrics = []
     for name in names:
         if name not in METRICS:
             raise NotFound(f"No metric {name!r}. There are {', '.join(sorted(METRICS))}.")
-        found.append(METRICS[name])
-    return found
+        metrics.append(METRICS[name])
+    return metrics
 
 
 def parse_labels(texts: Iterable[str]) -> dict[str, str]:

@@ -41,8 +41,8 @@ def open_path(url: str | Path) -> UPath:
             "credentials in the driver's environment variables."
         )
     try:
-        found = UPath(url)
-        return found if is_local(found) else UPath(url, use_listings_cache=False)
+        path = UPath(url)
+        return path if is_local(path) else UPath(url, use_listings_cache=False)
     except ValueError as cause:
         raise ConfigurationError(
             f"RLHF_FRAMES_URL={url} cannot be used: {cause}. Give a folder, or a URL such as "
@@ -107,12 +107,12 @@ def list_written(folder: UPath) -> dict[str, datetime]:
     """
     with _translate_errors("list", folder):
         try:
-            found = folder.fs.ls(folder.path, detail=True)
+            entries = folder.fs.ls(folder.path, detail=True)
         except FileNotFoundError:
             return {}
     return {
         entry["name"].rpartition("/")[2]: _read_moment(entry)
-        for entry in found
+        for entry in entries
         if entry["type"] == "file"
     }
 
@@ -129,8 +129,8 @@ def list_names(folder: UPath) -> list[str]:
     with _translate_errors("list", folder):
         try:
             return sorted(
-                found.rstrip("/").rpartition("/")[2]
-                for found in folder.fs.ls(folder.path, detail=False)
+                entry.rstrip("/").rpartition("/")[2]
+                for entry in folder.fs.ls(folder.path, detail=False)
             )
         except FileNotFoundError as cause:
             if _error_code(cause) in NO_BUCKET:
@@ -148,10 +148,10 @@ def _translate_errors(verb: str, path: UPath) -> Iterator[None]:
     except (ArtefactError, MemoryError):
         raise
     except Exception as cause:
-        shown = " ".join(str(cause).split()) or type(cause).__name__
-        kept = "; the previous file is untouched" if verb == "write" else ""
+        reason = " ".join(str(cause).split()) or type(cause).__name__
+        assurance = "; the previous file is untouched" if verb == "write" else ""
         raise ArtefactError(
-            f"Cannot {verb} {path}: {shown}. {_cure(path, cause)}{kept}."
+            f"Cannot {verb} {path}: {reason}. {_cure(path, cause)}{assurance}."
         ) from cause
 
 

@@ -41,23 +41,23 @@ def find_switches_as_numbers(kind: type[BaseModel], values: Mapping[str, Any]) -
     ]
 
 
-def suggest(name: str, known: Iterable[str]) -> str:
+def suggest(name: str, candidates: Iterable[str]) -> str:
     """A sentence with the nearest known name, else with all of them."""
-    names = list(known)
+    names = list(candidates)
     near = difflib.get_close_matches(name, names, n=1)
     return f"Did you mean {near[0]}?" if near else f"Known: {', '.join(names)}."
 
 
-def parse_parameters(kind: type[P], changes: Sequence[str] | None, /, **given: Any) -> P:
-    """`kind` with what was `given` (None is not) and what `--set` changes. Raises
+def parse_parameters(kind: type[P], changes: Sequence[str] | None, /, **arguments: Any) -> P:
+    """`kind` with `arguments` that are not None and what `--set` changes. Raises
     ConfigurationError naming field and cure.
     """
-    wanted = {name: value for name, value in given.items() if value is not None}
+    given_values = {name: value for name, value in arguments.items() if value is not None}
     for text in changes or ():
         path, equals, value = text.partition("=")
         *sections, name = path.split(".")
         of: type[BaseModel] | None = kind
-        values: dict[str, Any] = wanted
+        values: dict[str, Any] = given_values
         for section in sections:
             of = None if of is None else section_class(of, section)
             values = values.setdefault(section, {}) if of is not None else {}
@@ -79,7 +79,7 @@ def parse_parameters(kind: type[P], changes: Sequence[str] | None, /, **given: A
             )
         values[name] = wanted_value
     try:
-        return kind.model_validate(wanted)
+        return kind.model_validate(given_values)
     except ValidationError as cause:
         problems = "; ".join(
             f"{'.'.join(map(str, e['loc'])) or kind.__name__}: {e['msg']}" for e in cause.errors()

@@ -81,13 +81,13 @@ class Members(Mapping[str, T], Generic[T]):
         ConfigurationError where a member has no `Params`, or where two classes define a field of
         one name differently.
         """
-        known: dict[str, tuple[str, FieldInfo]] = {}
+        first_owners: dict[str, tuple[str, FieldInfo]] = {}
         owners = {kind.__name__: kind for kind in common} | {
             f"{name!r} of {self._group}": self._params_of(name) for name in self
         }
         for owner, kind in owners.items():
             for name, field in kind.model_fields.items():
-                first, before = known.setdefault(name, (owner, field))
+                first, before = first_owners.setdefault(name, (owner, field))
                 if repr(before) != repr(field):
                     raise ConfigurationError(
                         f"{first} and {owner} both have a parameter {name!r}, but not the same "

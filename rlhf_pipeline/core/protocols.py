@@ -212,12 +212,12 @@ class WorkLedger(Protocol):
         run_id: str,
         owner: str,
         attempts: Sequence[Attempt],
-        wanted: Mapping[Lane, int],
+        n_by_lane: Mapping[Lane, int],
         budget: Budget,
         *,
         is_dead: Callable[[str], bool],
     ) -> LedgerTransaction:
-        """Settle `attempts` and claim up to `wanted` items per lane, in one transaction. Leases of
+        """Settle `attempts` and claim up to `n_by_lane` items, in one transaction. Leases of
         owners for which `is_dead` holds are revoked.
 
         Lanes with nothing wanted are counted too: another owner may be working on them.

@@ -556,14 +556,14 @@ class TriggerDecision(Record):
     @property
     def quarantine(self) -> Quarantine | None:
         """Whom it leaves out, or would leave out if a person agrees."""
-        named = self.evidence.get("quarantine")
-        return None if named is None else Quarantine.model_validate(named)
+        record = self.evidence.get("quarantine")
+        return None if record is None else Quarantine.model_validate(record)
 
     @property
     def order(self) -> TrainingOrder | None:
         """The training job that a person ordered by it."""
-        named = self.evidence.get("order")
-        return None if named is None else TrainingOrder.model_validate(named)
+        record = self.evidence.get("order")
+        return None if record is None else TrainingOrder.model_validate(record)
 
 
 class Adjudication(Record):

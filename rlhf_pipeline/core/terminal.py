@@ -15,7 +15,7 @@ def escape_controls(text: str) -> str:
     >>> print(escape_controls("a\x1b[31m red\x07 \u202eevil"))
     a\u001b[31m red\u0007 \u202eevil
     """
-    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROLS.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
 
 
 def escape_markup(text: str) -> str:

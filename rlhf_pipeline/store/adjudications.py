@@ -25,10 +25,10 @@ class Adjudications(Repository):
         UnknownComparison.
         """
         with audited_transaction(self._database) as (connection, ledger):
-            known = select(comparisons.c.comparison_id).where(
+            query = select(comparisons.c.comparison_id).where(
                 comparisons.c.comparison_id == comparison_id
             )
-            if connection.execute(known).one_or_none() is None:
+            if connection.execute(query).one_or_none() is None:
                 raise UnknownComparison(
                     f"Comparison {comparison_id!r} was never published here. Correct the id."
                 )
@@ -57,10 +57,10 @@ class Adjudications(Repository):
 
     def page(self, *, before_id: int | None = None, limit: int = 50) -> list[Adjudication]:
         """The standing decisions, the newest first; the next page is `before_id` the last one's."""
-        wanted = self._select_standing().order_by(adjudications.c.adjudication_id.desc())
+        query = self._select_standing().order_by(adjudications.c.adjudication_id.desc())
         if before_id is not None:
-            wanted = wanted.where(adjudications.c.adjudication_id < before_id)
-        rows = self._database.fetch_mappings(wanted.limit(limit))
+            query = query.where(adjudications.c.adjudication_id < before_id)
+        rows = self._database.fetch_mappings(query.limit(limit))
         return [Adjudication.model_validate(dict(row)) for row in rows]
 
     def _select_standing(
@@ -91,7 +91,7 @@ class Adjudications(Repository):
         reason: str,
         actor: str,
     ) -> Adjudication:
-        made = Adjudication(
+        adjudication = Adjudication(
             adjudication_id=self._database.next_number(connection, adjudications.c.adjudication_id),
             comparison_id=comparison_id,
             choice=choice,
@@ -100,11 +100,11 @@ class Adjudications(Repository):
             decided_by=actor,
             decided_at=self._database.clock.now().astimezone(UTC),
         )
-        self._database.insert(connection, adjudications, [made.model_dump()])
+        self._database.insert(connection, adjudications, [adjudication.model_dump()])
         ledger.append(
             actor=actor,
             action="consensus.decide" if choice else "consensus.undo",
             object_id=comparison_id,
-            digest=content_hash(made.model_dump(mode="json")),
+            digest=content_hash(adjudication.model_dump(mode="json")),
         )
-        return made
+        return adjudication

@@ -37,9 +37,9 @@ class Alerts(Repository):
                     self._put(connection, alert)
                 insert_messages(connection, self._database, messages)
 
-            known = self._read(connection, alerts.c.ended_at.is_(None))[::-1]
+            open_alerts = self._read(connection, alerts.c.ended_at.is_(None))[::-1]
             next_id = self._database.next_number(connection, alerts.c.alert_id)
-            yield known, next_id, put
+            yield open_alerts, next_id, put
 
     def change(
         self,
@@ -87,21 +87,21 @@ class Alerts(Repository):
         )
 
     def _get(self, connection: Connection, alert_id: int) -> Alert:
-        found = self._read(connection, alerts.c.alert_id == alert_id)
-        if not found:
+        matches = self._read(connection, alerts.c.alert_id == alert_id)
+        if not matches:
             raise NotFound(f"There is no alert {alert_id}. The page Alerts lists them.")
-        return found[0]
+        return matches[0]
 
     def _read(
         self, connection: Connection, *conditions: Any, limit: int | None = None
     ) -> list[Alert]:
-        wanted = (
+        query = (
             select(alerts.c.record)
             .where(*conditions)
             .order_by(alerts.c.alert_id.desc())
             .limit(limit)
         )
-        return [Alert.from_json(text) for text in connection.execute(wanted).scalars()]
+        return [Alert.from_json(text) for text in connection.execute(query).scalars()]
 
     def _put(self, connection: Connection, alert: Alert) -> None:
         """Store the alert; one that ended while it was pending is not kept."""
@@ -126,8 +126,8 @@ class AlertMessages(Repository):
 
     def due_targets(self, now: datetime) -> list[str]:
         """Targets with messages that `lease` would return."""
-        wanted = select(alert_messages.c.target).where(*self._is_due(now)).distinct()
-        return sorted(self._database.fetch_scalars(wanted))
+        query = select(alert_messages.c.target).where(*self._is_due(now)).distinct()
+        return sorted(self._database.fetch_scalars(query))
 
     def lease(self, target: str, now: datetime, *, seconds: float) -> AlertMessage | None:
         """Take the oldest message that is due; nobody else gets it for `seconds`, and it counts one
@@ -196,15 +196,15 @@ class AlertMessages(Repository):
 
     def get(self, message_id: str) -> AlertMessage:
         """Raises NotFound."""
-        found = self._read(alert_messages.c.message_id == message_id)
-        if not found:
+        matches = self._read(alert_messages.c.message_id == message_id)
+        if not matches:
             raise NotFound(f"There is no message {message_id}.")
-        return found[0]
+        return matches[0]
 
     def page(self, only: AlertMessageFilter = ALL_MESSAGES) -> list[AlertMessage]:
         """Newest first, at most its `limit`."""
-        wanted = {"state": only.state, "alert_id": only.alert_id}
-        conditions = [alert_messages.c[k] == v for k, v in wanted.items() if v is not None]
+        values = {"state": only.state, "alert_id": only.alert_id}
+        conditions = [alert_messages.c[k] == v for k, v in values.items() if v is not None]
         return self._read(*conditions, limit=only.limit)
 
     def _is_due(self, now: datetime) -> tuple[ColumnElement[bool], ...]:
@@ -218,13 +218,13 @@ class AlertMessages(Repository):
         return (columns.state == "pending", columns.next_attempt_at <= now, ~waits_for_another)
 
     def _read(self, *conditions: Any, limit: int | None = None) -> list[AlertMessage]:
-        wanted = (
+        query = (
             select(alert_messages)
             .where(*conditions)
             .order_by(alert_messages.c.created_at.desc(), alert_messages.c.message_id)
             .limit(limit)
         )
-        return [_build_message(row) for row in self._database.fetch_mappings(wanted)]
+        return [_build_message(row) for row in self._database.fetch_mappings(query)]
 
     def _update(
         self, message_id: str, *, from_state: MessageState = "pending", **values: Any

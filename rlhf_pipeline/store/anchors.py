@@ -37,18 +37,18 @@ def read_anchors(path: Path) -> list[Anchor]:
     """
     if not path.exists():
         return []
-    found = []
+    anchors = []
     for n, line in enumerate(
         _read_whole_lines(path).decode(errors="replace").splitlines(), start=1
     ):
         try:
-            found.append(Anchor.from_json(line))
+            anchors.append(Anchor.from_json(line))
         except ValueError as cause:
             raise StoreError(
                 f"Line {n} of {path} is not an anchor of the audit chain. Restore the file from "
                 "its copy."
             ) from cause
-    return found
+    return anchors
 
 
 def add_daily_anchor(path: Path, audit: Audit, now: datetime) -> Anchor | None:
@@ -82,14 +82,14 @@ def verify_with_anchors(audit: Audit, anchors: Sequence[Anchor]) -> int:
     naming the first seq that changed.
     """
     for anchor in anchors:
-        found = audit.hash_at(anchor.seq)
-        if found is None:
+        stored_hash = audit.hash_at(anchor.seq)
+        if stored_hash is None:
             raise StoreError(
                 f"The audit chain ends before seq {anchor.seq}, where it stood on {anchor.day}: "
                 "its tail was cut. Stop writing, keep the file as evidence and restore the last "
                 "backup that verifies."
             )
-        if found != anchor.hash:
+        if stored_hash != anchor.hash:
             raise StoreError(
                 f"The audit chain at seq {anchor.seq} differs from that of {anchor.day}: it was "
                 "rewritten from some earlier seq on. Stop writing, keep the file as evidence "

@@ -16,18 +16,18 @@ class AnnotatorGroups(Repository):
 
     def all(self) -> dict[str, str]:
         """Group by annotator id."""
-        wanted = select(annotator_groups.c.annotator_id, annotator_groups.c.name)
-        return {row.annotator_id: row.name for row in self._database.fetch_all(wanted)}
+        query = select(annotator_groups.c.annotator_id, annotator_groups.c.name)
+        return {row.annotator_id: row.name for row in self._database.fetch_all(query)}
 
     def assign(self, group_of: Mapping[str, str | None], *, actor: str) -> int:
         """Put annotators into a group, or with None into none; returns how many changed. Annotators
         who are not named keep theirs.
         """
         with audited_transaction(self._database) as (connection, ledger):
-            known = {
+            names = {
                 row.annotator_id: row.name for row in connection.execute(select(annotator_groups))
             }
-            changed = {who: name for who, name in group_of.items() if known.get(who) != name}
+            changed = {who: name for who, name in group_of.items() if names.get(who) != name}
             if not changed:
                 return 0
             for some in batches(changed, MAX_ROWS):

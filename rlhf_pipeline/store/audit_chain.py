@@ -103,10 +103,10 @@ class Audit(Repository):
     def hash_at(self, seq: int) -> str | None:
         """The hash of one link; None if there is no such link."""
         with self._database.read_transaction() as connection:
-            found: str | None = connection.execute(
+            stored_hash: str | None = connection.execute(
                 select(audit.c.hash).where(audit.c.seq == seq)
             ).scalar()
-            return found
+            return stored_hash
 
     def record_salt(self, digest: str) -> None:
         """Link the hash of the salt that makes the annotators' pseudonyms."""
@@ -117,8 +117,8 @@ class Audit(Repository):
 
     def find_digest(self, action: str) -> str | None:
         """The digest of the first link of an action; None without one."""
-        wanted = select(audit.c.payload_digest).where(audit.c.action == action)
-        return self._database.fetch_scalar(wanted.order_by(audit.c.seq).limit(1))
+        query = select(audit.c.payload_digest).where(audit.c.action == action)
+        return self._database.fetch_scalar(query.order_by(audit.c.seq).limit(1))
 
     def page(
         self,
@@ -158,8 +158,8 @@ class Audit(Repository):
 
     def after(self, seq: int, *, limit: int) -> list[AuditLink]:
         """Links above a seq, oldest first."""
-        wanted = select(audit).where(audit.c.seq > seq).order_by(audit.c.seq).limit(limit)
-        rows = self._database.fetch_mappings(wanted)
+        query = select(audit).where(audit.c.seq > seq).order_by(audit.c.seq).limit(limit)
+        rows = self._database.fetch_mappings(query)
         return [
             AuditLink.model_validate({name: row[name] for name in AuditLink.model_fields})
             for row in rows
@@ -191,11 +191,11 @@ class Audit(Repository):
 
     def _sum_predictions(self, connection: Connection) -> Counter[int]:
         """By link: the sum of the digests of the predictions that name it."""
-        found = Counter[int]()
+        sums = Counter[int]()
         streamed = {"yield_per": VERIFY_ROWS}
         for row in connection.execute(select(predictions), execution_options=streamed):
-            found[row.link_seq] += int(row_digest(predictions, row._mapping), 16)
-        return found
+            sums[row.link_seq] += int(row_digest(predictions, row._mapping), 16)
+        return sums
 
     def _check_predictions(self, link: Mapping[str, Any], total: int) -> None:
         if hex_of_sum(total) != link["payload_digest"]:
@@ -225,28 +225,31 @@ class Audit(Repository):
             ).all()
             if not links:
                 return
-            named: dict[str, list[str]] = {}
+            ids_by_subject: dict[str, list[str]] = {}
             for link in links:
-                named.setdefault(_subject(link.action), []).append(link.object_id)
+                ids_by_subject.setdefault(_subject(link.action), []).append(link.object_id)
             rows = {
                 subject: self._read_rows(connection, AUDITED_TABLES[subject], ids)
-                for subject, ids in named.items()
+                for subject, ids in ids_by_subject.items()
                 if subject in AUDITED_TABLES
             }
             for link in links:
                 subject = _subject(link.action)
                 is_last = subject not in CHANGING or link.seq in last
-                known = rows.get(subject) if is_last else None
-                yield dict(link._mapping), None if known is None else known.get(link.object_id, {})
+                subject_rows = rows.get(subject) if is_last else None
+                yield (
+                    dict(link._mapping),
+                    None if subject_rows is None else subject_rows.get(link.object_id, {}),
+                )
             after = links[-1].seq
 
     def _read_rows(
         self, connection: Connection, audited: AuditedTable, ids: Sequence[str]
     ) -> dict[str, Mapping[Any, Any]]:
         """The rows of these names."""
-        wanted = select(audited.table, audited.object_id.label("object_id"))
-        found = connection.execute(wanted.where(audited.object_id.in_(ids))).mappings()
-        return {row["object_id"]: row for row in found}
+        query = select(audited.table, audited.object_id.label("object_id"))
+        rows = connection.execute(query.where(audited.object_id.in_(ids))).mappings()
+        return {row["object_id"]: row for row in rows}
 
     def _check_link(self, link: Mapping[str, Any], seq: int, previous: str) -> None:
         if link["seq"] != seq:

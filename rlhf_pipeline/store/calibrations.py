@@ -63,10 +63,10 @@ class Calibrations(Repository):
         result = ImportedReports()
         for batch in self._database.with_backoff(batches(reports, MAX_ROWS)):
             with audited_transaction(self._database) as (connection, ledger):
-                known = self._texts_of(
+                stored_texts = self._texts_of(
                     connection, sorted({report.reward_model for report in batch})
                 )
-                texts = {text: r for r in batch if (text := _encode_report(r)) not in known}
+                texts = {text: r for r in batch if (text := _encode_report(r)) not in stored_texts}
                 for text, report in texts.items():
                     version = self._next_version(connection, report.reward_model)
                     row = self._insert(connection, report, version, text, NO_CALIBRATOR)
@@ -81,7 +81,7 @@ class Calibrations(Repository):
         """The newest report and calibrator of a reward model that may serve; None before
         the first.
         """
-        wanted = (
+        query = (
             select(calibrations.c.report, calibrations.c.calibrator)
             .where(self._is_made_here(), calibrations.c.reward_model == reward_model)
             .order_by(calibrations.c.version.desc())
@@ -89,7 +89,7 @@ class Calibrations(Repository):
         with self._database.read_transaction() as connection:
             # usually the newest one serves; reports are long, so they are read one by one
             for n_refused in count():
-                row = connection.execute(wanted.limit(1).offset(n_refused)).one_or_none()
+                row = connection.execute(query.limit(1).offset(n_refused)).one_or_none()
                 if row is None:
                     break
                 report = CalibrationReport.from_json(row.report)
@@ -137,24 +137,24 @@ class Calibrations(Repository):
         fitted first, at most `limit`; the next page is `before` the last one.
         """
         order = (calibrations.c.fitted_at, calibrations.c.reward_model, calibrations.c.version)
-        wanted = select(*order).order_by(*(c.desc() for c in order)).limit(limit)
+        query = select(*order).order_by(*(c.desc() for c in order)).limit(limit)
         if before is not None:
-            wanted = wanted.where(_is_before(before))
+            query = query.where(_is_before(before))
         if reward_model is not None:
-            wanted = wanted.where(calibrations.c.reward_model == reward_model)
+            query = query.where(calibrations.c.reward_model == reward_model)
         return [
             (row.fitted_at, row.reward_model, row.version)
-            for row in self._database.fetch_all(wanted)
+            for row in self._database.fetch_all(query)
         ]
 
     def models(self) -> list[str]:
         """The reward models of the whole log, the last fitted first."""
-        wanted = (
+        query = (
             select(calibrations.c.reward_model)
             .group_by(calibrations.c.reward_model)
             .order_by(func.max(calibrations.c.fitted_at).desc(), calibrations.c.reward_model)
         )
-        return list(self._database.fetch_scalars(wanted))
+        return list(self._database.fetch_scalars(query))
 
     def versions(self, reward_model: str) -> list[int]:
         """Versions of the calibrators of a reward model that were made here, the newest first."""
@@ -167,8 +167,8 @@ class Calibrations(Repository):
 
     def entry(self, reward_model: str, version: int) -> LoggedCalibration | None:
         """One entry of the whole log; None if there is none."""
-        one = calibrations.c.reward_model == reward_model, calibrations.c.version == version
-        row = self._database.fetch_first(select(calibrations).where(*one))
+        conditions = calibrations.c.reward_model == reward_model, calibrations.c.version == version
+        row = self._database.fetch_first(select(calibrations).where(*conditions))
         if row is None:
             return None
         report = CalibrationReport.from_json(row.report)

@@ -211,15 +211,15 @@ def is_returned(table: Any = cards) -> ColumnElement[bool]:
 
 def count_held() -> ColumnElement[int]:
     """Number of cards that hold a place in an offer, those of the `annotator` left out."""
-    held = cards.alias("held")
+    other_cards = cards.alias("held")
     return (
         select(func.count())
-        .select_from(held)
+        .select_from(other_cards)
         .where(
-            held.c.comparison_id == offers.c.comparison_id,
-            held.c.offered_to == offers.c.offered_to,
-            held.c.annotator_id != bindparam("annotator"),
-            is_held(held),
+            other_cards.c.comparison_id == offers.c.comparison_id,
+            other_cards.c.offered_to == offers.c.offered_to,
+            other_cards.c.annotator_id != bindparam("annotator"),
+            is_held(other_cards),
         )
         .scalar_subquery()
     )

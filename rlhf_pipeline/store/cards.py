@@ -125,11 +125,11 @@ class Cards(Repository):
         for ids in self._database.with_backoff(batches(sorted(set(comparison_ids)), MAX_ROWS)):
             of_ids = offers.c.comparison_id.in_(ids)
             total = select(func.coalesce(func.sum(offers.c.n_wanted), 0)).where(of_ids)
-            taken = offers.update().values(n_wanted=offers.c.n_done + count_held())
+            update = offers.update().values(n_wanted=offers.c.n_done + count_held())
             with audited_transaction(self._database) as (connection, ledger):
                 n = connection.execute(total).scalar_one()
                 parameters = self._parameters(ANYBODY)
-                connection.execute(taken.where(of_ids, has_free_place()), parameters)
+                connection.execute(update.where(of_ids, has_free_place()), parameters)
                 n -= connection.execute(total).scalar_one()
                 connection.execute(offers.delete().where(of_ids, offers.c.n_wanted == 0))
                 if n:
@@ -149,14 +149,14 @@ class Cards(Repository):
         for `rules.lease_minutes`; a released or expired card is dealt again before others and with
         its old sides.
         """
-        held = select(cards).where(is_own(), is_held()).order_by(cards.c.n)
+        query = select(cards).where(is_own(), is_held()).order_by(cards.c.n)
         with self._database.write_transaction() as connection:
             parameters = self._parameters(annotator_id)
-            rows = connection.execute(held, parameters).mappings().all()
+            rows = connection.execute(query, parameters).mappings().all()
             if len(rows) < n:
                 draw = self._begin_draw(connection, annotator_id, rules)
                 self._write_cards(connection, draw.draw(n - len(rows)))
-                rows = connection.execute(held, parameters).mappings().all()
+                rows = connection.execute(query, parameters).mappings().all()
         return [Card.model_validate(dict(row)) for row in rows[:n]]
 
     def get(self, card_id: str) -> Card:
@@ -237,13 +237,13 @@ class Cards(Repository):
         is_named = offered_to != ANYBODY
         n_all = 0
         for ids in self._database.with_backoff(batches(sorted(set(comparison_ids)), MAX_ROWS)):
-            wanted = _SELECT_ASKABLE if is_named else _SELECT_OFFERS
+            query = _SELECT_ASKABLE if is_named else _SELECT_OFFERS
             parameters = {"ids": ids, "offered_to": offered_to, **self._parameters(offered_to)}
             with audited_transaction(self._database) as (connection, ledger):
                 self._require_published(connection, ids)
                 new, n = [], 0
                 for comparison_id, reserved_for, n_wanted, n_done in connection.execute(
-                    wanted, parameters
+                    query, parameters
                 ):
                     target = n_done + 1 if is_named else overlap
                     if n_wanted < target or reserved_for != offered_to:
@@ -287,7 +287,9 @@ class Cards(Repository):
     def _write_cards(self, connection: Connection, rows: Sequence[CardRow]) -> None:
         """Insert cards, or lease again those that exist, which keep their ids and sides."""
         turn = ("comparison_id", "annotator_id", "pass_no")
-        self._database.upsert(connection, cards, rows, key=turn, kept=("card_id", "is_swapped"))
+        self._database.upsert(
+            connection, cards, rows, key=turn, unchanged=("card_id", "is_swapped")
+        )
 
     def _parameters(self, annotator_id: str) -> dict[str, Any]:
         return {"annotator": annotator_id, "now": self._database.clock.now()}
@@ -329,7 +331,7 @@ def _count_in_work() -> Select[Any]:
     held card, whose own vote is then an additional one.
     """
     key = (offers.c.comparison_id, offers.c.offered_to, offers.c.n_wanted, offers.c.n_done)
-    held = (
+    per_offer = (
         select(func.count().label("n"), (offers.c.n_wanted - offers.c.n_done).label("most"))
         .join(
             cards,
@@ -342,7 +344,7 @@ def _count_in_work() -> Select[Any]:
         .group_by(*key)
         .subquery()
     )
-    in_work = case((held.c.n < held.c.most, held.c.n), else_=held.c.most)
+    in_work = case((per_offer.c.n < per_offer.c.most, per_offer.c.n), else_=per_offer.c.most)
     return select(func.coalesce(func.sum(in_work), 0))
 
 
@@ -354,15 +356,15 @@ def fill_offers(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> No
     comparisons: a file names no cards, and without this its comparisons would wait for judgements
     that are there.
     """
-    judged = [
+    parameters = [
         {"comparison": row["comparison_id"], "annotator": row["annotator_id"]}
         for row in rows
         if row["origin"] == "import"
         and row["annotator_kind"] != AnnotatorKind.MACHINE
         and row["choice"] != Choice.SKIP
     ]
-    if judged:
-        connection.execute(_FILL, judged)
+    if parameters:
+        connection.execute(_FILL, parameters)
 
 
 def _fill_one_offer() -> Update:

@@ -276,17 +276,17 @@ class _VoteTransaction:
 
     def _find_superseded_vote(self, vote: VoteRow, turns: list[VoteRow]) -> VoteRow:
         """The annotator's own vote on the same comparison that `vote` replaces."""
-        key, wanted = vote["idempotency_key"], vote["supersedes"]
-        own = [row for row in turns if row["vote_id"] == wanted]
+        key, superseded_id = vote["idempotency_key"], vote["supersedes"]
+        own = [row for row in turns if row["vote_id"] == superseded_id]
         if not own:  # without saying whose it is: annotators do not know the ids of others' votes
             raise InvalidVote(
-                f"Vote {key!r} cannot supersede {wanted!r}, which is no vote of this annotator on "
-                "this comparison. Correct the id."
+                f"Vote {key!r} cannot supersede {superseded_id!r}, which is no vote of this "
+                "annotator on this comparison. Correct the id."
             )
-        if wanted in self.superseded:
+        if superseded_id in self.superseded:
             raise InvalidVote(
-                f"Vote {key!r} cannot supersede {wanted!r}: it was already superseded by "
-                f"{self.superseded[wanted]}. Supersede that one."
+                f"Vote {key!r} cannot supersede {superseded_id!r}: it was already superseded by "
+                f"{self.superseded[superseded_id]}. Supersede that one."
             )
         return own[0]
 
@@ -327,16 +327,16 @@ def _select_turns(is_sqlite: bool) -> Select[Any]:
     pairs = bindparam("pairs", type_=String())
     if is_sqlite:
         each = func.json_each(pairs).table_valued("value")
-        asked: list[ColumnElement[str]] = [
+        pair: list[ColumnElement[str]] = [
             func.json_extract(each.c.value, f"$[{i}]") for i in (0, 1)
         ]
     else:
         each = func.json_array_elements(cast(pairs, JSON)).table_valued("value")
-        asked = [each.c.value.op("->>", return_type=String())(i) for i in (0, 1)]
+        pair = [each.c.value.op("->>", return_type=String())(i) for i in (0, 1)]
     return (
         select(*(votes.c[name] for name in _TURN_COLUMNS))
         .select_from(each)
-        .join(votes, and_(votes.c.comparison_id == asked[0], votes.c.annotator_id == asked[1]))
+        .join(votes, and_(votes.c.comparison_id == pair[0], votes.c.annotator_id == pair[1]))
     )
 
 

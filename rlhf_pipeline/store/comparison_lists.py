@@ -71,8 +71,8 @@ class ComparisonLists(Repository):
         listed = first.cte("listed", recursive=True)
         following = select(func.min(value)).where(value > listed.c.value).scalar_subquery()
         listed = listed.union_all(select(following).where(listed.c.value.is_not(None)))
-        wanted = select(listed.c.value).where(listed.c.value.is_not(None))
-        return list(self._database.fetch_scalars(wanted.limit(MAX_VALUES)))
+        query = select(listed.c.value).where(listed.c.value.is_not(None))
+        return list(self._database.fetch_scalars(query.limit(MAX_VALUES)))
 
     def has_own(self) -> bool:
         """Whether any comparison was not imported."""
@@ -81,8 +81,8 @@ class ComparisonLists(Repository):
 
     def groups_of(self, ids: Sequence[str]) -> dict[str, dict[str, str]]:
         """Category and source of these comparisons by id; unknown ids are left out."""
-        wanted = select(comparisons.c.comparison_id, comparisons.c.category, comparisons.c.source)
-        rows = self._database.fetch_among(wanted, comparisons.c.comparison_id, ids)
+        query = select(comparisons.c.comparison_id, comparisons.c.category, comparisons.c.source)
+        rows = self._database.fetch_among(query, comparisons.c.comparison_id, ids)
         return {
             "category": {row.comparison_id: row.category for row in rows},
             "source": {row.comparison_id: row.source or OWN_SOURCE for row in rows},
@@ -97,15 +97,15 @@ class ComparisonLists(Repository):
         for ids in self._database.with_backoff(batches(sorted(set(comparison_ids)), MAX_ROWS)):
             mine = comparisons.c.comparison_id.in_(ids)
             with audited_transaction(self._database) as (connection, ledger):
-                known = select(comparisons.c.comparison_id).where(mine)
-                unknown = set(ids) - set(connection.execute(known).scalars())
+                query = select(comparisons.c.comparison_id).where(mine)
+                unknown = set(ids) - set(connection.execute(query).scalars())
                 if unknown:
                     raise UnknownComparison(
                         f"Comparison {min(unknown)!r} was never published here. Correct the id."
                     )
                 other = comparisons.c.flag.is_distinct_from(flag)
-                wanted = known.where(changeable, other).order_by(comparisons.c.comparison_id)
-                changed = list(connection.execute(wanted).scalars())
+                to_change = query.where(changeable, other).order_by(comparisons.c.comparison_id)
+                changed = list(connection.execute(to_change).scalars())
                 if not changed:
                     continue
                 connection.execute(

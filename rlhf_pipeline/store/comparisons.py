@@ -84,10 +84,10 @@ class Comparisons(ComparisonLists):
                     [r for r, _ in batch], [p for _, ps in batch for p in ps], published_at
                 )
             )
-        for left in self._database.with_backoff(
+        for part in self._database.with_backoff(
             batches([p for ps in by_comparison.values() for p in ps], MAX_ROWS)
         ):
-            result = result.add(self._publish([], left, published_at))
+            result = result.add(self._publish([], part, published_at))
         return result
 
     def for_days(self, days: Sequence[str]) -> pd.DataFrame:
@@ -95,7 +95,7 @@ class Comparisons(ComparisonLists):
         without imported ones.
         """
         own = comparisons.c.source.is_(None)
-        wanted = (
+        query = (
             select(*FRAME_COLUMNS)
             .where(
                 comparisons.c.day.in_(sorted(set(days))),
@@ -103,24 +103,24 @@ class Comparisons(ComparisonLists):
             )
             .order_by(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
         )
-        return frame_of(self._database.fetch_all(wanted), COMPARISONS)
+        return frame_of(self._database.fetch_all(query), COMPARISONS)
 
     def with_ids(self, ids: Sequence[str]) -> pd.DataFrame:
         """COMPARISONS with these ids, in the order of `for_days`; unknown ids are left out."""
-        wanted = select(*FRAME_COLUMNS)
-        rows = self._database.fetch_among(wanted, comparisons.c.comparison_id, ids)
+        query = select(*FRAME_COLUMNS)
+        rows = self._database.fetch_among(query, comparisons.c.comparison_id, ids)
         return frame_of(
             sorted(rows, key=lambda row: (row.day, row.position, row.comparison_id)), COMPARISONS
         )
 
     def texts(self, ids: Sequence[str]) -> dict[str, Texts]:
         """Texts of these comparisons by id; unknown ids are left out."""
-        found: dict[str, Texts] = {}
+        texts: dict[str, Texts] = {}
         with self._database.read_transaction() as connection:
             for batch in batches(sorted(set(ids)), MAX_PARAMETERS):
                 rows = connection.execute(_TEXTS, {"values": batch}).mappings().all()
-                found |= {row["comparison_id"]: Texts.model_construct(**row) for row in rows}
-        return found
+                texts |= {row["comparison_id"]: Texts.model_construct(**row) for row in rows}
+        return texts
 
     def stream(self, batch_rows: int = 1000) -> Iterator[pd.DataFrame]:
         """All COMPARISONS, imported and flagged ones too, by day and position, in frames of at most
@@ -133,12 +133,12 @@ class Comparisons(ComparisonLists):
         ordered = select(*FRAME_COLUMNS).order_by(*place.clauses).limit(batch_rows)
         after: Row[Any] | None = None
         while True:
-            wanted = (
+            query = (
                 ordered
                 if after is None
                 else ordered.where(place > (after.day, after.position, after.comparison_id))
             )
-            rows = self._database.fetch_all(wanted)
+            rows = self._database.fetch_all(query)
             if not rows:
                 return
             yield frame_of(rows, COMPARISONS)
@@ -157,7 +157,7 @@ class Comparisons(ComparisonLists):
         see `pair_key`.
         """
         first = func.min(comparisons.c.comparison_id).label("comparison_id")
-        wanted = (
+        query = (
             select(comparisons.c.pair_key, first)
             .where(
                 comparisons.c.flag.is_(None),
@@ -165,15 +165,15 @@ class Comparisons(ComparisonLists):
             )
             .group_by(comparisons.c.pair_key)
         )
-        rows = self._database.fetch_among(wanted, comparisons.c.pair_key, keys)
+        rows = self._database.fetch_among(query, comparisons.c.pair_key, keys)
         return {row.pair_key: row.comparison_id for row in rows}
 
     def prompts(self) -> dict[str, str]:
         """Text of every prompt by its id. Reads every comparison."""
-        wanted = select(comparisons.c.prompt_id, func.min(comparisons.c.prompt)).group_by(
+        query = select(comparisons.c.prompt_id, func.min(comparisons.c.prompt)).group_by(
             comparisons.c.prompt_id
         )
-        rows = self._database.fetch_all(wanted)
+        rows = self._database.fetch_all(query)
         return {row[0]: row[1] for row in rows}
 
     def splits(
@@ -184,18 +184,18 @@ class Comparisons(ComparisonLists):
         every comparison.
         """
         of = (comparisons.c.prompt_id, comparisons.c.split_group, comparisons.c.split)
-        wanted = select(
+        query = select(
             *of,
             func.min(comparisons.c.comparison_id),
             func.min(func.substr(comparisons.c.prompt, 1, 100)),
         ).group_by(*of)
-        given = (
+        conditions = (
             (or_(comparisons.c.split.is_not(None), comparisons.c.split_group.is_not(None)),)
             if only_given
             else ()
         )
         return [
-            row._tuple() for row in self._database.fetch_all(wanted.where(*given).order_by(*of))
+            row._tuple() for row in self._database.fetch_all(query.where(*conditions).order_by(*of))
         ]
 
     def find_offerable_ids(
@@ -215,12 +215,12 @@ class Comparisons(ComparisonLists):
         if day is not None:
             conditions.append(comparisons.c.day == day)
         if unvoted_only:
-            judged = select(literal(1)).where(
+            judgement = select(literal(1)).where(
                 votes.c.comparison_id == comparisons.c.comparison_id,
                 votes.c.choice != Choice.SKIP.value,
                 votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
             )
-            conditions.append(~judged.exists())
+            conditions.append(~judgement.exists())
         order = (comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
         return list(
             self._database.fetch_scalars(
@@ -243,7 +243,7 @@ class Comparisons(ComparisonLists):
         self, rows: list[dict[str, Any]], predicted: list[dict[str, Any]], published_at: datetime
     ) -> PublishResult:
         with audited_transaction(self._database) as (connection, ledger):
-            known = self._find_stored_ids(
+            stored_ids = self._find_stored_ids(
                 connection, [row["comparison_id"] for row in (*rows, *predicted)]
             )
             new = [
@@ -253,11 +253,11 @@ class Comparisons(ComparisonLists):
                     "pair_key": pair_key(row["prompt"], row["completion_a"], row["completion_b"]),
                 }
                 for row in rows
-                if row["comparison_id"] not in known
+                if row["comparison_id"] not in stored_ids
             ]
             unknown = (
                 {p["comparison_id"] for p in predicted}
-                - known
+                - stored_ids
                 - {row["comparison_id"] for row in rows}
             )
             if unknown:
@@ -273,12 +273,14 @@ class Comparisons(ComparisonLists):
                     object_id=f"{len(new)} comparisons",
                     digest=content_hash(new),
                 )
-            written, n_refused = self._select_new_predictions(connection, predicted)
-            write_predictions(self._database, connection, ledger, written, action=PREDICTIONS_WRITE)
+            new_predictions, n_refused = self._select_new_predictions(connection, predicted)
+            write_predictions(
+                self._database, connection, ledger, new_predictions, action=PREDICTIONS_WRITE
+            )
         return PublishResult(
             n_new=len(new),
             n_known=len(rows) - len(new),
-            n_predictions=len(written),
+            n_predictions=len(new_predictions),
             n_predictions_refused=n_refused,
         )
 
@@ -290,11 +292,11 @@ class Comparisons(ComparisonLists):
             predictions.c.comparison_id.in_(ids)
         )
         voted = select(votes.c.comparison_id).where(votes.c.comparison_id.in_(ids)).distinct()
-        known = {(row.comparison_id, row.reward_model) for row in connection.execute(stored)}
+        stored_keys = {(row.comparison_id, row.reward_model) for row in connection.execute(stored)}
         too_late = set(connection.execute(voted).scalars())
-        new = [p for p in predicted if (p["comparison_id"], p["reward_model"]) not in known]
-        written = [p for p in new if p["comparison_id"] not in too_late]
-        return written, len(new) - len(written)
+        new = [p for p in predicted if (p["comparison_id"], p["reward_model"]) not in stored_keys]
+        accepted = [p for p in new if p["comparison_id"] not in too_late]
+        return accepted, len(new) - len(accepted)
 
     def _find_stored_ids(self, connection: Connection, ids: list[str]) -> set[str]:
         stored = select(comparisons.c.comparison_id).where(

@@ -20,12 +20,12 @@ class CompletionsCache(Repository):
 
     def get_many(self, keys: Sequence[str]) -> dict[str, str]:
         """The values of the known keys."""
-        found: dict[str, str] = {}
+        values: dict[str, str] = {}
         with self._database.read_transaction() as connection:
             for batch in batches(keys, MAX_PARAMETERS):
-                wanted = select(c.cache_key, c.value).where(c.cache_key.in_(batch))
-                found |= {key: value for key, value in connection.execute(wanted)}
-        return found
+                query = select(c.cache_key, c.value).where(c.cache_key.in_(batch))
+                values |= {key: value for key, value in connection.execute(query)}
+        return values
 
     def put_many(self, entries: Mapping[str, str]) -> None:
         """Store the entries whose keys are new, some hundred to a transaction."""
@@ -37,27 +37,29 @@ class CompletionsCache(Repository):
         """`put_many` within the caller's transaction, so that a result and its request are stored
         together.
         """
-        wanted = select(c.cache_key).where(c.cache_key.in_(entries))
-        known = set(connection.execute(wanted).scalars())
+        query = select(c.cache_key).where(c.cache_key.in_(entries))
+        stored_keys = set(connection.execute(query).scalars())
         now = self._database.clock.now()
         new = [
             {"cache_key": key, "value": value, "used_at": now}
             for key, value in entries.items()
-            if key not in known
+            if key not in stored_keys
         ]
         self._database.insert(connection, completion_cache, new)
 
     def find_hits(self, connection: Connection, keys: Sequence[str]) -> set[str]:
         """The known keys; records the use, so that `prune` keeps them."""
-        found: set[str] = set()
+        all_hits: set[str] = set()
         now = self._database.clock.now()
         for batch in batches(keys, MAX_PARAMETERS):
-            known = connection.execute(select(c.cache_key).where(c.cache_key.in_(batch))).scalars()
-            if hits := set(known):
-                found |= hits
+            stored_keys = connection.execute(
+                select(c.cache_key).where(c.cache_key.in_(batch))
+            ).scalars()
+            if hits := set(stored_keys):
+                all_hits |= hits
                 old = and_(c.cache_key.in_(hits), c.used_at < now - TOUCH_INTERVAL)
                 connection.execute(completion_cache.update().where(old).values(used_at=now))
-        return found
+        return all_hits
 
     def prune(self, *, unused_since: datetime) -> int:
         """Delete entries last stored or used before a moment; returns their number. Results of a
@@ -69,9 +71,9 @@ class CompletionsCache(Repository):
             .where(generation_runs.c.ended_at.is_(None))
         )
         with self._database.read_transaction() as connection:
-            held = set(connection.execute(needed).scalars())
+            needed_keys = set(connection.execute(needed).scalars())
             old = connection.execute(select(c.cache_key).where(c.used_at < unused_since)).scalars()
-            going = sorted(set(old) - held)
+            going = sorted(set(old) - needed_keys)
         for batch in self._database.with_backoff(batches(going, MAX_ROWS)):
             with self._database.write_transaction() as connection:
                 connection.execute(completion_cache.delete().where(c.cache_key.in_(batch)))

@@ -28,13 +28,13 @@ def is_standing(
     before a time.
     """
     later = votes.alias("later")
-    known = [supersedes(later, vote)]
+    conditions = [supersedes(later, vote)]
     if up_to_seq is not None:
         # The first is always true; without it Postgres reads all votes for a page of 50.
-        known += [later.c.seq > vote.c.seq, later.c.seq <= up_to_seq]
+        conditions += [later.c.seq > vote.c.seq, later.c.seq <= up_to_seq]
     if before is not None:
-        known.append(later.c.received_at < before)
-    return ~select(literal(1)).select_from(later).where(*known).exists()
+        conditions.append(later.c.received_at < before)
+    return ~select(literal(1)).select_from(later).where(*conditions).exists()
 
 
 def supersedes(later: Any, vote: Any) -> ColumnElement[bool]:
@@ -125,7 +125,7 @@ def count_trainable(connection: Connection, after: int, until: int) -> int:
     of_range = (votes.c.seq > after, votes.c.seq <= until)
     replaced = votes.alias("replaced")
     # Queried from the few that supersede: looking for a successor of each vote takes twice as long.
-    gone = (
+    superseded = (
         select(func.count())
         .select_from(votes)
         .join(replaced, supersedes(votes, replaced))
@@ -137,5 +137,5 @@ def count_trainable(connection: Connection, after: int, until: int) -> int:
         )
     )
     cast = select(func.count()).select_from(votes).where(*of_range, is_trainable(votes))
-    n_cast, n_gone = (connection.execute(wanted).scalar_one() for wanted in (cast, gone))
+    n_cast, n_gone = (connection.execute(query).scalar_one() for query in (cast, superseded))
     return n_cast - n_gone

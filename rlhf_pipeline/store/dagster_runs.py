@@ -114,10 +114,10 @@ class DagsterRuns:
         """The days of each asset that a run made since the asset was last wiped. Raises
         StoreError.
         """
-        made: dict[str, set[str]] = {}
+        days: dict[str, set[str]] = {}
         for row in self._read(EVENTS_FILE, MATERIALISED):
-            made.setdefault("/".join(json.loads(row["asset_key"])), set()).add(row["partition"])
-        return made
+            days.setdefault("/".join(json.loads(row["asset_key"])), set()).add(row["partition"])
+        return days
 
     def _read(self, file: str, query: Select[Any]) -> Sequence[RowMapping]:
         """Empty without the file or the tables."""

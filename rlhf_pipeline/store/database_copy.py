@@ -128,20 +128,20 @@ def copy_tables(
             tables = MetaData()
             tables.reflect(target)
         here = set(inspect(source).get_table_names()) - {VERSIONS}
-        wanted = [table for table in tables.sorted_tables if table.name in here]
-        if lost := here - {table.name for table in wanted}:
+        copy_order = [table for table in tables.sorted_tables if table.name in here]
+        if lost := here - {table.name for table in copy_order}:
             raise StoreError(
                 f"The target lacks tables of {source_url}: {', '.join(sorted(lost))}. Different "
                 "versions made them: upgrade, then migrate again."
             )
         counts = {}
         with source.connect() as reading, target.begin() as writing:
-            for table in reversed(wanted):
+            for table in reversed(copy_order):
                 if writing.execute(select(table).limit(1)).first():
                     writing.execute(table.delete())
-            for done, table in enumerate(wanted, start=1):
+            for done, table in enumerate(copy_order, start=1):
                 counts[table.name] = _copy_rows(reading, writing, table)
-                progress(done, len(wanted), table.name)
+                progress(done, len(copy_order), table.name)
         with target.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:
             connection.execute(text("ANALYZE"))  # else Postgres plans for empty tables
     return counts
@@ -151,8 +151,8 @@ def _copy_rows(reading: Connection, writing: Connection, table: Table) -> int:
     """The number of copied rows; the sequence of the table's key goes on behind them."""
     n = 0
     columns = [column for column in table.c if column.computed is None]
-    found = reading.execution_options(stream_results=True).execute(select(*columns)).mappings()
-    while rows := found.fetchmany(ROWS):
+    result = reading.execution_options(stream_results=True).execute(select(*columns)).mappings()
+    while rows := result.fetchmany(ROWS):
         writing.execute(table.insert(), [dict(row) for row in rows])
         n += len(rows)
     for column in table.c:

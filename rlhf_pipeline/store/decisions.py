@@ -120,9 +120,9 @@ class Decisions(Repository):
         quarantine of somebody without a vote that it leaves out.
         """
         with audited_transaction(self._database) as (connection, ledger):
-            known = self._of_run(connection, run_id)
-            if known is not None:
-                return known
+            earlier = self._of_run(connection, run_id)
+            if earlier is not None:
+                return earlier
             evidence: dict[str, Any] = {"looked_at": {"max_seq": ledger.vote_seq}}
             if quarantine is not None:
                 self._require_votes(connection, quarantine)
@@ -146,10 +146,11 @@ class Decisions(Repository):
         """
         with audited_transaction(self._database) as (connection, ledger):
             answered = build_decision(decision_row(connection, decision_id))
-            if given := find_answer(connection, decision_id):
+            if earlier := find_answer(connection, decision_id):
                 raise StoreError(
                     f"Decision {decision_id} was answered already, by decision "
-                    f"{given.decision_id}. `rlhf triggers explain {given.decision_id}` says how."
+                    f"{earlier.decision_id}. `rlhf triggers explain {earlier.decision_id}` "
+                    "says how."
                 )
             return store_decision(
                 self._database, connection, ledger, rule(answered, ledger.vote_seq), ledger.vote_seq
@@ -176,10 +177,10 @@ class Decisions(Repository):
     def latest(self, action: str | None = None) -> TriggerDecision | None:
         """With an action, the newest one of that action."""
         of_action = () if action is None else (decisions.c.action == action,)
-        wanted = (
+        query = (
             select(decisions).where(*of_action).order_by(decisions.c.decision_id.desc()).limit(1)
         )
-        rows = self._database.fetch_mappings(wanted)
+        rows = self._database.fetch_mappings(query)
         return build_decision(rows[0]) if rows else None
 
     def get(self, decision_id: int) -> TriggerDecision:
@@ -189,15 +190,15 @@ class Decisions(Repository):
 
     def page(self, *, before_id: int | None = None, limit: int = 50) -> list[TriggerDecision]:
         """Newest first."""
-        wanted = select(decisions).order_by(decisions.c.decision_id.desc()).limit(limit)
+        query = select(decisions).order_by(decisions.c.decision_id.desc()).limit(limit)
         if before_id is not None:
-            wanted = wanted.where(decisions.c.decision_id < before_id)
-        return [build_decision(row) for row in self._database.fetch_mappings(wanted)]
+            query = query.where(decisions.c.decision_id < before_id)
+        return [build_decision(row) for row in self._database.fetch_mappings(query)]
 
     def find_answers(self) -> dict[int, int]:
         """For each decision that a person answered, lifted or cancelled: the decision that did."""
-        wanted = select(decisions.c.answers, decisions.c.decision_id)
-        rows = self._database.fetch_all(wanted.where(decisions.c.answers.is_not(None)))
+        query = select(decisions.c.answers, decisions.c.decision_id)
+        rows = self._database.fetch_all(query.where(decisions.c.answers.is_not(None)))
         return {row.answers: row.decision_id for row in rows}
 
     def _build_evidence(
@@ -290,12 +291,12 @@ class Decisions(Repository):
             )
 
     def _require_votes(self, connection: Connection, quarantine: Quarantine) -> None:
-        found = select(votes.c.annotator_id).where(
+        query = select(votes.c.annotator_id).where(
             votes.c.annotator_id.in_(quarantine.annotator_ids),
             votes.c.seq >= quarantine.from_seq,
         )
-        found = found.distinct()
-        missing = set(quarantine.annotator_ids) - set(connection.execute(found).scalars())
+        query = query.distinct()
+        missing = set(quarantine.annotator_ids) - set(connection.execute(query).scalars())
         if missing:
             raise StoreError(
                 f"{', '.join(sorted(missing))}: no vote from {quarantine.from_seq} on. "
@@ -305,13 +306,13 @@ class Decisions(Repository):
     def _of_run(self, connection: Connection, run_id: str | None) -> TriggerDecision | None:
         if run_id is None:
             return None
-        wanted = select(decisions).where(decisions.c.run_id == run_id)
-        row = connection.execute(wanted).mappings().one_or_none()
+        query = select(decisions).where(decisions.c.run_id == run_id)
+        row = connection.execute(query).mappings().one_or_none()
         return None if row is None else build_decision(row)
 
     def _read(self, *conditions: Any) -> list[TriggerDecision]:
-        wanted = select(decisions).where(*conditions).order_by(decisions.c.decision_id)
-        return [build_decision(row) for row in self._database.fetch_mappings(wanted)]
+        query = select(decisions).where(*conditions).order_by(decisions.c.decision_id)
+        return [build_decision(row) for row in self._database.fetch_mappings(query)]
 
 
 def store_decision(
@@ -365,8 +366,8 @@ def link_decision(ledger: Ledger, row: Mapping[Any, Any], actor: str = PIPELINE)
 
 def decision_row(connection: Connection, decision_id: int) -> RowMapping:
     """Raises NotFound."""
-    wanted = select(decisions).where(decisions.c.decision_id == decision_id)
-    row = connection.execute(wanted).mappings().one_or_none()
+    query = select(decisions).where(decisions.c.decision_id == decision_id)
+    row = connection.execute(query).mappings().one_or_none()
     if row is None:
         raise NotFound(f"There is no decision {decision_id}. Correct the id.")
     return row

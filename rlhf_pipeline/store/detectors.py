@@ -42,10 +42,10 @@ class Detectors(Repository):
 
     def states(self, model_version: str, *, stream: str = "errors") -> dict[str, dict[str, Any]]:
         """Saved states by detector name; empty before the first scan."""
-        wanted = select(detector_states.c.detector, detector_states.c.state).where(
+        query = select(detector_states.c.detector, detector_states.c.state).where(
             self._is_state_of(model_version, stream)
         )
-        return {row.detector: json.loads(row.state) for row in self._database.fetch_all(wanted)}
+        return {row.detector: json.loads(row.state) for row in self._database.fetch_all(query)}
 
     def record_scan(
         self,
@@ -68,8 +68,8 @@ class Detectors(Repository):
 
     def list_annotators(self, before_seq: int) -> frozenset[str]:
         """Who voted before `before_seq`."""
-        wanted = select(votes.c.annotator_id).where(votes.c.seq < before_seq).distinct()
-        return frozenset(row.annotator_id for row in self._database.fetch_all(wanted))
+        query = select(votes.c.annotator_id).where(votes.c.seq < before_seq).distinct()
+        return frozenset(row.annotator_id for row in self._database.fetch_all(query))
 
     def errors_of(self, model_version: str, *, up_to_seq: int | None = None) -> pd.DataFrame:
         """The prequential error stream of a reward model: columns of ERROR_STREAM, in seq order.
@@ -89,7 +89,7 @@ class Detectors(Repository):
         predicted = case(
             (predictions.c.score_a > predictions.c.score_b, Choice.A.value), else_=Choice.B.value
         )
-        wanted = (
+        query = (
             select(
                 votes.c.seq,
                 votes.c.day,
@@ -125,7 +125,7 @@ class Detectors(Repository):
         displayed = {None: None, False: "a", True: "b"}
         rows = [
             (*row[:-3], p, min(p, 1 - p), displayed[row.is_swapped], row.longer)
-            for row in self._database.fetch_all(wanted)
+            for row in self._database.fetch_all(query)
             for p in (row.p_calibrated,)
         ]
         return pd.DataFrame.from_records(rows, columns=list(ERROR_STREAM)).astype(ERROR_STREAM)

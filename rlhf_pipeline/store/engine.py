@@ -198,11 +198,11 @@ class Database:
         table: Table,
         rows: Sequence[Mapping[str, Any]],
         key: tuple[str, ...],
-        kept: tuple[str, ...] = (),
+        unchanged: tuple[str, ...] = (),
     ) -> None:
-        """Insert rows, or replace those with the same `key` but for their `kept` columns."""
+        """Insert rows, or replace those with the same `key` but for their `unchanged` columns."""
         if rows:
-            connection.execute(_build_upsert(self.is_sqlite, table, key, kept), list(rows))
+            connection.execute(_build_upsert(self.is_sqlite, table, key, unchanged), list(rows))
 
     def next_number(
         self, connection: Connection, column: Column[int], *conditions: ColumnElement[bool]
@@ -256,10 +256,10 @@ class Repository:
 
 @cache
 def _build_upsert(
-    is_sqlite: bool, table: Table, key: tuple[str, ...], kept: tuple[str, ...]
+    is_sqlite: bool, table: Table, key: tuple[str, ...], unchanged: tuple[str, ...]
 ) -> Any:
     insert = sqlite.insert(table) if is_sqlite else postgresql.insert(table)
-    changed = {name: c for name, c in insert.excluded.items() if name not in key + kept}
+    changed = {name: c for name, c in insert.excluded.items() if name not in key + unchanged}
     return insert.on_conflict_do_update(index_elements=key, set_=changed)
 
 

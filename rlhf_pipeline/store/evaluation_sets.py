@@ -41,10 +41,10 @@ class EvaluationSets(Repository):
 
     def all(self) -> list[EvaluationSet]:
         """Newest first."""
-        wanted = select(*(evaluation_sets.c[name] for name in EvaluationSet.model_fields)).order_by(
+        query = select(*(evaluation_sets.c[name] for name in EvaluationSet.model_fields)).order_by(
             evaluation_sets.c.version.desc()
         )
-        return [_build(row) for row in self._database.fetch_mappings(wanted)]
+        return [_build(row) for row in self._database.fetch_mappings(query)]
 
     def prompts(self, version: int) -> pd.DataFrame:
         """PROMPTS of one version. Raises NotFound."""
@@ -82,12 +82,12 @@ class EvaluationSets(Repository):
         return EvaluationSet(**{name: row[name] for name in EvaluationSet.model_fields})
 
     def _latest(self, connection: Connection) -> EvaluationSet | None:
-        wanted = (
+        query = (
             select(*(evaluation_sets.c[name] for name in EvaluationSet.model_fields))
             .order_by(evaluation_sets.c.version.desc())
             .limit(1)
         )
-        row = connection.execute(wanted).mappings().one_or_none()
+        row = connection.execute(query).mappings().one_or_none()
         return None if row is None else _build(row)
 
 

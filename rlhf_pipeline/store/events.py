@@ -53,24 +53,22 @@ class Events(Repository):
     ) -> list[ListedEvent]:
         """Those of the newest votes first; `before`: seq and event id of the last one read."""
         seq, event_id = drift_events.c.seq, drift_events.c.event_id
-        wanted = (
+        query = (
             select(drift_events.c.record, drift_events.c.decision_id)
             .order_by(seq.desc(), event_id.desc())
             .limit(only.limit)
         )
         if only.day is not None:
-            wanted = wanted.where(drift_events.c.day == only.day.isoformat())
+            query = query.where(drift_events.c.day == only.day.isoformat())
         if only.decision_id is not None:
-            wanted = wanted.where(drift_events.c.decision_id == only.decision_id)
+            query = query.where(drift_events.c.decision_id == only.decision_id)
         if only.is_open:
-            wanted = wanted.where(IS_OPEN)
+            query = query.where(IS_OPEN)
         if before is not None:
-            wanted = wanted.where(
-                or_(seq < before[0], and_(seq == before[0], event_id < before[1]))
-            )
+            query = query.where(or_(seq < before[0], and_(seq == before[0], event_id < before[1])))
         return [
             ListedEvent(DriftEvent.from_json(row["record"]), row["decision_id"])
-            for row in self._database.fetch_mappings(wanted)
+            for row in self._database.fetch_mappings(query)
         ]
 
     def find_open(self) -> list[DriftEvent]:
@@ -90,8 +88,8 @@ class Events(Repository):
 
 def read_events(connection: Connection, condition: ColumnElement[bool]) -> list[DriftEvent]:
     """Events that meet the condition, by seq."""
-    wanted = select(drift_events.c.record).where(condition).order_by(*IN_ORDER)
-    return [DriftEvent.from_json(text) for text in connection.execute(wanted).scalars()]
+    query = select(drift_events.c.record).where(condition).order_by(*IN_ORDER)
+    return [DriftEvent.from_json(text) for text in connection.execute(query).scalars()]
 
 
 def insert_events(connection: Connection, database: Database, events: Sequence[DriftEvent]) -> int:
@@ -100,8 +98,8 @@ def insert_events(connection: Connection, database: Database, events: Sequence[D
     """
     ids = [event.event_id for event in events]
     stored = select(drift_events.c.event_id).where(drift_events.c.event_id.in_(ids))
-    known = set(connection.execute(stored).scalars())
-    new = {event.event_id: event for event in reversed(events) if event.event_id not in known}
+    stored_ids = set(connection.execute(stored).scalars())
+    new = {event.event_id: event for event in reversed(events) if event.event_id not in stored_ids}
     database.insert(connection, drift_events, [_row(event) for event in reversed(new.values())])
     return len(new)
 

@@ -61,15 +61,15 @@ class FeedbackEntries(Repository):
         with audited_transaction(self._database) as (connection, ledger):
             if key is not None:
                 same_key = select(feedback).where(feedback.c.idempotency_key == key)
-                known = connection.execute(same_key).mappings().first()
-                if known is not None:
-                    if known["record"] != record:
+                earlier = connection.execute(same_key).mappings().first()
+                if earlier is not None:
+                    if earlier["record"] != record:
                         raise IdempotencyConflict(
                             f"Idempotency key {idempotency_key!r} already belongs to feedback "
-                            f"{known['feedback_id']}, which is different. Send a new key for new "
+                            f"{earlier['feedback_id']}, which is different. Send a new key for new "
                             "feedback, or repeat the first unchanged."
                         )
-                    return _feedback_of(known)
+                    return _feedback_of(earlier)
             number = self._database.next_number(connection, feedback.c.feedback_id)
             comparison_id = vote_id = None
             if new.kind == CORRECTION:
@@ -126,22 +126,22 @@ class FeedbackEntries(Repository):
         before_id: int | None = None,
     ) -> list[Feedback]:
         """Newest first, at most its `limit`; the next page is `before_id` the last one's id."""
-        given = {name: getattr(only, name) for name in ("kind", "session_id", "created_by")}
-        conditions = [feedback.c[name] == value for name, value in given.items() if value]
+        filters = {name: getattr(only, name) for name in ("kind", "session_id", "created_by")}
+        conditions = [feedback.c[name] == value for name, value in filters.items() if value]
         if before_id is not None:
             conditions.append(feedback.c.feedback_id < before_id)
-        wanted = (
+        query = (
             select(feedback)
             .where(*conditions)
             .order_by(feedback.c.feedback_id.desc())
             .limit(only.limit)
         )
-        return [_feedback_of(row) for row in self._database.fetch_mappings(wanted)]
+        return [_feedback_of(row) for row in self._database.fetch_mappings(query)]
 
     def count_by_kind(self) -> dict[str, int]:
         """Number of entries by kind."""
-        wanted = select(feedback.c.kind, func.count()).group_by(feedback.c.kind)
-        return {row[0]: row[1] for row in self._database.fetch_all(wanted)}
+        query = select(feedback.c.kind, func.count()).group_by(feedback.c.kind)
+        return {row[0]: row[1] for row in self._database.fetch_all(query)}
 
     def _find_earlier_correction(
         self, connection: Connection, new: NewFeedback, said_by: str
@@ -166,12 +166,12 @@ class FeedbackEntries(Repository):
                 ),
             ),
         )
-        known = (
+        row = (
             connection.execute(same.order_by(comparisons.c.comparison_id).limit(1))
             .mappings()
             .first()
         )
-        return None if known is None else dict(known)
+        return None if row is None else dict(row)
 
     def _build_comparison(
         self, connection: Connection, new: NewFeedback, said_by: str

@@ -109,10 +109,10 @@ class GenerationLedger(LedgerReports):
         """Insert or restart the run; return whether it was known, and whether it had ended."""
         now = self._database.clock.now()
         with self._database.write_transaction() as connection:
-            held = connection.execute(
+            run = connection.execute(
                 select(runs.c.ended_at).where(self._is_of_run(runs, run_id))
             ).one_or_none()
-            if held is None:
+            if run is None:
                 row = {
                     "run_id": run_id,
                     "asset": asset,
@@ -124,19 +124,19 @@ class GenerationLedger(LedgerReports):
                     connection, runs, [row | {"origin": origin} | dict.fromkeys(ENDS)]
                 )
                 return False, False
-            again = {**dict.fromkeys(ENDS), "origin": origin, "ended_at": held.ended_at}
+            again = {**dict.fromkeys(ENDS), "origin": origin, "ended_at": run.ended_at}
             connection.execute(update(runs).where(self._is_of_run(runs, run_id)).values(again))
-        return True, held.ended_at is not None
+        return True, run.ended_at is not None
 
     def _update_known_items(self, run_id: str, batch: Sequence[WorkItem]) -> list[WorkItem]:
         """The items that are not in the ledger yet. Those that are, and may be called, reserve what
         a call costs at current prices.
         """
-        wanted = select(items.c.item_no, items.c.state, items.c.reserved).where(
+        query = select(items.c.item_no, items.c.state, items.c.reserved).where(
             self._is_of_run(items, run_id), items.c.item_no.in_([item.item_no for item in batch])
         )
         with self._database.read_transaction() as connection:
-            there = {row.item_no: row for row in connection.execute(wanted)}
+            there = {row.item_no: row for row in connection.execute(query)}
         noted = [item for item in batch if item.item_no in there]
         changed = [
             {"b_item": item.item_no, "b_reserved": item.reserve}
@@ -220,13 +220,13 @@ class GenerationLedger(LedgerReports):
         run_id: str,
         owner: str,
         attempts: Sequence[Attempt],
-        wanted: Mapping[Lane, int],
+        n_by_lane: Mapping[Lane, int],
         budget: Budget,
         *,
         is_dead: Callable[[str], bool],
     ) -> LedgerTransaction:
         """See the protocol. Raises StoreError if the database refuses, and keeps nothing then."""
-        turn = self._run_transaction(run_id, owner, attempts, wanted, budget, is_dead)
+        turn = self._run_transaction(run_id, owner, attempts, n_by_lane, budget, is_dead)
         if attempts:
             self.observe_calls(attempts)
         return turn
@@ -236,7 +236,7 @@ class GenerationLedger(LedgerReports):
         run_id: str,
         owner: str,
         attempts: Sequence[Attempt],
-        wanted: Mapping[Lane, int],
+        n_by_lane: Mapping[Lane, int],
         budget: Budget,
         is_dead: Callable[[str], bool],
     ) -> LedgerTransaction:
@@ -246,19 +246,20 @@ class GenerationLedger(LedgerReports):
             for batch in batches(attempts, MAX_ROWS):
                 late += self._settle(connection, run_id, owner, batch, now)
             self._renew_leases(connection, owner, now, is_dead)
-            claimed, hits, over = self._claim_all(connection, run_id, owner, wanted, budget, now)
-            found = {lane: len(mine) for lane, mine in claimed.items()}
-            if not wanted or (
-                any(wanted.values()) and all(found.get(lane, 0) >= n for lane, n in wanted.items())
+            claimed, hits, over = self._claim_all(connection, run_id, owner, n_by_lane, budget, now)
+            n_claimed = {lane: len(mine) for lane, mine in claimed.items()}
+            if not n_by_lane or (
+                any(n_by_lane.values())
+                and all(n_claimed.get(lane, 0) >= n for lane, n in n_by_lane.items())
             ):
                 return LedgerTransaction(claimed, hits, over, late=late)
             mine = and_(
-                self._is_of_run(items, run_id), or_(*(_is_of_lane(lane) for lane in wanted))
+                self._is_of_run(items, run_id), or_(*(_is_of_lane(lane) for lane in n_by_lane))
             )
-            left = select(func.count(), func.min(items.c.not_before)).where(
+            remaining = select(func.count(), func.min(items.c.not_before)).where(
                 mine, items.c.state == "open"
             )
-            n_open, due = connection.execute(left).one()
+            n_open, due = connection.execute(remaining).one()
             others = select(func.count()).where(
                 mine, items.c.state == "leased", items.c.owner != owner
             )
@@ -279,18 +280,18 @@ class GenerationLedger(LedgerReports):
         """Record calls, costs, results and the new states of items; return the items whose failure
         does not count.
         """
-        wanted = select(items.c.item_no, items.c.state, items.c.owner, items.c.n_attempts).where(
+        query = select(items.c.item_no, items.c.state, items.c.owner, items.c.n_attempts).where(
             self._is_of_run(items, run_id), items.c.item_no.in_([a.item_no for a in attempts])
         )
-        held = {row.item_no: row for row in connection.execute(wanted)}
+        item_rows = {row.item_no: row for row in connection.execute(query)}
         # Every process of the run may read a batch; only the first one records it.
-        known = [a for a in attempts if a.submission_id not in (None, held[a.item_no].owner)]
-        attempts = [a for a in attempts if a.submission_id in (None, held[a.item_no].owner)]
-        tried = {item_no: row.n_attempts for item_no, row in held.items()}
+        stale = [a for a in attempts if a.submission_id not in (None, item_rows[a.item_no].owner)]
+        attempts = [a for a in attempts if a.submission_id in (None, item_rows[a.item_no].owner)]
+        tried = {item_no: row.n_attempts for item_no, row in item_rows.items()}
         rows: list[dict[str, Any]] = []
         changes: list[dict[str, Any]] = []
         for attempt in attempts:
-            row = held[attempt.item_no]
+            row = item_rows[attempt.item_no]
             tried[attempt.item_no] += 1
             rows.append(_build_call(run_id, attempt, tried[attempt.item_no]))
             # After a lease ended, another worker may have called. A text still counts, a
@@ -323,7 +324,7 @@ class GenerationLedger(LedgerReports):
             at = and_(self._is_of_run(items, run_id), items.c.item_no.in_(late))
             connection.execute(update(items).where(at).values(n_attempts=items.c.n_attempts + 1))
         return [
-            *(a.item_no for a in known),
+            *(a.item_no for a in stale),
             *(
                 a.item_no
                 for change, a in zip(changes, attempts, strict=True)
@@ -377,11 +378,11 @@ class GenerationLedger(LedgerReports):
         for row in ended[:MAX_ROWS]:
             if row.owner not in uncalled:
                 lost.setdefault(row.run_id, []).append(row)
-        for run_id, gone in lost.items():
-            self._record_lost_calls(connection, run_id, gone, now)
+        for run_id, lost_items in lost.items():
+            self._record_lost_calls(connection, run_id, lost_items, now)
 
     def _record_lost_calls(
-        self, connection: Connection, run_id: str, gone: Sequence[Any], now: datetime
+        self, connection: Connection, run_id: str, lost_items: Sequence[Any], now: datetime
     ) -> None:
         """Record calls whose end is unknown: perhaps made, perhaps billed, at most as reserved."""
         rows = [
@@ -394,12 +395,12 @@ class GenerationLedger(LedgerReports):
                 "error": "The worker ended during this call, or before it; whether it was made is "
                 "unknown.",
             }
-            for row in gone
+            for row in lost_items
         ]
         self._database.insert(connection, calls, rows)
         self._spend(connection, run_id, rows, now)
         at = and_(
-            self._is_of_run(items, run_id), items.c.item_no.in_([row.item_no for row in gone])
+            self._is_of_run(items, run_id), items.c.item_no.in_([row.item_no for row in lost_items])
         )
         connection.execute(
             update(items).where(at).values(**RELEASED, n_attempts=items.c.n_attempts + 1)
@@ -413,20 +414,20 @@ class GenerationLedger(LedgerReports):
         connection: Connection,
         run_id: str,
         owner: str,
-        wanted: Mapping[Lane, int],
+        n_by_lane: Mapping[Lane, int],
         budget: Budget,
         now: datetime,
     ) -> tuple[dict[Lane, list[Claim]], list[int], dict[Lane, BudgetShortfall]]:
         claimed: dict[Lane, list[Claim]] = {}
         hits: list[int] = []
         over: dict[Lane, BudgetShortfall] = {}
-        for lane, n in wanted.items():
+        for lane, n in n_by_lane.items():
             mine: list[Claim] = []
             while len(mine) < n:
-                found, answered, excess = self._claim(
+                claims, answered, excess = self._claim(
                     connection, run_id, owner, lane, n - len(mine), budget, now
                 )
-                mine += found
+                mine += claims
                 hits += answered
                 if excess is not None:
                     over[lane] = excess
@@ -462,22 +463,22 @@ class GenerationLedger(LedgerReports):
             items.c.not_before > now + timedelta(seconds=LONGEST_WAIT_S),
         )
         names = ("item_no", "cache_key", "reserved", "n_attempts", "n_faults", "settled_at")
-        wanted = (
+        query = (
             select(*(items.c[name] for name in names))
             .where(self._is_of_run_lane(run_id, lane), items.c.state == "open", is_due, ~asked_for)
             .order_by(items.c.position)
             .limit(n)
         )
         rooms = self._remaining_budgets(connection, run_id, lane, budget, now)
-        room = min((left for left, _ in rooms), default=None)
+        room = min((amount for amount, _ in rooms), default=None)
         rows = connection.execute(
-            wanted if room is None else wanted.where(items.c.reserved <= room)
+            query if room is None else query.where(items.c.reserved <= room)
         ).all()
         have = self._find_hits(connection, rows)
         excess = None
         # The cache may answer what does not fit.
         if room is not None and len(rows) < n:
-            too_much = connection.execute(wanted.where(items.c.reserved > room)).all()
+            too_much = connection.execute(query.where(items.c.reserved > room)).all()
             have |= self._find_hits(connection, too_much)
             excess = min((over for _, over in rooms), key=lambda over: over.left)
             if all(row.cache_key in have or row.reserved <= excess.left for row in too_much):
@@ -500,10 +501,10 @@ class GenerationLedger(LedgerReports):
             )
         # Of equal keys only the first is called.
         first = {row.cache_key: row for row in reversed(rows) if row.cache_key not in have}
-        taken: list[Any] = []
+        new_rows: list[Any] = []
         for row in rows:
             if first.get(row.cache_key) is row and (room is None or row.reserved <= room):
-                taken.append(row)
+                new_rows.append(row)
                 room = None if room is None else room - row.reserved
         lease = {
             "state": "leased",
@@ -511,17 +512,17 @@ class GenerationLedger(LedgerReports):
             "leased_until": now + self._lease,
             "not_before": None,
         }
-        for batch in batches([row.item_no for row in taken], MAX_PARAMETERS):
+        for batch in batches([row.item_no for row in new_rows], MAX_PARAMETERS):
             connection.execute(
                 update(items)
                 .where(self._is_of_run(items, run_id), items.c.item_no.in_(batch))
                 .values(lease)
             )
-        before = self._count_earlier_attempts(connection, run_id, taken)
+        before = self._count_earlier_attempts(connection, run_id, new_rows)
         return (
             [
                 Claim(row.item_no, row.n_attempts, row.n_faults, before.get(row.item_no, 0))
-                for row in taken
+                for row in new_rows
             ],
             answered,
             excess,
@@ -535,7 +536,7 @@ class GenerationLedger(LedgerReports):
     ) -> dict[int, int]:
         """For items of a run that was started again: their attempts until they had failed."""
         failed = [row.item_no for row in rows if row.n_attempts and row.settled_at is not None]
-        found: dict[int, int] = {}
+        counts: dict[int, int] = {}
         for batch in batches(failed, MAX_PARAMETERS):
             joined = calls.join(
                 items, and_(self._is_of_run(items, run_id), items.c.item_no == calls.c.item_no)
@@ -545,14 +546,14 @@ class GenerationLedger(LedgerReports):
                 calls.c.item_no.in_(batch),
                 calls.c.started_at <= items.c.settled_at,
             )
-            asked = (
+            query = (
                 select(calls.c.item_no, func.count())
                 .select_from(joined)
                 .where(at)
                 .group_by(calls.c.item_no)
             )
-            found |= {item_no: n for item_no, n in connection.execute(asked)}
-        return found
+            counts |= {item_no: n for item_no, n in connection.execute(query)}
+        return counts
 
     def fail_open(
         self,
@@ -608,27 +609,27 @@ class GenerationLedger(LedgerReports):
         last = -1
         for batch in self._database.with_backoff(some):
             which = at if batch is None else and_(at, items.c.item_no.in_(batch))
-            wanted = (
+            query = (
                 select(items.c.run_id, items.c.item_no, items.c.cache_key)
                 .where(which)
                 .limit(MAX_ROWS)
             )
             if batch is None and but_cached:
                 # Skipped items still match.
-                wanted = wanted.where(items.c.item_no > last).order_by(items.c.item_no)
+                query = query.where(items.c.item_no > last).order_by(items.c.item_no)
             with self._database.write_transaction() as connection:
-                found = connection.execute(wanted).all()
-                have = self._find_hits(connection, found) if but_cached else set()
-                changed = [row.item_no for row in found if row.cache_key not in have]
+                rows = connection.execute(query).all()
+                have = self._find_hits(connection, rows) if but_cached else set()
+                changed = [row.item_no for row in rows if row.cache_key not in have]
                 if changed:
                     these = and_(
-                        self._is_of_run(items, found[0].run_id), items.c.item_no.in_(changed)
+                        self._is_of_run(items, rows[0].run_id), items.c.item_no.in_(changed)
                     )
                     connection.execute(update(items).where(these).values(values))
             yield from changed
-            if batch is None and len(found) < MAX_ROWS:
+            if batch is None and len(rows) < MAX_ROWS:
                 return
-            last = found[-1].item_no if found else last
+            last = rows[-1].item_no if rows else last
 
     # --- batches: items of a batch are leased to its submission id without end
     # ----------------------------------------------------------------------------------------------
@@ -653,26 +654,26 @@ class GenerationLedger(LedgerReports):
             connection.execute(update(submissions).where(at).values(batch_id=batch_id))
 
     def read_batches(self, run_id: str) -> list[LedgerBatch]:
-        held = and_(
+        is_of_batch = and_(
             self._is_of_run(items, run_id),
             items.c.state == "leased",
             items.c.owner == submissions.c.submission_id,
         )
         of_item = ("item_no", "n_attempts", "n_faults", "settled_at")
-        wanted = (
+        query = (
             select(submissions, *(items.c[name] for name in of_item))
-            .join(items, held)
+            .join(items, is_of_batch)
             .order_by(items.c.item_no)
         )
         with self._database.read_transaction() as connection:
-            rows = connection.execute(wanted).all()
+            rows = connection.execute(query).all()
             before = self._count_earlier_attempts(connection, run_id, rows)
-        found: dict[str, LedgerBatch] = {}
+        by_submission: dict[str, LedgerBatch] = {}
         for row in rows:
             batch = LedgerBatch(row.submission_id, row.batch_id, row.submitted_at, [])
             claim = Claim(row.item_no, row.n_attempts, row.n_faults, before.get(row.item_no, 0))
-            found.setdefault(row.submission_id, batch).claims.append(claim)
-        return list(found.values())
+            by_submission.setdefault(row.submission_id, batch).claims.append(claim)
+        return list(by_submission.values())
 
     def results(self, keys: Sequence[str]) -> dict[str, str]:
         return self._cache.get_many(keys)

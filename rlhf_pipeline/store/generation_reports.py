@@ -57,14 +57,14 @@ class LedgerReports(LedgerSpending):
         joined = calls.join(
             items, and_(items.c.run_id == calls.c.run_id, items.c.item_no == calls.c.item_no)
         )
-        asked = (
+        query = (
             select(*calls.c, *more)
             .select_from(joined)
             .where(self._is_of_run(calls, run_id))
             .order_by(calls.c.item_no, calls.c.attempt_no)
         )
         with self._database.read_transaction() as connection:
-            for row in connection.execute(asked).mappings():
+            for row in connection.execute(query).mappings():
                 yield dict(row)
 
     def paused_runs(self) -> list[RunRow]:
@@ -88,8 +88,8 @@ class LedgerReports(LedgerSpending):
             states: dict[str, dict[str, int]] = {}
             for run_id, state, n in connection.execute(counted):
                 states.setdefault(run_id, {})[state] = n
-            asked = select(spending.c.run_id, *sum_columns()).group_by(spending.c.run_id)
-            sums = {row[0]: Spending(*map(int, row[1:])) for row in connection.execute(asked)}
+            query = select(spending.c.run_id, *sum_columns()).group_by(spending.c.run_id)
+            sums = {row[0]: Spending(*map(int, row[1:])) for row in connection.execute(query)}
         return [
             RunRow(
                 r.run_id,

@@ -37,7 +37,7 @@ class LedgerSpending:
         `day`, of that day alone.
         """
         columns = [spending.c[name] for name in by]
-        asked = (
+        query = (
             select(*columns, *sum_columns())
             .where(
                 *([spending.c.day == day.isoformat()] if day else []),
@@ -48,7 +48,7 @@ class LedgerSpending:
         with self._database.read_transaction() as connection:
             return [
                 (tuple(row[: len(by)]), Spending(*(int(n or 0) for n in row[len(by) :])))
-                for row in connection.execute(asked)
+                for row in connection.execute(query)
             ]
 
     def _spend(
@@ -124,7 +124,7 @@ class LedgerSpending:
                 is_reserved,
             )
             spent, reserved = (
-                int(connection.execute(asked).scalar() or 0) for asked in (paid, under_way)
+                int(connection.execute(query).scalar() or 0) for query in (paid, under_way)
             )
             why = (
                 f"the budget of {name} ({_format_money(most)}) has "

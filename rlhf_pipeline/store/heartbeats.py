@@ -80,7 +80,7 @@ class Heartbeats(Repository):
         beat = Heartbeat(run_id=run_id, pid=pid, host=host, job=job, started_at=now, at=now)
         with self._database.write_transaction() as connection:
             self._database.upsert(
-                connection, heartbeats, [beat.model_dump()], ("run_id",), kept=("started_at",)
+                connection, heartbeats, [beat.model_dump()], ("run_id",), unchanged=("started_at",)
             )
 
     def clear(self, run_id: str) -> None:

@@ -96,13 +96,13 @@ def refuse_other_dagster_home(settings: Settings, environ: Mapping[str, str]) ->
     """Raises ConfigurationError where DAGSTER_HOME belongs to another home: runs of one would
     change the store of the other.
     """
-    named, ours = environ.get("DAGSTER_HOME"), settings.home / "dagster"
-    if named and Path(named).expanduser().resolve() != ours.resolve():
+    dagster_home, ours = environ.get("DAGSTER_HOME"), settings.home / "dagster"
+    if dagster_home and Path(dagster_home).expanduser().resolve() != ours.resolve():
         raise ConfigurationError(
-            f"DAGSTER_HOME is {named}, but RLHF_HOME is {settings.home}. Dagster's home is always "
-            f"<RLHF_HOME>/dagster: set DAGSTER_HOME={ours}, or set RLHF_HOME to the other home. "
-            "Either may come from a `.env` file in the working directory, which Dagster reads "
-            "first."
+            f"DAGSTER_HOME is {dagster_home}, but RLHF_HOME is {settings.home}. Dagster's home is "
+            f"always <RLHF_HOME>/dagster: set DAGSTER_HOME={ours}, or set RLHF_HOME to the other "
+            "home. Either may come from a `.env` file in the working directory, which Dagster "
+            "reads first."
         )
 
 

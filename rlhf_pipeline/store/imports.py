@@ -157,20 +157,20 @@ class Imports(Repository):
     def all(self) -> list[Import]:
         """Oldest first."""
         columns = [imports.c[name] for name in Import.model_fields]
-        wanted = select(*columns).order_by(imports.c.import_id)
-        return [Import.model_validate(dict(row)) for row in self._database.fetch_mappings(wanted)]
+        query = select(*columns).order_by(imports.c.import_id)
+        return [Import.model_validate(dict(row)) for row in self._database.fetch_mappings(query)]
 
     def find_pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]:
         """comparison_id -> pair_key of those that are stored."""
-        wanted = select(comparisons.c.comparison_id, comparisons.c.pair_key)
-        rows = self._database.fetch_among(wanted, comparisons.c.comparison_id, comparison_ids)
+        query = select(comparisons.c.comparison_id, comparisons.c.pair_key)
+        rows = self._database.fetch_among(query, comparisons.c.comparison_id, comparison_ids)
         return {row.comparison_id: row.pair_key for row in rows}
 
     def find_known_keys(self, idempotency_keys: Sequence[str]) -> set[str]:
         """The idempotency keys under which a vote is stored."""
         key = votes.c.idempotency_key
-        known = select(key)
-        return {row[0] for row in self._database.fetch_among(known, key, idempotency_keys)}
+        query = select(key)
+        return {row[0] for row in self._database.fetch_among(query, key, idempotency_keys)}
 
     def find_votes(
         self, comparison_ids: Sequence[str]
@@ -178,10 +178,10 @@ class Imports(Repository):
         """(comparison, annotator, choice, time) of every vote on these comparisons, imported or
         not.
         """
-        wanted = select(
+        query = select(
             votes.c.comparison_id, votes.c.annotator_id, votes.c.choice, votes.c.voted_at
         )
-        rows = self._database.fetch_among(wanted, votes.c.comparison_id, comparison_ids)
+        rows = self._database.fetch_among(query, votes.c.comparison_id, comparison_ids)
         return {row._tuple() for row in rows}
 
     def _end(self, import_id: int, state: ImportState, record: dict[str, Any]) -> None:

@@ -20,6 +20,6 @@ def find_orphans(database: Database) -> list[str]:
     if not database.is_sqlite:
         return []
     with database.read_transaction() as connection:
-        found = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
-    numbers = Counter((table, parent) for table, _, parent, _ in found)
+        orphans = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+    numbers = Counter((table, parent) for table, _, parent, _ in orphans)
     return [f"{n} {table} refer to missing {parent}." for (table, parent), n in numbers.items()]

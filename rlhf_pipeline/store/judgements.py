@@ -77,7 +77,7 @@ class StandingJudgements(Repository):
         first, again = votes.alias("first"), votes.alias("again")
         of_first = first.c.pass_no == 1, first.c.comparison_id == again.c.comparison_id
         both = and_(is_standing_judgement(first, annotator_id, at=at), *of_first)
-        wanted = (
+        query = (
             select(first.c.choice == again.c.choice, func.count())
             .select_from(again)
             .join(first, both)
@@ -87,8 +87,8 @@ class StandingJudgements(Repository):
             )
             .group_by(first.c.choice == again.c.choice)
         )
-        found = {bool(row[0]): int(row[1]) for row in connection.execute(wanted)}
-        return sum(found.values()), found.get(True, 0)
+        counts = {bool(row[0]): int(row[1]) for row in connection.execute(query)}
+        return sum(counts.values()), counts.get(True, 0)
 
     def _count_gold(
         self, connection: Connection, annotator_id: str, at: datetime
@@ -99,14 +99,14 @@ class StandingJudgements(Repository):
             comparisons.c.gold.is_not(None),
         )
         each = votes.c.stated_confidence, comparisons.c.gold == votes.c.choice
-        wanted = (
+        query = (
             select(*each, func.count())
             .select_from(votes)
             .join(comparisons, same)
             .where(stood, votes.c.pass_no == 1)
             .group_by(*each)
         )
-        return [GoldCount(row[0], bool(row[1]), int(row[2])) for row in connection.execute(wanted)]
+        return [GoldCount(row[0], bool(row[1]), int(row[2])) for row in connection.execute(query)]
 
 
 def is_standing_judgement(

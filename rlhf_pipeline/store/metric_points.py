@@ -66,12 +66,12 @@ class MetricPoints(Repository):
         of them.
         """
         columns = metric_points.c
-        wanted = (
+        query = (
             select(*COLUMNS)
             .where(*self._among(names, since, until, labels))
             .order_by(columns.day, columns.name, columns.labels)
         )
-        return [_build_point(row) for row in self._database.fetch_all(wanted)]
+        return [_build_point(row) for row in self._database.fetch_all(query)]
 
     def page(
         self,
@@ -92,14 +92,14 @@ class MetricPoints(Repository):
             day, name, text = after
             later = or_(columns.name > name, and_(columns.name == name, columns.labels > text))
             conditions.append(or_(columns.day < day, and_(columns.day == day, later)))
-        wanted = (
+        query = (
             select(*COLUMNS)
             .where(*conditions)
             .order_by(columns.day.desc(), columns.name, columns.labels)
             .limit(limit + 1)
         )
-        found = [_build_point(row) for row in self._database.fetch_all(wanted)]
-        return found[:limit], _key(found[limit - 1]) if len(found) > limit else None
+        points = [_build_point(row) for row in self._database.fetch_all(query)]
+        return points[:limit], _key(points[limit - 1]) if len(points) > limit else None
 
     def latest(self, names: Sequence[str], *, since: date | None = None) -> list[MetricPoint]:
         """The newest point of each name and labels, of the days since `since`."""
@@ -114,14 +114,14 @@ class MetricPoints(Repository):
             .subquery()
         )
         same = and_(*(columns[name] == newest.c[name] for name in KEY))
-        wanted = select(*COLUMNS).join(newest, same).order_by(columns.name, columns.labels)
-        return [_build_point(row) for row in self._database.fetch_all(wanted)]
+        query = select(*COLUMNS).join(newest, same).order_by(columns.name, columns.labels)
+        return [_build_point(row) for row in self._database.fetch_all(query)]
 
     def find_days(self, names: Sequence[str]) -> list[date]:
         """Days with points of these names, the oldest first."""
         day = metric_points.c.day
-        wanted = select(day).where(*self._among(names)).distinct().order_by(day)
-        return [date.fromisoformat(row.day) for row in self._database.fetch_all(wanted)]
+        query = select(day).where(*self._among(names)).distinct().order_by(day)
+        return [date.fromisoformat(row.day) for row in self._database.fetch_all(query)]
 
     def _among(
         self,

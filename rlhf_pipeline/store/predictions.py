@@ -77,7 +77,7 @@ class PredictionLog(Repository):
             predictions.c.comparison_id.in_(ids)
         )
         published = select(comparisons.c.comparison_id).where(comparisons.c.comparison_id.in_(ids))
-        seen = select(votes.c.comparison_id).where(
+        learnt_query = select(votes.c.comparison_id).where(
             votes.c.comparison_id.in_(ids),
             votes.c.seq <= data_seq,
         )
@@ -88,18 +88,26 @@ class PredictionLog(Repository):
                     f"{len(unknown)} replayed predictions are for comparisons that were never "
                     f"published, first {min(unknown)!r}. Import the comparisons first."
                 )
-            known = {(row.comparison_id, row.reward_model) for row in connection.execute(stored)}
-            learnt = set(connection.execute(seen.distinct()).scalars())
-            new = [row for row in rows if (row["comparison_id"], row["reward_model"]) not in known]
+            stored_keys = {
+                (row.comparison_id, row.reward_model) for row in connection.execute(stored)
+            }
+            learnt = set(connection.execute(learnt_query.distinct()).scalars())
+            new = [
+                row
+                for row in rows
+                if (row["comparison_id"], row["reward_model"]) not in stored_keys
+            ]
             honest = [
                 row for row in new if row["comparison_id"] not in learnt and row["day"] not in past
             ]
-            written = [{**row, "is_replayed": True} for row in honest]
+            new_rows = [{**row, "is_replayed": True} for row in honest]
             write_predictions(
-                self._database, connection, ledger, written, action=PREDICTIONS_REPLAY
+                self._database, connection, ledger, new_rows, action=PREDICTIONS_REPLAY
             )
         return PredictionReplay(
-            n_written=len(written), n_known=len(rows) - len(new), n_refused=len(new) - len(written)
+            n_written=len(new_rows),
+            n_known=len(rows) - len(new),
+            n_refused=len(new) - len(new_rows),
         )
 
     def find_unpredicted(self, day: str, *, data_seq: int) -> list[str]:
@@ -165,34 +173,34 @@ class PredictionLog(Repository):
             comparisons.c.source.is_not(None),
             comparisons.c.flag.is_(None),
         )
-        judged = and_(votes.c.day == day, votes.c.voted_at.is_not(None))
-        wanted = (
+        is_vote = and_(votes.c.day == day, votes.c.voted_at.is_not(None))
+        query = (
             select(votes.c.comparison_id)
             .join(comparisons, imported)
-            .where(judged, ~too_early.exists(), ~predicted.exists())
+            .where(is_vote, ~too_early.exists(), ~predicted.exists())
         )
-        return wanted.distinct()
+        return query.distinct()
 
     def for_days(self, days: Sequence[str]) -> pd.DataFrame:
         """PREDICTIONS of `days`, of all reward models, in a fixed order."""
-        wanted = (
+        query = (
             select(*(predictions.c[name] for name in PREDICTIONS.columns))
             .where(predictions.c.day.in_(sorted(set(days))))
             .order_by(predictions.c.day, predictions.c.comparison_id, predictions.c.reward_model)
         )
-        return frame_of(self._database.fetch_all(wanted), PREDICTIONS)
+        return frame_of(self._database.fetch_all(query), PREDICTIONS)
 
     def days(self) -> list[str]:
         """Days with a comparison that was predicted, sorted."""
-        wanted = select(predictions.c.day).distinct().order_by(predictions.c.day)
-        return list(self._database.fetch_scalars(wanted))
+        query = select(predictions.c.day).distinct().order_by(predictions.c.day)
+        return list(self._database.fetch_scalars(query))
 
     def for_comparisons(self, comparison_ids: Sequence[str]) -> pd.DataFrame:
         """PREDICTIONS on these comparisons, of any day and all reward models, in order of id."""
         columns = (predictions.c[name] for name in PREDICTIONS.columns)
-        wanted = select(*columns).order_by(predictions.c.comparison_id, predictions.c.reward_model)
-        found = self._database.fetch_among(wanted, predictions.c.comparison_id, comparison_ids)
-        return frame_of(found, PREDICTIONS)
+        query = select(*columns).order_by(predictions.c.comparison_id, predictions.c.reward_model)
+        rows = self._database.fetch_among(query, predictions.c.comparison_id, comparison_ids)
+        return frame_of(rows, PREDICTIONS)
 
     def count(self) -> int:
         return self._database.count(predictions)
@@ -226,27 +234,27 @@ def find_newest_predictor(database: Database) -> str | None:
     first.
     """
     newest = select(func.max(predictions.c.day)).scalar_subquery()
-    wanted = (
+    query = (
         select(predictions.c.reward_model)
         .where(predictions.c.day == newest)
         .order_by(predictions.c.predicted_at.desc(), predictions.c.reward_model.desc())
         .limit(1)
     )
     with database.read_transaction() as connection:
-        found: str | None = connection.execute(wanted).scalar()
-        return found
+        label: str | None = connection.execute(query).scalar()
+        return label
 
 
 def has_predicted(database: Database, reward_model: str, calibrator: str | None = None) -> bool:
     """Whether the reward model made a prediction, with `calibrator` through that calibrator."""
-    wanted = (
+    query = (
         select(literal(1))
         .select_from(predictions)
         .where(predictions.c.reward_model == reward_model)
     )
     if calibrator is not None:
-        wanted = wanted.where(predictions.c.calibrator == calibrator)
-    return database.fetch_scalar(wanted.limit(1)) is not None
+        query = query.where(predictions.c.calibrator == calibrator)
+    return database.fetch_scalar(query.limit(1)) is not None
 
 
 def find_newest_voted(
@@ -267,7 +275,7 @@ def find_newest_voted(
     )
     if calibrator is not None:
         predicted = and_(predicted, predictions.c.calibrator == calibrator)
-    wanted = (
+    query = (
         select(votes.c.comparison_id)
         .where(
             votes.c.choice.in_(SIDES),
@@ -279,5 +287,5 @@ def find_newest_voted(
         .order_by(votes.c.seq.desc())
         .limit(limit + 1)
     )
-    found = list(database.fetch_scalars(wanted))
-    return list(dict.fromkeys(found[:limit])), len(found) > limit
+    ids = list(database.fetch_scalars(query))
+    return list(dict.fromkeys(ids[:limit])), len(ids) > limit

@@ -51,13 +51,13 @@ class Preferences(Repository):
         counted = _select_counted(days, by_group=by_group)
         keys = [counted.c[name] for name in (*PreferenceCell._fields, "comparison_id")]
         sides = [_count(counted.c.choice == side).label(side) for side in SIDES]
-        known = {name: pair for name in measures if (pair := _measure(counted.c, name))}
+        ratios = {name: pair for name in measures if (pair := _measure(counted.c, name))}
         by_comparison = (
-            select(*keys, *sides, *_label(known, measures))
+            select(*keys, *sides, *_label(ratios, measures))
             .group_by(*keys)
             .subquery("by_comparison")
         )
-        texts = {n: _measure_texts(by_comparison.c, n) for n in measures if n not in known}
+        texts = {n: _measure_texts(by_comparison.c, n) for n in measures if n not in ratios}
         inner = (
             select(by_comparison, *_label(texts, measures))
             .join(comparisons, comparisons.c.comparison_id == by_comparison.c.comparison_id)
@@ -71,22 +71,22 @@ class Preferences(Repository):
             sums += [func.sum(value) for value in values]
         cell = [inner.c[name] for name in PreferenceCell._fields]
         width = len(RatioSums._fields)
-        found = {}
+        cells = {}
         for row in self._database.fetch_all(select(*cell, *sums).group_by(*cell)):
             numbers = [float(number) for number in row[len(cell) :]]
-            found[PreferenceCell(*row[: len(cell)])] = {
+            cells[PreferenceCell(*row[: len(cell)])] = {
                 name: RatioSums(*numbers[width * i : width * (i + 1)])
                 for i, name in enumerate(measures)
                 if numbers[width * i]
             }
-        return found
+        return cells
 
     def voters(self, days: Sequence[str]) -> list[tuple[PreferenceCell, str]]:
         """Cells of groups with their annotators, skips left out."""
         counted = _select_counted(days, by_group=True).c
         keys = [counted[name] for name in (*PreferenceCell._fields, "annotator_id")]
-        wanted = select(*keys).where(counted.choice != Choice.SKIP.value).distinct()
-        return [(PreferenceCell(*row[:-1]), row[-1]) for row in self._database.fetch_all(wanted)]
+        query = select(*keys).where(counted.choice != Choice.SKIP.value).distinct()
+        return [(PreferenceCell(*row[:-1]), row[-1]) for row in self._database.fetch_all(query)]
 
 
 def _select_counted(days: Sequence[str], *, by_group: bool) -> Subquery:
@@ -120,9 +120,9 @@ def _select_counted(days: Sequence[str], *, by_group: bool) -> Subquery:
 def _label(ratios: Mapping[str, Ratio], measures: Sequence[str]) -> list[ColumnElement[Any]]:
     """Named by place: names of dimensions may be too long for a column."""
     return [
-        one.label(f"{part}{measures.index(name)}")
+        column.label(f"{part}{measures.index(name)}")
         for name, ratio in ratios.items()
-        for part, one in zip(("n", "total"), ratio, strict=True)
+        for part, column in zip(("n", "total"), ratio, strict=True)
     ]
 
 
@@ -134,7 +134,7 @@ def _measure(of: Any, name: str) -> Ratio | None:
     is_judging, is_sided = choice != Choice.SKIP.value, choice.in_(SIDES)
     if name == AGREEMENT:  # of pairs of votes on one comparison, as `votes.agreement` counts them
         is_first = and_(is_judging, of.repeat_of.is_(None))
-        same = [_pairs(and_(is_first, choice == one.value)) for one in Choice]
+        same = [_pairs(and_(is_first, choice == each.value)) for each in Choice]
         return _pairs(is_first), sum(same[1:], same[0])
     if name == "choice.skip":
         return _share(literal(1) == 1, ~is_judging)
@@ -180,8 +180,8 @@ def _rates(details: ColumnElement[str], dimension: str, side: str) -> Condition:
 
 
 def _contains(text: ColumnElement[str], part: str) -> Condition:
-    found: Condition = func.replace(text, part, "") != text
-    return found
+    condition: Condition = func.replace(text, part, "") != text
+    return condition
 
 
 def _share(counts: Condition, is_positive: Condition) -> Ratio:

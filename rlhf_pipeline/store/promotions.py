@@ -47,12 +47,12 @@ class Promotions(Repository):
 
     def history(self, model_name: str) -> list[Promotion]:
         """Oldest first."""
-        wanted = (
+        query = (
             select(promotions.c.record)
             .where(promotions.c.model_name == model_name)
             .order_by(promotions.c.promotion_id)
         )
-        return [Promotion.from_json(text) for text in self._database.fetch_scalars(wanted)]
+        return [Promotion.from_json(text) for text in self._database.fetch_scalars(query)]
 
 
 class Gates(Repository):
@@ -81,11 +81,11 @@ class Gates(Repository):
         return number
 
     def latest(self) -> GateDecision | None:
-        wanted = select(gates.c.record).order_by(gates.c.gate_id.desc()).limit(1)
-        text = self._database.fetch_scalar(wanted)
+        query = select(gates.c.record).order_by(gates.c.gate_id.desc()).limit(1)
+        text = self._database.fetch_scalar(query)
         return None if text is None else GateDecision.from_json(text)
 
     def all(self) -> list[GateDecision]:
         """Oldest first."""
-        wanted = select(gates.c.record).order_by(gates.c.gate_id)
-        return [GateDecision.from_json(text) for text in self._database.fetch_scalars(wanted)]
+        query = select(gates.c.record).order_by(gates.c.gate_id)
+        return [GateDecision.from_json(text) for text in self._database.fetch_scalars(query)]

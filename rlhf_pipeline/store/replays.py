@@ -32,14 +32,14 @@ class Replays(Repository):
         """Days with imported votes for which no replay was requested, oldest first; an earlier
         replay may lack newer votes.
         """
-        asked = select(literal(1)).where(
+        request = select(literal(1)).where(
             replays.c.day == votes.c.day,
             or_(replays.c.state == "pending", replays.c.done_at >= votes.c.received_at),
         )
         imported = (votes.c.origin == "import", votes.c.voted_at.is_not(None))
         return sorted(
             self._database.fetch_scalars(
-                select(votes.c.day).where(*imported, ~asked.exists()).distinct()
+                select(votes.c.day).where(*imported, ~request.exists()).distinct()
             )
         )
 

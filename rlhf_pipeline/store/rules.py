@@ -28,8 +28,8 @@ class Guidelines(Repository):
 
     def all(self) -> list[Guideline]:
         """Newest first."""
-        wanted = select(guidelines).order_by(guidelines.c.version.desc())
-        rows = self._database.fetch_mappings(wanted)
+        query = select(guidelines).order_by(guidelines.c.version.desc())
+        rows = self._database.fetch_mappings(query)
         return [
             Guideline.model_validate({name: row[name] for name in Guideline.model_fields})
             for row in rows
@@ -61,12 +61,12 @@ class Rules(Repository):
     """Version 0 is the defaults."""
 
     def latest(self) -> tuple[int, AnnotationRules]:
-        wanted = (
+        query = (
             select(annotation_rules.c.version, annotation_rules.c.record)
             .order_by(annotation_rules.c.version.desc())
             .limit(1)
         )
-        row = self._database.fetch_first(wanted)
+        row = self._database.fetch_first(query)
         return (
             (0, AnnotationRules())
             if row is None
@@ -75,8 +75,8 @@ class Rules(Repository):
 
     def history(self) -> list[tuple[int, AnnotationRules, datetime, str]]:
         """(version, rules, time, author), newest first."""
-        wanted = select(annotation_rules).order_by(annotation_rules.c.version.desc())
-        rows = self._database.fetch_all(wanted)
+        query = select(annotation_rules).order_by(annotation_rules.c.version.desc())
+        rows = self._database.fetch_all(query)
         return [
             (row.version, AnnotationRules.from_json(row.record), row.created_at, row.created_by)
             for row in rows

@@ -75,17 +75,17 @@ class ServerDatabases:
         deadline = time.monotonic() + wait_s
         with self._connect() as connection:
             while True:
-                found = connection.execute(used, {"names": list(self.names)}).scalars().all()
-                if not found or time.monotonic() > deadline:
-                    return list(found)
+                names = connection.execute(used, {"names": list(self.names)}).scalars().all()
+                if not names or time.monotonic() > deadline:
+                    return list(names)
                 time.sleep(0.1)
 
     def _find_present(self, connection: Connection) -> list[str]:
-        found = connection.execute(
+        result = connection.execute(
             text("SELECT datname FROM pg_database WHERE datname = ANY(:names) ORDER BY 1"),
             {"names": list(self.names)},
         )
-        return list(found.scalars())
+        return list(result.scalars())
 
     def _refuse_other_projects(self, connection: Connection) -> None:
         comment = connection.execute(

@@ -20,8 +20,8 @@ class TasteChangeLog(Repository):
 
     def all(self) -> list[TasteChange]:
         """Oldest record first."""
-        wanted = select(taste_changes).order_by(taste_changes.c.change_id)
-        return [_build_change(row) for row in self._database.fetch_mappings(wanted)]
+        query = select(taste_changes).order_by(taste_changes.c.change_id)
+        return [_build_change(row) for row in self._database.fetch_mappings(query)]
 
     def add(
         self, change_seq: int, *, cause: str, actor: str, category: str | None = None
@@ -74,10 +74,10 @@ class TasteChangeLog(Repository):
         return _build_change(retracted)
 
     def _require_category(self, connection: Connection, category: str) -> None:
-        found = (
+        query = (
             select(comparisons.c.comparison_id).where(comparisons.c.category == category).limit(1)
         )
-        if connection.execute(found).one_or_none() is None:
+        if connection.execute(query).one_or_none() is None:
             raise StoreError(
                 f"No comparison is of category {category!r}. Name one that has comparisons, or "
                 "none for all categories."

@@ -59,8 +59,8 @@ class Tokens(Repository):
             "revoked_at": None,
         }
         with audited_transaction(self._database) as (connection, ledger):
-            known = select(users.c.user_id).where(users.c.user_id == user_id)
-            if connection.execute(known).first() is None:
+            query = select(users.c.user_id).where(users.c.user_id == user_id)
+            if connection.execute(query).first() is None:
                 raise NotFound(f"There is no user {user_id!r}. Add them first.")
             if asked_by is not None:
                 require_valid_token(self._database, connection, asked_by)
@@ -76,23 +76,23 @@ class Tokens(Repository):
 
     def find(self, secret: str) -> Token | None:
         """The valid token of a secret: neither revoked nor expired, its owner not disabled."""
-        found = self._find_valid(secret)
-        if found is None:
+        token = self._find_valid(secret)
+        if token is None:
             return None
         now = self._database.clock.now()
-        if found.kind == "api" and (
-            found.last_used_at is None or now - found.last_used_at > USE_IS_NOTED_EVERY
+        if token.kind == "api" and (
+            token.last_used_at is None or now - token.last_used_at > USE_IS_NOTED_EVERY
         ):
             with self._database.write_transaction() as connection:
                 this = tokens.c.token_hash == _hash(secret)
                 connection.execute(tokens.update().where(this).values(last_used_at=now))
-        return found
+        return token
 
     def exchange(self, secret: str, *, lifetime: timedelta) -> tuple[str, Token] | None:
         """A session for a one-time login in one transaction, or None if the login is not valid."""
         # callers are unauthenticated: only a valid login may wait for the write lock
-        found = self._find_valid(secret)
-        if found is None or found.kind != "login":
+        token = self._find_valid(secret)
+        if token is None or token.kind != "login":
             return None
         with joint_transaction(self._database):
             login = self.redeem(secret)
@@ -137,14 +137,14 @@ class Tokens(Repository):
         Raises NotFound if the user has no such token.
         """
         mine = tokens.c.user_id == user_id
-        wanted = (
+        query = (
             select(tokens)
             .where(mine)
             .order_by(tokens.c.created_at.desc(), tokens.c.token_hash.desc())
             .limit(limit)
         )
         if kind is not None:
-            wanted = wanted.where(tokens.c.kind == kind)
+            query = query.where(tokens.c.kind == kind)
         with self._database.read_transaction() as connection:
             if before is not None:
                 this = tokens.c.token_hash.startswith(before, autoescape=True)
@@ -156,23 +156,23 @@ class Tokens(Repository):
                 is_same = and_(
                     tokens.c.created_at == last.created_at, tokens.c.token_hash < last.token_hash
                 )
-                wanted = wanted.where(or_(tokens.c.created_at < last.created_at, is_same))
-            return [_build_token(dict(row)) for row in connection.execute(wanted).mappings()]
+                query = query.where(or_(tokens.c.created_at < last.created_at, is_same))
+            return [_build_token(dict(row)) for row in connection.execute(query).mappings()]
 
     def revoke(self, token_id: str, *, actor: str, user_id: str | None = None) -> None:
         """Make the token invalid from the next request on, with `user_id` only if it belongs to
         that user. Raises NotFound.
         """
         with audited_transaction(self._database) as (connection, ledger):
-            wanted = select(tokens.c.token_hash).where(
+            query = select(tokens.c.token_hash).where(
                 tokens.c.token_hash.startswith(token_id, autoescape=True)
             )
             if user_id is not None:
-                wanted = wanted.where(tokens.c.user_id == user_id)
-            found = connection.execute(wanted).scalars().all()
-            if len(found) != 1 or len(token_id) < 12:
+                query = query.where(tokens.c.user_id == user_id)
+            hashes = connection.execute(query).scalars().all()
+            if len(hashes) != 1 or len(token_id) < 12:
                 raise NotFound(f"There is no token {token_id!r}. Nothing was revoked.")
-            token_hash = found[0]
+            token_hash = hashes[0]
             connection.execute(
                 tokens.update()
                 .where(tokens.c.token_hash == token_hash, tokens.c.revoked_at.is_(None))
@@ -222,11 +222,11 @@ class FailedLogins(Repository):
                 return wait
             old = failed_logins.c.last_failed_at < now - FORGOTTEN_AFTER
             connection.execute(failed_logins.delete().where(old))
-            for one in sorted({_hash(one) for one in who}):
-                this = failed_logins.c.who == one
+            for who_hash in sorted({_hash(name) for name in who}):
+                this = failed_logins.c.who == who_hash
                 n = connection.execute(select(failed_logins.c.n_failed).where(this)).scalar()
                 if n is None:
-                    row = {"who": one, "n_failed": 1, "last_failed_at": now}
+                    row = {"who": who_hash, "n_failed": 1, "last_failed_at": now}
                     self._database.insert(connection, failed_logins, [row])
                 else:
                     connection.execute(
@@ -247,7 +247,7 @@ class FailedLogins(Repository):
 
 
 def _is_among(who: Sequence[str]) -> ColumnElement[bool]:
-    return failed_logins.c.who.in_([_hash(one) for one in who])
+    return failed_logins.c.who.in_([_hash(name) for name in who])
 
 
 _OF_ENABLED = (  # queried twice a second for each active user

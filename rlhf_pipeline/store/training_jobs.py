@@ -39,9 +39,9 @@ class TrainingJobs(Repository):
         Raises IdempotencyConflict for a known key with other parameters.
         """
         with audited_transaction(self._database) as (connection, ledger):
-            known = self._find_order(connection, order)
-            if known is not None:
-                return known, False
+            earlier = self._find_order(connection, order)
+            if earlier is not None:
+                return earlier, False
             decision = TriggerDecision(
                 action="fire",
                 reasons=(f"by hand: {reason}",),
@@ -74,8 +74,8 @@ class TrainingJobs(Repository):
         """
         with audited_transaction(self._database) as (connection, ledger):
             row = decision_row(connection, decision_id)
-            if given := find_answer(connection, decision_id):
-                return given
+            if earlier := find_answer(connection, decision_id):
+                return earlier
             job = build_decision(row)
             if job.order is None or job.state not in OPEN_STATES:
                 problem = (
@@ -130,8 +130,8 @@ class TrainingJobs(Repository):
                 decisions.c.attempt == attempt,
                 decisions.c.state == "pending",
             )
-            taken = decisions.update().where(*this, free).values(leased_until=now + lease)
-            return connection.execute(taken).rowcount == 1
+            update = decisions.update().where(*this, free).values(leased_until=now + lease)
+            return connection.execute(update).rowcount == 1
 
     def mark_submitted(self, decision_id: int, attempt: int, run_id: str) -> TriggerDecision:
         """Record the run of this attempt. Ignored for an attempt that has ended or was submitted
@@ -211,11 +211,11 @@ class TrainingJobs(Repository):
         def wait(row: RowMapping) -> dict[str, Any]:
             if row["attempt"] != attempt or row["state"] not in OPEN_STATES:
                 return {}
-            made = build_decision(row)
-            waiting = made.model_copy(
+            decision = build_decision(row)
+            waiting = decision.model_copy(
                 update={
-                    "reasons": (*made.reasons, f"waits until vote {until_seq:,}: {reason}"),
-                    "evidence": made.evidence | {"wait_until_seq": until_seq},
+                    "reasons": (*decision.reasons, f"waits until vote {until_seq:,}: {reason}"),
+                    "evidence": decision.evidence | {"wait_until_seq": until_seq},
                 }
             )
             return {
@@ -261,6 +261,6 @@ class TrainingJobs(Repository):
             return build_decision(moved)
 
     def _read(self, state: str) -> list[TriggerDecision]:
-        wanted = select(decisions).where(decisions.c.state == state)
-        rows = self._database.fetch_mappings(wanted.order_by(decisions.c.decision_id))
+        query = select(decisions).where(decisions.c.state == state)
+        rows = self._database.fetch_mappings(query.order_by(decisions.c.decision_id))
         return [build_decision(row) for row in rows]

@@ -66,12 +66,12 @@ class Users(Repository):
     def with_email(self, email: str) -> User | None:
         """Raises ConfigurationError for an invalid address."""
         with self._database.read_transaction() as connection:
-            found = self._read_users(connection, users.c.email == _normalize_email(email))
-        return found[0] if found else None
+            matches = self._read_users(connection, users.c.email == _normalize_email(email))
+        return matches[0] if matches else None
 
     def password_hash(self, user_id: str) -> str | None:
-        wanted = select(users.c.password_hash).where(users.c.user_id == user_id)
-        return self._database.fetch_scalar(wanted)
+        query = select(users.c.password_hash).where(users.c.user_id == user_id)
+        return self._database.fetch_scalar(query)
 
     def all(self) -> list[User]:
         """Sorted by e-mail."""
@@ -185,18 +185,18 @@ class Users(Repository):
             )
 
     def _replace_roles(
-        self, connection: Connection, ledger: Ledger, user_id: str, wanted: set[Role], actor: str
+        self, connection: Connection, ledger: Ledger, user_id: str, new_roles: set[Role], actor: str
     ) -> None:
         """Set exactly these roles."""
         has = set(self._read_roles(connection, [user_id]).get(user_id, ()))
-        for role in sorted(has - wanted):
+        for role in sorted(has - new_roles):
             connection.execute(
                 role_grants.delete().where(
                     role_grants.c.user_id == user_id, role_grants.c.role == role.value
                 )
             )
             self._record_change(ledger, actor, "roles.revoke", user_id, {"role": role.value})
-        new = sorted(wanted - has)
+        new = sorted(new_roles - has)
         grant = {"user_id": user_id, "granted_at": self._database.clock.now(), "granted_by": actor}
         rows = [{**grant, "role": role.value} for role in new]
         self._database.insert(connection, role_grants, rows)
@@ -247,20 +247,20 @@ class Users(Repository):
     def _read_users(
         self, connection: Connection, *conditions: Any, limit: int | None = None
     ) -> list[User]:
-        wanted = (
+        query = (
             select(users).where(*conditions).order_by(users.c.email, users.c.user_id).limit(limit)
         )
-        rows = connection.execute(wanted).mappings().all()
+        rows = connection.execute(query).mappings().all()
         roles = self._read_roles(connection, [row["user_id"] for row in rows])
         return [_build_user(dict(row), roles.get(row["user_id"], ())) for row in rows]
 
     def _read_roles(self, connection: Connection, user_ids: Sequence[str]) -> dict[str, list[Role]]:
-        found: dict[str, list[Role]] = {}
+        roles: dict[str, list[Role]] = {}
         for ids in batches(user_ids, MAX_ROWS):
-            wanted = select(role_grants.c.user_id, role_grants.c.role)
-            for grant in connection.execute(wanted.where(role_grants.c.user_id.in_(ids))):
-                found.setdefault(grant.user_id, []).append(Role(grant.role))
-        return found
+            query = select(role_grants.c.user_id, role_grants.c.role)
+            for grant in connection.execute(query.where(role_grants.c.user_id.in_(ids))):
+                roles.setdefault(grant.user_id, []).append(Role(grant.role))
+        return roles
 
     def _record_change(
         self, ledger: Ledger, actor: str, action: str, user_id: str, what: dict[str, str]

@@ -74,14 +74,14 @@ class VoteLists(Repository):
 
         The hundredth page costs what the first one does.
         """
-        given = (
+        filters = (
             (votes.c.day, day),
             (votes.c.annotator_id, annotator_id),
             (votes.c.comparison_id, comparison_id),
         )
         return self._list_newest_first(
             votes.c.seq < (LATEST if before_seq is None else before_seq),
-            *(column == value for column, value in given if value is not None),
+            *(column == value for column, value in filters if value is not None),
             limit=limit,
         )
 
@@ -110,10 +110,10 @@ class VoteLists(Repository):
         }
 
     def _read_columns(self, seqs: Iterable[int | None], *columns: Any) -> list[Any]:
-        wanted = sorted({seq for seq in seqs if seq is not None})
+        sorted_seqs = sorted({seq for seq in seqs if seq is not None})
         return [
             row
-            for some in batches(wanted, MAX_ROWS)
+            for some in batches(sorted_seqs, MAX_ROWS)
             for row in self._database.fetch_all(
                 select(votes.c.seq, *columns).where(votes.c.seq.in_(some))
             )
@@ -128,14 +128,14 @@ class VoteLists(Repository):
         A page reads at most SEARCH_LOOKS_AT votes, so it may be empty and still have a next.
         """
         is_one_day = only.since == only.until
-        given = (
+        filters = (
             (votes.c.annotator_id, only.annotator_id),
             (votes.c.comparison_id, only.comparison_id),
             (votes.c.day, only.since.isoformat() if only.since and is_one_day else None),
         )
         where = [
             votes.c.seq < (LATEST if before_seq is None else before_seq),
-            *(column == value for column, value in given if value is not None),
+            *(column == value for column, value in filters if value is not None),
         ]
         if only.up_to is not None:
             where.append(votes.c.seq <= only.up_to)
@@ -147,8 +147,8 @@ class VoteLists(Repository):
             where += [votes.c.seq >= (lowest or 0), votes.c.seq <= (highest or 0)]
         checked = [*days, *_check_by_row(only)]
         if not checked:
-            found = self._list_newest_first(*where, limit=only.limit)
-            return found, found[-1].seq if len(found) == only.limit else None
+            page = self._list_newest_first(*where, limit=only.limit)
+            return page, page[-1].seq if len(page) == only.limit else None
         newest_first = votes.c.seq.desc()
         looked_at = select(votes.c.seq).where(*where)
         last = self._database.fetch_scalar(
@@ -156,15 +156,15 @@ class VoteLists(Repository):
         )
         if last is not None:
             where.append(votes.c.seq >= last)
-        wanted = select(votes.c.seq).where(*where, *checked)
+        query = select(votes.c.seq).where(*where, *checked)
         if only.reads_comparison:
-            wanted = wanted.join(comparisons, is_on_comparison())
-        seqs = self._database.fetch_scalars(wanted.order_by(newest_first).limit(only.limit))
-        found = self.with_seqs(seqs)
-        return found, found[-1].seq if len(found) == only.limit else last
+            query = query.join(comparisons, is_on_comparison())
+        seqs = self._database.fetch_scalars(query.order_by(newest_first).limit(only.limit))
+        page = self.with_seqs(seqs)
+        return page, page[-1].seq if len(page) == only.limit else last
 
     def _list_newest_first(self, *conditions: ColumnElement[bool], limit: int) -> list[ListedVote]:
-        wanted = (
+        query = (
             select(
                 votes,
                 (~is_standing(votes, up_to_seq=LATEST)).label("is_superseded"),
@@ -174,20 +174,20 @@ class VoteLists(Repository):
             .order_by(votes.c.seq.desc())
             .limit(limit)
         )
-        rows = self._database.fetch_mappings(wanted)
+        rows = self._database.fetch_mappings(query)
         return [ListedVote.from_row(row) for row in rows]
 
     def day_span(self, annotator_id: str) -> list[date]:
         """The first and the latest day with a vote of an annotator; empty without votes."""
         ends = select(func.min(votes.c.day), func.max(votes.c.day))
-        found = self._database.fetch_first(ends.where(votes.c.annotator_id == annotator_id))
-        return [date.fromisoformat(day) for day in found if day]
+        span = self._database.fetch_first(ends.where(votes.c.annotator_id == annotator_id))
+        return [date.fromisoformat(day) for day in span if day]
 
     def find_judged(
         self, annotator_id: str, since: date, until: date, *, limit: int
     ) -> list[JudgedComparison]:
         """What an annotator voted on in these days, the latest day first, at most `limit` votes."""
-        wanted = (
+        query = (
             select(votes.c.day, votes.c.comparison_id, comparisons.c.repeat_of)
             .join(comparisons, is_on_comparison())
             .where(
@@ -198,7 +198,7 @@ class VoteLists(Repository):
             .order_by(votes.c.day.desc(), votes.c.seq.desc())
             .limit(limit)
         )
-        return [JudgedComparison(*row) for row in self._database.fetch_all(wanted)]
+        return [JudgedComparison(*row) for row in self._database.fetch_all(query)]
 
     def max_seq(self) -> int:
         """The newest seq; 0 if there is none."""
@@ -207,15 +207,15 @@ class VoteLists(Repository):
 
     def paces(self) -> dict[str, list[float]]:
         """Seconds of the newest PACE_WITHIN votes by annotator, without skips."""
-        wanted = select(votes.c.annotator_id, votes.c.duration_s).where(
+        query = select(votes.c.annotator_id, votes.c.duration_s).where(
             votes.c.seq > self.max_seq() - PACE_WITHIN,
             votes.c.choice != Choice.SKIP.value,
             votes.c.duration_s.is_not(None),
         )
-        found: dict[str, list[float]] = {}
-        for who, seconds in self._database.fetch_all(wanted):
-            found.setdefault(who, []).append(seconds)
-        return found
+        seconds_of: dict[str, list[float]] = {}
+        for who, seconds in self._database.fetch_all(query):
+            seconds_of.setdefault(who, []).append(seconds)
+        return seconds_of
 
     def judged_comparisons(
         self, *, before_seq: int | None = None, limit: int = 50
@@ -228,7 +228,7 @@ class VoteLists(Repository):
             newer.c.seq > votes.c.seq,
             newer.c.choice != Choice.SKIP.value,
         )
-        wanted = (
+        query = (
             select(votes.c.comparison_id, votes.c.seq)
             .where(
                 votes.c.seq < upper,
@@ -238,7 +238,7 @@ class VoteLists(Repository):
             .order_by(votes.c.seq.desc())
             .limit(limit)
         )
-        return [(row[0], row[1]) for row in self._database.fetch_all(wanted)]
+        return [(row[0], row[1]) for row in self._database.fetch_all(query)]
 
     def day_totals(self, day: date) -> list[DayTotals]:
         """The votes of a day as cast, by origin. Skips and machine votes take nobody's time."""
@@ -248,7 +248,7 @@ class VoteLists(Repository):
             votes.c.duration_s.is_not(None),
         )
         seconds = case((is_timed, votes.c.duration_s), else_=0.0)
-        wanted = (
+        query = (
             select(
                 votes.c.origin,
                 func.count(),
@@ -260,44 +260,46 @@ class VoteLists(Repository):
             .group_by(votes.c.origin)
             .order_by(votes.c.origin)
         )
-        return [DayTotals(*row) for row in self._database.fetch_all(wanted)]
+        return [DayTotals(*row) for row in self._database.fetch_all(query)]
 
     def day_tallies(self, days: Sequence[str]) -> dict[str, list[DayTally]]:
         """Tallies of these days, by day."""
         keys = (votes.c.day, votes.c.annotator_id, votes.c.annotator_kind, votes.c.origin)
         is_skip = votes.c.choice == Choice.SKIP.value
         is_dated = and_(~is_skip, votes.c.voted_at.is_not(None))
-        sums = [func.sum(case((one, 1), else_=0)) for one in (~is_skip, is_dated, is_skip)]
-        wanted = (
+        sums = [
+            func.sum(case((condition, 1), else_=0)) for condition in (~is_skip, is_dated, is_skip)
+        ]
+        query = (
             select(*keys, *sums, func.max(votes.c.voted_at))
             .where(votes.c.day.in_(days), is_standing(votes, up_to_seq=LATEST))
             .group_by(*keys)
         )
-        found: dict[str, list[DayTally]] = {}
-        for day, who, kind, *rest in self._database.fetch_all(wanted):
-            found.setdefault(day, []).append(DayTally(who, AnnotatorKind(kind), *rest))
-        return found
+        tallies: dict[str, list[DayTally]] = {}
+        for day, who, kind, *rest in self._database.fetch_all(query):
+            tallies.setdefault(day, []).append(DayTally(who, AnnotatorKind(kind), *rest))
+        return tallies
 
     def changed_days(self, after_seq: int) -> dict[str, int]:
         """Days whose counting votes the votes above a seq changed, with the newest of these: of
         the days on which they were cast, and of those of the votes that they made not count.
         """
-        found: dict[str, int] = {}
+        seq_of: dict[str, int] = {}
         for day in (votes.c.day, votes.c.displaced_day):
-            wanted = (
+            query = (
                 select(day, func.max(votes.c.seq))
                 .where(votes.c.seq > after_seq, day.is_not(None))
                 .group_by(day)
             )
-            for name, seq in self._database.fetch_all(wanted):
-                found[name] = max(seq, found.get(name, 0))
-        return found
+            for name, seq in self._database.fetch_all(query):
+                seq_of[name] = max(seq, seq_of.get(name, 0))
+        return seq_of
 
     def last_received_at(self) -> datetime | None:
         """When the newest vote arrived; None without votes."""
-        wanted = select(votes.c.received_at).where(votes.c.seq == self.max_seq())
-        found: datetime | None = self._database.fetch_scalar(wanted)
-        return found
+        query = select(votes.c.received_at).where(votes.c.seq == self.max_seq())
+        received_at: datetime | None = self._database.fetch_scalar(query)
+        return received_at
 
 
 def is_on_comparison() -> ColumnElement[bool]:
@@ -306,35 +308,35 @@ def is_on_comparison() -> ColumnElement[bool]:
 
 
 def _is_between(since: date | None, until: date | None) -> list[ColumnElement[bool]]:
-    found = []
+    conditions = []
     if since is not None:
-        found.append(votes.c.day >= since.isoformat())
+        conditions.append(votes.c.day >= since.isoformat())
     if until is not None:
-        found.append(votes.c.day <= until.isoformat())
-    return found
+        conditions.append(votes.c.day <= until.isoformat())
+    return conditions
 
 
 def _check_by_row(only: VoteFilter) -> list[ColumnElement[bool]]:
     """The conditions on vote and comparison that no index answers."""
-    found: list[ColumnElement[bool]] = []
+    conditions: list[ColumnElement[bool]] = []
     if only.status == "counting":
-        found.append(is_counting(LATEST))
+        conditions.append(is_counting(LATEST))
     elif only.status == "replaced":
-        found.append(~is_standing(votes, up_to_seq=LATEST))
+        conditions.append(~is_standing(votes, up_to_seq=LATEST))
     elif only.status == "not_counting":
-        found.append(is_standing(votes, up_to_seq=LATEST))
-        found.append(~is_counting(LATEST))
+        conditions.append(is_standing(votes, up_to_seq=LATEST))
+        conditions.append(~is_counting(LATEST))
     if only.flag is not None:
-        found.append(votes.c.details.like(f'%"flags":[%"{only.flag}"%'))
+        conditions.append(votes.c.details.like(f'%"flags":[%"{only.flag}"%'))
     if only.is_blind is not None:
-        found.append(votes.c.is_blind.is_(only.is_blind))
+        conditions.append(votes.c.is_blind.is_(only.is_blind))
     if only.category is not None:
-        found.append(comparisons.c.category == only.category)
+        conditions.append(comparisons.c.category == only.category)
     if only.source is not None:
         is_own = only.source == OWN_SOURCE
         source = comparisons.c.source
-        found.append(source.is_(None) if is_own else source == only.source)
+        conditions.append(source.is_(None) if is_own else source == only.source)
     if only.q is not None:
         in_prompt = comparisons.c.prompt.icontains(only.q, autoescape=True)
-        found.append(in_prompt | votes.c.reason.icontains(only.q, autoescape=True))
-    return found
+        conditions.append(in_prompt | votes.c.reason.icontains(only.q, autoescape=True))
+    return conditions

@@ -93,10 +93,10 @@ class VoteLog(VoteLists):
         batch_rows: int,
         conditions: Sequence[ColumnElement[bool]],
     ) -> Iterator[pd.DataFrame]:
-        wanted = self._select_log(schema, limit).order_by(votes.c.seq).limit(batch_rows)
+        query = self._select_log(schema, limit).order_by(votes.c.seq).limit(batch_rows)
         after = 0
         while after < limit:
-            some = wanted.where(*conditions, votes.c.seq > after, votes.c.seq <= limit)
+            some = query.where(*conditions, votes.c.seq > after, votes.c.seq <= limit)
             rows = self._database.fetch_all(some)
             if rows:
                 yield _votes_frame(rows, schema)
@@ -105,7 +105,7 @@ class VoteLog(VoteLists):
     def judgements(self, comparison_ids: Iterable[str]) -> pd.DataFrame:
         """JUDGEMENTS on these comparisons: those of their log, by the rule of `votes.consensus`."""
         # `counts` is a column: in WHERE it makes Postgres scan all votes.
-        wanted = (
+        query = (
             self._select_log(JUDGEMENTS, LATEST)
             .add_columns(is_counting(LATEST).label("counts"))
             .where(
@@ -114,7 +114,7 @@ class VoteLog(VoteLists):
                 comparisons.c.repeat_of.is_(None),
             )
         )
-        rows = self._database.fetch_among(wanted, votes.c.comparison_id, comparison_ids)
+        rows = self._database.fetch_among(query, votes.c.comparison_id, comparison_ids)
         return frame_of([row[:-1] for row in rows if row.counts], JUDGEMENTS)
 
     def _select_log(self, schema: FrameSchema, limit: int) -> Select[Any]:
@@ -273,7 +273,7 @@ def _votes_frame(rows: Sequence[Row[Any]], schema: FrameSchema) -> pd.DataFrame:
     frame = pd.DataFrame.from_records([tuple(row) for row in rows], columns=list(schema.columns))
     details = frame["dimensions"].dropna().map(VoteDetails.from_json)
     for name in ("dimensions", "highlights"):
-        texts = details.map(lambda one, name=name: _json_or_none(one, name))
+        texts = details.map(lambda detail, name=name: _json_or_none(detail, name))
         frame[name] = texts.reindex(frame.index).astype(object)
     return check_frame(frame, schema)
 

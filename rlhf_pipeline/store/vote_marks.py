@@ -43,9 +43,9 @@ class VoteMarks(Repository):
 
     def count(self, fastest: float) -> dict[str, MarkedVotes]:
         """By annotator."""
-        judged = self._mark_newest(MARKS, fastest)
-        sums = [count(judged.c[mark]) for mark in MARKS for count in (func.sum, func.count)]
-        wanted = select(judged.c.annotator_id, func.count(), *sums).group_by(judged.c.annotator_id)
+        newest = self._mark_newest(MARKS, fastest)
+        sums = [count(newest.c[mark]) for mark in MARKS for count in (func.sum, func.count)]
+        query = select(newest.c.annotator_id, func.count(), *sums).group_by(newest.c.annotator_id)
         return {
             who: MarkedVotes(
                 who,
@@ -55,7 +55,7 @@ class VoteMarks(Repository):
                     for i, mark in enumerate(MARKS)
                 },
             )
-            for who, n_votes, *counts in self._database.fetch_all(wanted)
+            for who, n_votes, *counts in self._database.fetch_all(query)
         }
 
     def find(
@@ -68,10 +68,10 @@ class VoteMarks(Repository):
         limit: int,
     ) -> list[int]:
         """Seqs of the votes with a mark, of one annotator or of all, newest first."""
-        judged = self._mark_newest([mark], fastest, annotator_id)
-        seq = judged.c.seq
-        wanted = select(seq).where(judged.c[mark] == 1, seq < (before_seq or LATEST))
-        return list(self._database.fetch_scalars(wanted.order_by(seq.desc()).limit(limit)))
+        newest = self._mark_newest([mark], fastest, annotator_id)
+        seq = newest.c.seq
+        query = select(seq).where(newest.c[mark] == 1, seq < (before_seq or LATEST))
+        return list(self._database.fetch_scalars(query.order_by(seq.desc()).limit(limit)))
 
     def _mark_newest(
         self, marks: Sequence[Mark], fastest: float, annotator_id: str | None = None
@@ -82,7 +82,7 @@ class VoteMarks(Repository):
             and_(votes.c.choice == Choice.A.value, ~votes.c.is_swapped),
             and_(votes.c.choice == Choice.B.value, votes.c.is_swapped),
         )
-        shown = case(
+        side = case(
             (votes.c.is_swapped.is_(None), null()),
             # ties too: without known sides between them, all ties would look consecutive
             (votes.c.choice.not_in(SIDES), 0),
@@ -95,7 +95,7 @@ class VoteMarks(Repository):
         is_repeat = case((comparisons.c.repeat_of.is_(None), 0), else_=1)
         pair = func.coalesce(comparisons.c.pair_key, comparisons.c.comparison_id)
         who, seq = votes.c.annotator_id, votes.c.seq
-        before = func.lag(shown).over(partition_by=who, order_by=seq)
+        before = func.lag(side).over(partition_by=who, order_by=seq)
         nth = func.row_number().over(partition_by=(who, is_repeat, pair), order_by=seq)
         marked: dict[Mark, ColumnElement[int | None]] = {
             "too_fast": case(
@@ -104,7 +104,7 @@ class VoteMarks(Repository):
                 else_=0,
             ),
             "same_as_before": case(
-                (or_(shown.is_(None), before.is_(None)), null()), (shown == before, 1), else_=0
+                (or_(side.is_(None), before.is_(None)), null()), (side == before, 1), else_=0
             ),
             "duplicate": case((is_repeat == 1, null()), (nth > 1, 1), else_=0),
         }

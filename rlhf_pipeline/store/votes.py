@@ -105,7 +105,7 @@ class Votes(VoteLog):
         except REFUSALS as refusal:
             if len(prepared) == 1:
                 return [refusal]
-        return [self._record_each([one])[0] for one in prepared]
+        return [self._record_each([row])[0] for row in prepared]
 
     def cast_each(self, new_votes: Sequence[NewVote]) -> list[Vote | PipelineError]:
         """`cast` for several votes, each with its own result: the stored vote, or why it was
@@ -164,8 +164,8 @@ class Votes(VoteLog):
         return self._find_one(votes.c.idempotency_key == idempotency_key)
 
     def _find_one(self, condition: ColumnElement[bool]) -> Vote | None:
-        wanted = select(votes).where(condition)
-        return next(map(Vote.from_row, self._database.fetch_mappings(wanted)), None)
+        query = select(votes).where(condition)
+        return next(map(Vote.from_row, self._database.fetch_mappings(query)), None)
 
 
 def _check_vote(vote: NewVote) -> None:

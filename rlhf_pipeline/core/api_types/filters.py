@@ -76,12 +76,12 @@ class DayFilter(QueryFilter):
         last = self.until or max(newest or date.min, self.since or date.min)
         return self.since or last - timedelta(days=min(n_days, last.toordinal()) - 1), last
 
-    def find_left_out(self, known: Collection[date], n_days: int = SHOWN_DAYS) -> date | None:
+    def find_left_out(self, days: Collection[date], n_days: int = SHOWN_DAYS) -> date | None:
         """The first of the days with data, where `resolve` leaves it out without being asked to."""
-        if self.since is not None or not known:
+        if self.since is not None or not days:
             return None
-        first = min(known)
-        return first if first < self.resolve(max(known), n_days)[0] else None
+        first = min(days)
+        return first if first < self.resolve(max(days), n_days)[0] else None
 
     def includes(self, day: date) -> bool:
         return (self.since or date.min) <= day <= (self.until or date.max)
@@ -242,5 +242,5 @@ class PointFilter(DatedFilter):
 
 def _strip(value: Any) -> Any:
     if isinstance(value, list):
-        return [_strip(one) for one in value]
+        return [_strip(each) for each in value]
     return value.strip() if isinstance(value, str) else value

@@ -51,8 +51,8 @@ def open_rows(path: Path, *, delimiter: str | None = None) -> RowFile:
             return CsvFile(path, delimiter or ("\t" if kind == ".tsv" else ","))
         if kind == ".json":
             return JsonArray(path)
-    known = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
-    raise DatasetError(f"{path}: unknown kind {kind!r}. Give {known}.")
+    kinds = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
+    raise DatasetError(f"{path}: unknown kind {kind!r}. Give {kinds}.")
 
 
 def _refuse_foreign(path: Path) -> None:

@@ -101,10 +101,10 @@ class CsvFile:
         """
         for other in ";\t|":
             if other in self.columns[0]:
-                shown = "a tab" if other == "\t" else repr(other)
+                name = "a tab" if other == "\t" else repr(other)
                 option = "$'\\t'" if other == "\t" else f"'{other}'"
                 raise DatasetError(
-                    f"{self._path}, line {line}: the columns are separated by {shown}, not by "
+                    f"{self._path}, line {line}: the columns are separated by {name}, not by "
                     f"{self._delimiter!r}: the header is one cell. Add --delimiter {option} to "
                     f"`rlhf import`, or save the file with {self._delimiter!r}."
                 )

@@ -72,11 +72,13 @@ def _json_row(line: int, raw: bytes) -> FileRow:
     except DocumentError as cause:
         return FileRow(line, {"": raw.decode("utf-8").rstrip()}, str(cause))
     except (ValueError, RecursionError) as cause:
-        said = f"{cause.msg}, column {cause.colno}" if isinstance(cause, JSONDecodeError) else cause
+        reason = (
+            f"{cause.msg}, column {cause.colno}" if isinstance(cause, JSONDecodeError) else cause
+        )
         return FileRow(
             line,
             {"": raw.decode("utf-8", "replace").rstrip()},
-            f"no JSON ({said}). Write one JSON object a line",
+            f"no JSON ({reason}). Write one JSON object a line",
         )
     if not isinstance(cells, dict):
         return FileRow(
@@ -164,8 +166,8 @@ class JsonArray:
 
 
 def _skip(blank: re.Pattern[str], text: str, at: int) -> int:
-    found = blank.match(text, at)
-    return found.end() if found else at
+    match = blank.match(text, at)
+    return match.end() if match else at
 
 
 def _element(line: int, value: Any) -> FileRow:
