@@ -277,8 +277,8 @@ def _has_another_cause(event: DriftEvent, question: LeftToPeople, params: Trigge
     causes = read_causes(event)
     if causes is None or question.cause is None or not is_confident(causes, params):
         return False
-    named = causes.causes[0].evidence.get("annotator_ids", ())
-    is_of_others = bool(named) and not {*named} & {*question.annotator_ids}
+    suspects = causes.causes[0].evidence.get("annotator_ids", ())
+    is_of_others = bool(suspects) and not {*suspects} & {*question.annotator_ids}
     return causes.causes[0].name != question.cause or is_of_others
 
 
