@@ -117,6 +117,14 @@ def comparisons(
                 "the columns of an earlier import: stored comparisons are not changed; import both "
                 "files again into a new home"
             )
+        if comparisons.differences:
+            columns = ", ".join(
+                f"{name} of {n:,}" for name, n in sorted(comparisons.differences.items())
+            )
+            intake.notes.append(
+                f"stored columns were not changed, but differ from this file: {columns}. To "
+                "correct them, import both files, comparisons and votes, into a new home"
+            )
         if comparisons.divided_prompts:
             intake.notes.append(comparisons.divided_prompts)
         if offer:
@@ -431,6 +439,13 @@ def _read_settings(project: str | None) -> Settings:
 
 def _describe_votes(votes: VoteImport, *, are_replayed: bool, is_all_own: bool) -> list[str]:
     notes = []
+    if 2 * votes.n_repeating > votes.counts.imported:
+        notes.append(
+            f"warning: {votes.n_repeating:,} of the {_format_count(votes.counts.imported, 'vote')} "
+            "repeat choice and time of stored votes on the same comparisons by other annotators. "
+            "If the same people have other names now, because of --map annotator_id or "
+            "--keep-annotators, each of these votes counts twice: import both files into a new home"
+        )
     clock, days = votes.clock, sorted(votes.days)
     if clock.n_without_zone:
         other = f", {clock.n_with_zone:,} with one converted to UTC" if clock.n_with_zone else ""

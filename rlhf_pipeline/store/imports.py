@@ -166,6 +166,15 @@ class Imports(Repository):
         rows = self._database.fetch_among(query, comparisons.c.comparison_id, comparison_ids)
         return {row.comparison_id: row.pair_key for row in rows}
 
+    def find_fields(
+        self, comparison_ids: Sequence[str], fields: Sequence[str]
+    ) -> dict[str, dict[str, Any]]:
+        """comparison_id -> these columns of those that are stored."""
+        key = comparisons.c.comparison_id
+        wanted = select(key, *(comparisons.c[name] for name in fields))
+        rows = self._database.fetch_among(wanted, key, comparison_ids)
+        return {row.comparison_id: dict(zip(fields, row[1:], strict=True)) for row in rows}
+
     def find_known_keys(self, idempotency_keys: Sequence[str]) -> set[str]:
         """The idempotency keys under which a vote is stored."""
         key = votes.c.idempotency_key

@@ -1,5 +1,6 @@
 """Imports the rows of a file as comparisons of this project."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
@@ -31,7 +32,16 @@ REQUIRED = [("prompt",), ("completion_a",), ("completion_b",)]
 SOURCE = "import"  # default source of a file's rows
 MODEL = "imported"
 SPLITS = ("train", "calib", "test")
+# Columns of a row that are not in its id.
+DETAILS = ("category", "gold", "model_version_a", "model_version_b", "split", "split_group")
 GOLD = ("a", "b", "tie")
+USED_ABOVE = (
+    "is already used in this file for other texts or another source. Give each pair a unique id"
+)
+STORED = (
+    "is stored with other texts or another source, which stay as they are. To correct an import, "
+    "import both files, comparisons and votes, into a new home; a new pair needs an id of its own"
+)
 FIRST_DAY = "1970-01-01"  # earliest possible `start_day` of a home
 
 
@@ -44,10 +54,12 @@ class ComparisonStore(Protocol):
     def splits(self, only_given: bool) -> Iterable[StoredSplit]: ...
 
 
-class PairKeys(Protocol):
+class StoredFields(Protocol):
     """The part of `store.imports` that finds stored comparisons."""
 
-    def find_pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]: ...
+    def find_fields(
+        self, comparison_ids: Sequence[str], fields: Sequence[str]
+    ) -> dict[str, dict[str, Any]]: ...
 
 
 @dataclass
@@ -55,7 +67,7 @@ class ComparisonImport:
     """Imports one file of comparisons; `first_day` is the earliest day among the added ones."""
 
     store: ComparisonStore
-    known: PairKeys
+    known: StoredFields
     pair_key: Callable[[str, str, str], str]  # of prompt and completions
     rejects: Rejects
     now: datetime
@@ -65,6 +77,8 @@ class ComparisonImport:
         default_factory=list
     )  # columns of the file that were not bound to a name
     flags: dict[str, int] = field(default_factory=dict)
+    # by column: known rows whose stored value differs, which stays
+    differences: Counter[str] = field(default_factory=Counter)
     first_day: str | None = None
     divided_prompts: str | None = None  # note on prompts in several splits
 
@@ -107,7 +121,8 @@ class ComparisonImport:
     ) -> list[dict[str, Any]]:
         """The valid and unknown rows of the batch as COMPARISONS rows with their flag."""
         read, refusals = own.parse(batch, binding, self._build_comparison)
-        stored = self.known.find_pair_keys([c["comparison_id"] for _, c, _ in read])
+        ids = [c["comparison_id"] for _, c, _ in read]
+        stored = self.known.find_fields(ids, ("pair_key", *DETAILS))
         by_source_id = self.store.with_source_ids(
             [c["source_pair_id"] for _, c, _ in read if c["source_pair_id"]]
         )
@@ -117,26 +132,26 @@ class ComparisonImport:
             comparison_id = comparison["comparison_id"]
             source_id = comparison["source_pair_id"]
             key = comparison.pop("pair_key")
-            if (
-                source_id and by_source_id.get(source_id, comparison_id) != comparison_id
-            ) or stored.get(comparison_id, key) != key:
+            holder = by_source_id.get(source_id, comparison_id) if source_id else comparison_id
+            stored_row = stored.get(comparison_id)
+            if holder != comparison_id or (stored_row and stored_row["pair_key"] != key):
                 name = (
                     f"source_pair_id {source_id!r}"
                     if source_id
                     else f"comparison_id {comparison_id!r}"
                 )
-                refusals.append(
-                    (
-                        row,
-                        f"{name} is already used for other texts or another source. Give each "
-                        "pair a unique id",
-                    )
-                )
+                refusals.append((row, f"{name} {USED_ABOVE if holder in seen_ids else STORED}"))
                 continue
             is_first = comparison_id not in seen_ids
             seen_ids.add(comparison_id)
             if comparison_id in stored or not is_first:
                 self.counts = self.counts.plus(**{"known" if is_first else "merged": 1})
+                if is_first and stored_row:
+                    self.differences.update(
+                        name
+                        for name in DETAILS
+                        if name in binding and comparison[name] != stored_row[name]
+                    )
                 continue
             flag = comparison["flag"] if is_own else _flag(comparison, is_first=key not in by_texts)
             if flag is not None:

@@ -92,6 +92,8 @@ class VoteImport:
     )  # columns of the file that were not bound to a name
     days: set[str] = field(default_factory=set)  # days of new votes with a time
     n_undated: int = 0
+    # new votes that repeat choice and time of another annotator's stored vote on the comparison
+    n_repeating: int = 0
     groups: dict[str, str | None] = field(default_factory=dict)  # by annotator, as the file has it
 
     def read(
@@ -152,6 +154,7 @@ class VoteImport:
                 if key not in known_keys
             ]
         )
+        turns_of_all = {(comparison, choice, at) for comparison, _, choice, at in turns if at}
         n_merged = n_known = 0
         new: list[tuple[int, dict[str, Any]]] = []
         conflicts: list[RefusedRow] = []
@@ -172,6 +175,8 @@ class VoteImport:
                 conflicts.append((row, STORED_DIFFERENTLY))
             else:
                 new.append((row.line, vote | {"idempotency_key": key}))
+                turn = vote["comparison_id"], vote["choice"], vote["voted_at"]
+                self.n_repeating += turn in turns_of_all
         self._stage_votes(new)
         self.rejects.add_all(conflicts)
         refusals += conflicts

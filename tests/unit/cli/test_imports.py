@@ -154,8 +154,8 @@ def test_every_row_is_counted_once(rlhf, home, tmp_path):
     assert output.splitlines() == [
         "2 imported, 0 already known, 1 merged, 3 rejected",
         "line 4: prompt is empty",
-        "line 5: source_pair_id 'p2' is already used for other texts or another source. Give each "
-        "pair a unique id",
+        "line 5: source_pair_id 'p2' is already used in this file for other texts or another "
+        "source. Give each pair a unique id",
         "line 6: completion_b is missing",
         f"rejected rows with their reasons: {file}.rejected.jsonl",
     ]
@@ -225,6 +225,41 @@ def test_votes_are_cast_in_order_of_time_the_undated_last(rlhf, home, tmp_path):
     assert HomeFacts.load(home).start_day == date(2016, 1, 31)
     with store_of(home) as store:
         assert store.replays.pending_days() == []
+
+
+def test_another_mapping_does_not_change_stored_comparisons(rlhf, home, tmp_path):
+    rows = [pair(n, subject="law", topic="tax", other=f"else {n}") for n in (1, 2)]
+    call = ("import", "comparisons", write(tmp_path / "pairs.jsonl", rows), "--project", "real")
+    assert rlhf(*call, "--map", "category=subject").startswith("2 imported")
+    other_category = rlhf(*call, "--map", "category=topic").splitlines()
+    assert other_category[0] == "0 imported, 2 already known, 0 merged, 0 rejected"
+    assert any(
+        line.startswith("stored columns were not changed, but differ from this file: category of 2")
+        for line in other_category
+    )
+    assert "stored columns" not in rlhf(*call)  # a file without the column says nothing of it
+    assert "stored columns" not in rlhf(*call, "--map", "category=subject")
+    with pytest.raises(DatasetError, match="No row of"):
+        rlhf(*call, "--map", "completion_b=other")
+    rejects = Path(f"{tmp_path / 'pairs.jsonl'}.rejected.jsonl").read_text().splitlines()
+    assert json.loads(rejects[0])["reason"].startswith(
+        "source_pair_id 'p1' is stored with other texts or another source, which stay as they are. "
+        "To correct an import, import both files"
+    )
+    assert {row["category"] for row in comparisons_in(home).values()} == {"law"}
+
+
+def test_votes_that_come_again_under_other_names_are_warned_of(rlhf, home, tmp_path):
+    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1), pair(2)]), "--project", "a")
+    votes = [vote(1, nick="ann"), vote(2, nick="ann")]
+    call = ("import", "votes", write(tmp_path / "votes.jsonl", votes), "--no-replay")
+    assert "warning" not in rlhf(*call)
+    again = rlhf(*call, "--map", "annotator_id=nick")
+    assert "warning: 2 of the 2 votes repeat choice and time of stored votes" in again
+    assert "warning" not in rlhf(*call, "--map", "annotator_id=nick")
+    late = [vote(1, "bob", submitted_at="2016-02-01 10:00:00"), vote(2, "bob")]
+    later = ("import", "votes", write(tmp_path / "late.jsonl", late), "--no-replay")
+    assert "warning" not in rlhf(*later)
 
 
 def test_a_column_places_annotators_in_groups(rlhf, home, tmp_path):
