@@ -116,9 +116,9 @@ def _check_audit_chain(settings: Settings, store: Store) -> list[str]:
 def _check_rows(settings: Settings, store: Store) -> list[str]:
     faults = [f"{fault} {homes.RESTORE}." for fault in integrity.find_orphans(store.database)]
     if ahead := integrity.find_votes_after(store.database, datetime.now(UTC)):
-        named = ", ".join(f"{seq:,}" for seq in ahead[:3])
+        seqs = ", ".join(f"{seq:,}" for seq in ahead[:3])
         faults.append(
-            f"{len(ahead):,} votes are from the future (seq {named}{', …' if ahead[3:] else ''}): "
+            f"{len(ahead):,} votes are from the future (seq {seqs}{', …' if ahead[3:] else ''}): "
             "a clock ran ahead when they were cast. Correct the clock, and leave them out of "
             "learning, on the page Data quality."
         )

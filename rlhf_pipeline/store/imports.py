@@ -171,8 +171,8 @@ class Imports(Repository):
     ) -> dict[str, dict[str, Any]]:
         """comparison_id -> these columns of those that are stored."""
         key = comparisons.c.comparison_id
-        wanted = select(key, *(comparisons.c[name] for name in fields))
-        rows = self._database.fetch_among(wanted, key, comparison_ids)
+        query = select(key, *(comparisons.c[name] for name in fields))
+        rows = self._database.fetch_among(query, key, comparison_ids)
         return {row.comparison_id: dict(zip(fields, row[1:], strict=True)) for row in rows}
 
     def find_known_keys(self, idempotency_keys: Sequence[str]) -> set[str]:

@@ -158,8 +158,8 @@ def page_filter(model: type[Q]) -> Any:
     fields: dict[str, Any] = {"format": (Literal["html", "csv"], "html")}
     with_format = create_model(f"{model.__name__}Page", __base__=model, **fields)
 
-    def read(asked: Annotated[with_format, Query()]) -> Q:  # type: ignore[valid-type]
-        return asked
+    def read(filters: Annotated[with_format, Query()]) -> Q:  # type: ignore[valid-type]
+        return filters
 
     return Depends(read)
 

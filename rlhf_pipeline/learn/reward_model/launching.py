@@ -61,15 +61,15 @@ def check_launch_options(options: str) -> None:
         return
     from accelerate.commands.launch import launch_command_parser
 
-    said = io.StringIO()
+    output = io.StringIO()
     try:
         words = shlex.split(options)
-        with contextlib.redirect_stderr(said), contextlib.redirect_stdout(said):
+        with contextlib.redirect_stderr(output), contextlib.redirect_stdout(output):
             script = launch_command_parser().parse_args([*words, "-m", __name__]).training_script
     except ValueError as cause:
         problem = f"{cause}"
     except SystemExit:
-        problem = said.getvalue().rstrip().rpartition("\n")[2].rpartition("error: ")[2]
+        problem = output.getvalue().rstrip().rpartition("\n")[2].rpartition("error: ")[2]
     else:
         if script == __name__:
             return
@@ -117,9 +117,9 @@ def _find_cause(lines: str) -> str:
     of the launcher, which reports that a process failed.
     """
     errors = [
-        found[0].strip()
-        for found in re.finditer(r"^.*?\w(?:Error|Exception|error)\b: .*$", lines, re.MULTILINE)
-        if not re.search(r"CalledProcessError|ChildFailedError", found[0])
+        error[0].strip()
+        for error in re.finditer(r"^.*?\w(?:Error|Exception|error)\b: .*$", lines, re.MULTILINE)
+        if not re.search(r"CalledProcessError|ChildFailedError", error[0])
     ]
     others = lines.strip().splitlines()
     return (errors or others or ["no line was written"])[-1].rstrip(".")

@@ -66,10 +66,10 @@ def read_rules(site: AnySite) -> Page[AlertRule]:
 
 @api.get("/alerts/messages")
 def read_messages(
-    site: AnySite, asked: Annotated[AlertMessageFilter, Query()]
+    site: AnySite, filters: Annotated[AlertMessageFilter, Query()]
 ) -> Page[AlertMessage]:
     """The newest messages about alerts with their payloads and attempts, newest first."""
-    return Page(items=tuple(site.store.alert_messages.page(asked)), next=None)
+    return Page(items=tuple(site.store.alert_messages.page(filters)), next=None)
 
 
 @api.post("/alerts/messages/{message_id}:replay", responses=problem_responses(404))
@@ -96,11 +96,11 @@ def send_test(site: AnySite, principal: Editor, target: ShortText) -> TestMessag
 
 
 @api.get("/alerts")
-def read_all(site: AnySite, asked: Asked) -> Page[Alert]:
+def read_all(site: AnySite, filters: Asked) -> Page[Alert]:
     """Alerts, newest first."""
-    place = parse_cursor(asked.cursor, int)
-    alerts = site.store.alerts.page(asked, before_id=place[0] if place else None)
-    after = make_cursor(alerts[-1].alert_id) if len(alerts) == asked.limit else None
+    place = parse_cursor(filters.cursor, int)
+    alerts = site.store.alerts.page(filters, before_id=place[0] if place else None)
+    after = make_cursor(alerts[-1].alert_id) if len(alerts) == filters.limit else None
     return Page(items=tuple(alerts), next=after)
 
 
@@ -133,15 +133,15 @@ Shown = Annotated[AlertPageFilter, page_filter(AlertPageFilter)]
 
 
 @pages.get("/alerts")
-def show_page(site: AnySite, request: Request, principal: SignedIn, asked: Shown) -> Response:
+def show_page(site: AnySite, request: Request, principal: SignedIn, filters: Shown) -> Response:
     if wants_csv(request):
-        return send_csv(ALERTS, asked, lambda part: _read_alerts(site, part))
-    return _render_page(site, request, principal, asked)
+        return send_csv(ALERTS, filters, lambda part: _read_alerts(site, part))
+    return _render_page(site, request, principal, filters)
 
 
 @pages.post("/alerts", dependencies=[Depends(needs(Permission.ALERTS_READ))])
 def submit(
-    site: AnySite, request: Request, principal: Editor, asked: Shown, form: Form
+    site: AnySite, request: Request, principal: Editor, filters: Shown, form: Form
 ) -> Response:
     """What the button of the form names, for what the form is about."""
     key, number = form.text("key"), form.number("key") if form.text("key").isdigit() else None
@@ -156,8 +156,8 @@ def submit(
         raise Problem(422, f"act is {act!r}; use a button of the page.", kind="invalid")
     result, problem = attempt(acts[act], AlertState)
     if problem is None and not isinstance(result, TestMessageOut):
-        return see_other(f"/alerts?{query_of(asked.here)}".rstrip("?&"))
-    return _render_page(site, request, principal, asked, problem, opened=key, test=result)
+        return see_other(f"/alerts?{query_of(filters.here)}".rstrip("?&"))
+    return _render_page(site, request, principal, filters, problem, opened=key, test=result)
 
 
 def _read_alerts(site: Site, filters: AlertPageFilter) -> Page[Alert]:

@@ -52,10 +52,10 @@ class Verification(Answer):
 
 
 @api.get("/audit")
-def read(site: AnySite, asked: Asked) -> Page[AuditLink]:
+def read(site: AnySite, filters: Asked) -> Page[AuditLink]:
     """Actions, newest first. A page of rare actions may be empty and still have a `next`."""
-    place = parse_cursor(asked.cursor, int)
-    links, following = site.store.audit.page(asked, before_seq=place[0] if place else None)
+    place = parse_cursor(filters.cursor, int)
+    links, following = site.store.audit.page(filters, before_seq=place[0] if place else None)
     return Page(
         items=links,
         next=make_cursor(following) if following else None,
@@ -94,10 +94,10 @@ def _export_lines(store: Store) -> Iterator[str]:
 
 
 @pages.get("/audit")
-def show_page(site: AnySite, request: Request, principal: SignedIn, asked: Shown) -> Response:
+def show_page(site: AnySite, request: Request, principal: SignedIn, filters: Shown) -> Response:
     if wants_csv(request):
-        return send_csv(AUDIT, asked, lambda part: read(site, part))
-    return _render_page(site, request, principal, asked)
+        return send_csv(AUDIT, filters, lambda part: read(site, part))
+    return _render_page(site, request, principal, filters)
 
 
 @pages.post("/audit/verify")

@@ -49,28 +49,28 @@ PAIRS = RowList("Votes", "/calibration/pairs", "calibration/pairs.html", ProbedP
 
 
 @api.get("/calibrations")
-def read_all(site: AnySite, _: Reader, asked: Paged) -> Page[CalibrationOut]:
+def read_all(site: AnySite, _: Reader, filters: Paged) -> Page[CalibrationOut]:
     """All calibrators with their effect, and imported reports; the last fitted first."""
-    return queries.page(site, asked)
+    return queries.page(site, filters)
 
 
 @api.get("/calibrations/probe")
-def read_probe(site: AnySite, _: Reader, asked: Annotated[ProbeFilter, Query()]) -> ProbeOut:
+def read_probe(site: AnySite, _: Reader, filters: Annotated[ProbeFilter, Query()]) -> ProbeOut:
     """A reliability diagram of predictions made before their votes: stated confidence against the
     share that was right, with counts and Wilson intervals. For a model with more than 1,000
     votes, the newest ones of the days are used; `category`, `source` and `group` (of annotators)
     choose among these. Chosen votes on fewer than 10 comparisons are withheld, and those of a group
     in which fewer than 3 annotators voted.
     """
-    return site.probe(asked).figures
+    return site.probe(filters).figures
 
 
 @api.get("/calibrations/probe/pairs", responses=problem_responses(404))
 def read_pairs(
-    site: AnySite, principal: Asker, asked: Annotated[ProbedPairFilter, Query()]
+    site: AnySite, principal: Asker, filters: Annotated[ProbedPairFilter, Query()]
 ) -> Page[ProbedPair]:
     """The votes in a bin of the diagram, wrong predictions first."""
-    return queries.pairs(site, principal, asked)[1]
+    return queries.pairs(site, principal, filters)[1]
 
 
 @api.get(
@@ -103,14 +103,14 @@ def read_chart(
 
 
 @pages.get("/calibration")
-def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
+def show_page(site: AnySite, request: Request, principal: Reader, filters: Shown) -> Response:
     def read_page(part: CalibrationPageFilter) -> Page[CalibrationOut]:
         return queries.page(site, part, part.model)
 
     if wants_csv(request):
-        return send_csv(CALIBRATORS, asked, read_page)
-    page, probe = read_page(asked), queries.read_probe(site, asked)
-    fit = queries.find_selected(site, asked)
+        return send_csv(CALIBRATORS, filters, read_page)
+    page, probe = read_page(filters), queries.read_probe(site, filters)
+    fit = queries.find_selected(site, filters)
     heads = () if fit is None else fit.report.by_dimension
     fields = [
         FilterField("since", "Days", "days"),
@@ -133,35 +133,35 @@ def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) 
         request,
         site,
         principal,
-        ListPage(asked, page, [] if is_empty and not query_of(asked.chosen) else fields),
+        ListPage(filters, page, [] if is_empty and not query_of(filters.chosen) else fields),
         probe=probe,
         fit=fit,
         is_charted=len(page.items) > 1,
-        votes_of=queries.describe_votes(asked),
-        minimum=queries.describe_minimum(asked),
+        votes_of=queries.describe_votes(filters),
+        minimum=queries.describe_minimum(filters),
     )
 
 
 @pages.get("/calibration/pairs")
-def show_pairs(site: AnySite, request: Request, principal: Asker, asked: ShownBin) -> Response:
-    probe = queries.build_probe_filter(site, asked).model_dump()
+def show_pairs(site: AnySite, request: Request, principal: Asker, filters: ShownBin) -> Response:
+    probe = queries.build_probe_filter(site, filters).model_dump()
 
     def read_part(part: CalibrationBinFilter) -> tuple[ReliabilityBin, Page[ProbedPair]]:
         place = {"bin": part.bin, "cursor": part.cursor, "limit": part.limit}
         return queries.pairs(site, principal, ProbedPairFilter.model_validate(probe | place))
 
     if wants_csv(request):
-        return send_csv(PAIRS, asked, lambda part: read_part(part)[1])
-    chosen_bin, page = read_part(asked)
+        return send_csv(PAIRS, filters, lambda part: read_part(part)[1])
+    chosen_bin, page = read_part(filters)
     title = f"Votes with a confidence of {chosen_bin.low:.0%} to {chosen_bin.high:.0%}"
     return render_list(
         replace(PAIRS, title=title),
         request,
         site,
         principal,
-        ListPage(asked, page),
-        votes_of=queries.describe_votes(asked),
+        ListPage(filters, page),
+        votes_of=queries.describe_votes(filters),
         words=describe_bin(chosen_bin),
         names=names_for(site, principal),
-        back=f"/calibration?{queries.query_of_selection(asked)}",
+        back=f"/calibration?{queries.query_of_selection(filters)}",
     )

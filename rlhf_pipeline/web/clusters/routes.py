@@ -55,28 +55,28 @@ MOST_PEOPLE = 9  # that may judge one comparison
 
 
 @api.get("/charts/clusters", response_model=Chart)
-def read_chart(site: AnySite, _: Reader, asked: Asked) -> Response:
+def read_chart(site: AnySite, _: Reader, filters: Asked) -> Response:
     """Error rates of the clusters of a day, by default of the last day with any, over the days on
     which they were found.
     """
-    return answer_chart(chart_cluster_days(queries.clusters(site, asked.day).items))
+    return answer_chart(chart_cluster_days(queries.clusters(site, filters.day).items))
 
 
 @pages.get("/clusters")
-def show_list(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
-    page = queries.clusters(site, asked.day)
+def show_list(site: AnySite, request: Request, principal: Reader, filters: Shown) -> Response:
+    page = queries.clusters(site, filters.day)
     if wants_csv(request):
-        return send_csv(CLUSTERS, asked, lambda _: page)
+        return send_csv(CLUSTERS, filters, lambda _: page)
     days = site.files.report_days("clusters")[::-1]
     newest = max(days, default="")
-    day = asked.day or (date.fromisoformat(newest) if newest else None)
+    day = filters.day or (date.fromisoformat(newest) if newest else None)
     fields = [FilterField("day", "Day", choices=as_choices(days), default=newest)]
     return render_list(
         replace(CLUSTERS, title=_write_headline(day, page.items)),
         request,
         site,
         principal,
-        ListPage(asked.model_copy(update={"day": day}), page, fields),
+        ListPage(filters.model_copy(update={"day": day}), page, fields),
         has_days=bool(days),
         is_drawn=any(len(cluster.trend) > 1 for cluster in page.items),
     )
@@ -84,9 +84,9 @@ def show_list(site: AnySite, request: Request, principal: Reader, asked: Shown) 
 
 @pages.get("/clusters/{cluster_id}")
 def show_one(
-    site: AnySite, request: Request, principal: Reader, cluster_id: str, asked: Shown
+    site: AnySite, request: Request, principal: Reader, cluster_id: str, filters: Shown
 ) -> Response:
-    source = find_cluster(site.files, cluster_id, asked.day.isoformat() if asked.day else None)
+    source = find_cluster(site.files, cluster_id, filters.day.isoformat() if filters.day else None)
     cluster = queries.build_cluster(*source)
 
     def read_page(part: ClusterPageFilter) -> Page[ComparisonOut]:
@@ -104,13 +104,13 @@ def show_one(
         key="comparison_id",
     )
     if wants_csv(request):
-        return send_csv(rows, asked, read_page)
+        return send_csv(rows, filters, read_page)
     return render_list(
         rows,
         request,
         site,
         principal,
-        ListPage(asked, read_page(asked), n_rows=len(cluster.comparison_ids)),
+        ListPage(filters, read_page(filters), n_rows=len(cluster.comparison_ids)),
         cluster=cluster,
         rates={
             day.day: None if day.error is None else interval_of_share(day.error, day.n_prompts)

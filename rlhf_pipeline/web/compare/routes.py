@@ -36,21 +36,21 @@ PROMPTS = RowList("Compare", "/compare", "compare/page.html", ComparedPrompt, ke
 
 
 @api.get("/compare", responses=problem_responses(404))
-def read(site: AnySite, _: Reader, asked: Asked) -> ComparedVersions:
+def read(site: AnySite, _: Reader, filters: Asked) -> ComparedVersions:
     """Completions of versions `a` and `b` on the prompts of the evaluation set, with the reward
     model's scores where one evaluation judged both. `category` and `q`, a part of the prompt or of
     a completion, filter. 404 where no evaluation has completions of both.
     """
-    return queries.compare(site, asked)
+    return queries.compare(site, filters)
 
 
 @pages.get("/compare")
-def show_page(site: AnySite, request: Request, principal: Reader, shown: Shown) -> Response:
+def show_page(site: AnySite, request: Request, principal: Reader, selection: Shown) -> Response:
     """Without versions, the newest candidate beside its champion."""
     pairs, versions = queries.list_pairs(site), list_versions(site)
-    filters = queries.choose_versions(shown, pairs)
+    filters = queries.choose_versions(selection, pairs)
     if filters is None:
-        empty = ListPage(shown, Page[ComparedPrompt](items=(), next=None))
+        empty = ListPage(selection, Page[ComparedPrompt](items=(), next=None))
         nothing = ("Nothing to compare yet", queries.describe_pairs(pairs))
         return render_list(PROMPTS, request, site, principal, empty, result=None, nothing=nothing)
     if wants_csv(request):

@@ -82,9 +82,9 @@ COMPARISONS = RowList(
 
 
 @api.get("/comparisons")
-def read_all(site: AnySite, principal: Reader, asked: Asked) -> Page[ComparisonOut]:
+def read_all(site: AnySite, principal: Reader, filters: Asked) -> Page[ComparisonOut]:
     """Comparisons, those of the newest day first. A page may be short and still have a `next`."""
-    return queries.comparisons(site, principal, asked)
+    return queries.comparisons(site, principal, filters)
 
 
 @api.get("/comparisons/{comparison_id}")
@@ -127,8 +127,8 @@ def flag(site: AnySite, principal: Offerer, body: Flagging) -> Flagged:
 
 
 @pages.get("/comparisons")
-def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
-    return show_list(COMPARISONS, request, site, principal, asked, draft=EMPTY_FORM)
+def show_page(site: AnySite, request: Request, principal: Reader, filters: Shown) -> Response:
+    return show_list(COMPARISONS, request, site, principal, filters, draft=EMPTY_FORM)
 
 
 @pages.get("/comparisons/{comparison_id}")

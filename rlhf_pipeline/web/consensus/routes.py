@@ -95,7 +95,7 @@ class Undoing(RequestBody):
 def read(
     site: AnySite,
     principal: Reader,
-    asked: Annotated[ConsensusFilter, Query()],
+    filters: Annotated[ConsensusFilter, Query()],
 ) -> Page[ConsensusOut]:
     """The combined judgement on each comparison, the most recently judged first. With
     `state=disputed` the list covers the five hundred most recently judged at a time, the most
@@ -103,7 +103,7 @@ def read(
 
     joint_model leaves out comparisons that were first judged after its fit. Without a fit the
     answer is 409, `not_fitted`."""
-    return queries.page(site, principal, asked)
+    return queries.page(site, principal, filters)
 
 
 @api.post("/consensus:decide", status_code=201, responses=problem_responses(404))
@@ -122,25 +122,25 @@ def undo(site: AnySite, principal: Expert, body: Undoing) -> None:
 
 
 def read_shown(
-    asked: Annotated[ConsensusFilter, page_filter(ConsensusFilter)],
+    filters: Annotated[ConsensusFilter, page_filter(ConsensusFilter)],
 ) -> ConsensusFilter:
     """The list that a page and its file show: disputed comparisons if the address names none."""
-    if "state" in asked.model_fields_set:
-        return asked
-    return asked.model_copy(update={"state": "disputed"})
+    if "state" in filters.model_fields_set:
+        return filters
+    return filters.model_copy(update={"state": "disputed"})
 
 
 Shown = Annotated[ConsensusFilter, Depends(read_shown)]
 
 
 @pages.get("/consensus")
-def show_page(site: AnySite, request: Request, principal: Reader, shown: Shown) -> Response:
-    return _show(site, request, principal, shown)
+def show_page(site: AnySite, request: Request, principal: Reader, selection: Shown) -> Response:
+    return _show(site, request, principal, selection)
 
 
 @pages.post("/consensus/decide")
 def submit_decision(
-    site: AnySite, request: Request, principal: Expert, shown: Shown, form: Form
+    site: AnySite, request: Request, principal: Expert, selection: Shown, form: Form
 ) -> Response:
     values: dict[str, object] = {
         name: form.text(name).strip() for name in ("comparison_id", "choice", "reason")
@@ -149,24 +149,24 @@ def submit_decision(
         lambda: decide(site, principal, validate(Deciding, values)), UnknownComparison
     )
     if done is None:
-        return _show(site, request, principal, shown, problem=problem, draft=form)
-    return _show_again(shown, f"Decided: {choice_words(str(done.choice), None)}.")
+        return _show(site, request, principal, selection, problem=problem, draft=form)
+    return _show_again(selection, f"Decided: {choice_words(str(done.choice), None)}.")
 
 
 @pages.post("/consensus/undo")
 def submit_undo(
-    site: AnySite, request: Request, principal: Expert, shown: Shown, form: Form
+    site: AnySite, request: Request, principal: Expert, selection: Shown, form: Form
 ) -> Response:
     values: dict[str, object] = {"comparison_id": form.text("comparison_id")}
     _, problem = attempt(lambda: undo(site, principal, validate(Undoing, values)), NotFound)
     if problem is not None:
-        return _show(site, request, principal, shown, problem=problem, draft=form)
-    return _show_again(shown, "The decision is undone. All votes count again.")
+        return _show(site, request, principal, selection, problem=problem, draft=form)
+    return _show_again(selection, "The decision is undone. All votes count again.")
 
 
 @pages.post("/consensus/offer")
 def submit_offer(
-    site: AnySite, request: Request, principal: Offerer, shown: Shown, form: Form
+    site: AnySite, request: Request, principal: Offerer, selection: Shown, form: Form
 ) -> Response:
     who = form.text("annotator_id")
     values: dict[str, object] = {"ids": [form.text("comparison_id")], "annotator_id": who}
@@ -174,8 +174,8 @@ def submit_offer(
         lambda: offers.offer(site, principal, validate(Offer, values)), NotFound, UnknownComparison
     )
     if done is None:
-        return _show(site, request, principal, shown, problem=problem, draft=form)
-    return _show_again(shown, offers.describe(site, principal, done, who))
+        return _show(site, request, principal, selection, problem=problem, draft=form)
+    return _show_again(selection, offers.describe(site, principal, done, who))
 
 
 def _show(

@@ -42,9 +42,9 @@ DECISIONS = RowList(
 
 
 @api.get("/decisions")
-def read_all(site: AnySite, _: Reader, asked: Paged) -> Page[DecisionOut]:
+def read_all(site: AnySite, _: Reader, filters: Paged) -> Page[DecisionOut]:
     """Decisions to retrain, to answer otherwise, or to hold, newest first."""
-    return queries.page(site, cursor=asked.cursor, limit=asked.limit)
+    return queries.page(site, cursor=filters.cursor, limit=filters.limit)
 
 
 @api.get("/decisions/{decision_id}", responses=problem_responses(404))
@@ -70,15 +70,15 @@ def lift(
 
 
 @pages.get("/decisions")
-def show_list(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
+def show_list(site: AnySite, request: Request, principal: Reader, filters: Shown) -> Response:
     if wants_csv(request):
-        return send_csv(DECISIONS, asked, lambda part: read_all(site, principal, part))
+        return send_csv(DECISIONS, filters, lambda part: read_all(site, principal, part))
     return render_list(
         DECISIONS,
         request,
         site,
         principal,
-        ListPage(asked, read_all(site, principal, asked)),
+        ListPage(filters, read_all(site, principal, filters)),
         waiting=[queries.describe(site.store, each) for each in queries.find_waiting(site.store)],
         names=names_for(site, principal),
     )

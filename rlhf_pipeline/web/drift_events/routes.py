@@ -38,12 +38,12 @@ FIELDS = (
 
 
 @api.get("/drift-events")
-def read_all(site: AnySite, _: Reader, asked: Asked) -> Page[DriftEventOut]:
+def read_all(site: AnySite, _: Reader, filters: Asked) -> Page[DriftEventOut]:
     """Drift and calibration events, those of the newest votes first."""
-    place = parse_cursor(asked.cursor, int, str)
-    rows = site.store.events.page(asked, before=(place[0], place[1]) if place else None)
+    place = parse_cursor(filters.cursor, int, str)
+    rows = site.store.events.page(filters, before=(place[0], place[1]) if place else None)
     times = site.store.votes.times(each.event.change_seq for each in rows)
-    last = rows[-1].event if len(rows) == asked.limit else None
+    last = rows[-1].event if len(rows) == filters.limit else None
     return Page(
         items=tuple(
             DriftEventOut(
@@ -58,17 +58,17 @@ def read_all(site: AnySite, _: Reader, asked: Asked) -> Page[DriftEventOut]:
 
 
 @pages.get("/drift-events")
-def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
+def show_page(site: AnySite, request: Request, principal: Reader, filters: Shown) -> Response:
     if wants_csv(request):
-        return send_csv(EVENTS, asked, lambda part: read_all(site, principal, part))
-    page = read_all(site, principal, asked)
+        return send_csv(EVENTS, filters, lambda part: read_all(site, principal, part))
+    page = read_all(site, principal, filters)
     newest = read_all(site, principal, DriftEventFilter(limit=1)).items
     return render_list(
         EVENTS,
         request,
         site,
         principal,
-        ListPage(asked, page, FIELDS),
+        ListPage(filters, page, FIELDS),
         newest=newest[0] if newest else None,
         n_open=len(site.store.events.find_open()),
         figures={each.event_id: format_figures(each.evidence) for each in page.items},

@@ -96,8 +96,10 @@ def promote(site: AnySite, principal: Approver, body: NewPromotion) -> Promotion
 
 
 @pages.get("/evolution")
-def show_page(site: AnySite, request: Request, principal: Reader, asked: ShownVersions) -> Response:
-    return _render_versions(site, request, principal, asked)
+def show_page(
+    site: AnySite, request: Request, principal: Reader, filters: ShownVersions
+) -> Response:
+    return _render_versions(site, request, principal, filters)
 
 
 @pages.post("/evolution/promote")

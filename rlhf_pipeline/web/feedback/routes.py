@@ -82,9 +82,9 @@ def send(site: AnySite, principal: Sender, body: NewFeedback, key: OptionalKey =
 
 
 @api.get("/feedback")
-def read_all(site: AnySite, principal: Reader, asked: Asked) -> Page[Feedback]:
+def read_all(site: AnySite, principal: Reader, filters: Asked) -> Page[Feedback]:
     """Feedback, newest first."""
-    return _list_feedback(site, principal, asked)
+    return _list_feedback(site, principal, filters)
 
 
 def _check_time(site: Site, feedback: NewFeedback) -> None:
@@ -105,5 +105,5 @@ def _check_time(site: Site, feedback: NewFeedback) -> None:
 
 
 @pages.get("/feedback")
-def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
-    return show_list(FEEDBACK, request, site, principal, asked)
+def show_page(site: AnySite, request: Request, principal: Reader, filters: Shown) -> Response:
+    return show_list(FEEDBACK, request, site, principal, filters)

@@ -86,9 +86,9 @@ def my_confidence(site: AnySite, principal: Voter) -> Response:
 
 
 @api.get("/me/votes")
-def my_votes(site: AnySite, principal: Voter, asked: Paged) -> Page[OwnVote]:
+def my_votes(site: AnySite, principal: Voter, filters: Paged) -> Page[OwnVote]:
     """Your votes as you cast them, newest first."""
-    return queries.own_votes(site, principal.user_id, cursor=asked.cursor, limit=asked.limit)
+    return queries.own_votes(site, principal.user_id, cursor=filters.cursor, limit=filters.limit)
 
 
 @api.post("/me/password", status_code=204, responses=problem_responses(429))
@@ -112,9 +112,9 @@ def change_password(site: AnySite, principal: SignedIn, body: PasswordChange) ->
 
 
 @api.get("/me/tokens")
-def my_tokens(site: AnySite, principal: Owner, asked: Paged) -> Page[Token]:
+def my_tokens(site: AnySite, principal: Owner, filters: Paged) -> Page[Token]:
     """Your API tokens, newest first, including those that ended."""
-    return queries.own_tokens(site, principal.user_id, cursor=asked.cursor, limit=asked.limit)
+    return queries.own_tokens(site, principal.user_id, cursor=filters.cursor, limit=filters.limit)
 
 
 @api.post("/me/tokens", status_code=201)

@@ -18,16 +18,16 @@ Asked = Annotated[PointFilter, Query()]
 
 
 @api.get("/metrics/points", responses=problem_responses(404))
-def read(site: AnySite, _: Reader, asked: Asked) -> Page[MetricPoint]:
+def read(site: AnySite, _: Reader, filters: Asked) -> Page[MetricPoint]:
     """Figures by day, name and labels, the newest day first. A gap is no point, or one whose value
     is null.
     """
     points, place = site.store.metric_points.page(
-        [metric.name for metric in require_metrics(asked.name or METRICS)],
-        since=asked.since,
-        until=asked.until,
-        labels=parse_labels(asked.label),
-        after=parse_cursor(asked.cursor, str, str, str),
-        limit=asked.limit,
+        [metric.name for metric in require_metrics(filters.name or METRICS)],
+        since=filters.since,
+        until=filters.until,
+        labels=parse_labels(filters.label),
+        after=parse_cursor(filters.cursor, str, str, str),
+        limit=filters.limit,
     )
     return Page(items=tuple(points), next=make_cursor(*place) if place else None)

@@ -63,11 +63,11 @@ QUALITY = RowList(
 
 
 @api.get("/quality")
-def read(site: AnySite, principal: Reader, asked: Asked) -> QualityOut:
+def read(site: AnySite, principal: Reader, filters: Asked) -> QualityOut:
     """Marked votes per annotator: too fast, same side as before, or duplicate pair, each with an
     interval. `GET votes` with `mark` lists the votes. Of the newest 10,000 votes; those by machines
     are not counted."""
-    return queries.project_quality(site, principal, asked)
+    return queries.project_quality(site, principal, filters)
 
 
 @charts.get("/charts/annotator/{figure}", response_model=Chart)
@@ -85,10 +85,10 @@ def read_chart(
 
 
 @pages.get("/quality")
-def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
-    if "limit" not in asked.model_fields_set:
-        asked = asked.at(asked.cursor, SHOWN)
-    return show_list(QUALITY, request, site, principal, asked)
+def show_page(site: AnySite, request: Request, principal: Reader, filters: Shown) -> Response:
+    if "limit" not in filters.model_fields_set:
+        filters = filters.at(filters.cursor, SHOWN)
+    return show_list(QUALITY, request, site, principal, filters)
 
 
 @pages.get("/quality/annotator")

@@ -152,12 +152,12 @@ def _add_up(spent: Sequence[MetricPoint], since: date) -> float:
 
 
 @pages.get("/runs")
-def show_page(site: AnySite, request: Request, principal: SignedIn, asked: Shown) -> Response:
+def show_page(site: AnySite, request: Request, principal: SignedIn, filters: Shown) -> Response:
     if wants_csv(request):
-        return send_csv(RUNS, asked, lambda part: read_runs(site, part))
+        return send_csv(RUNS, filters, lambda part: read_runs(site, part))
     page, jobs, problem = Page[RunOut](items=(), next=None), [], None
     try:
-        page, jobs = read_runs(site, asked), site.dagster_runs.list_jobs()
+        page, jobs = read_runs(site, filters), site.dagster_runs.list_jobs()
     except StoreError as cause:
         logger.warning("Runs were not read: %s", cause)
         problem = Problem(503, f"{UNREADABLE} The loop itself may still work.")
@@ -165,7 +165,7 @@ def show_page(site: AnySite, request: Request, principal: SignedIn, asked: Shown
         FilterField("job", "Job", choices=as_choices(jobs)),
         FilterField("state", "State", choices=as_choices(get_args(RecordedState))),
     ]
-    list_page = ListPage(asked, page, fields, problem=problem)
+    list_page = ListPage(filters, page, fields, problem=problem)
     dagster = site.settings.dagster_ui.rstrip("/")
     daemon = site.readiness.find_daemon_status()
     return render_list(RUNS, request, site, principal, list_page, dagster=dagster, daemon=daemon)

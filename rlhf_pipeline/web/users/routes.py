@@ -86,9 +86,9 @@ USERS = RowList(
 
 
 @api.get("/users")
-def read_all(site: AnySite, principal: Reader, asked: Paged) -> Page[User]:
+def read_all(site: AnySite, principal: Reader, filters: Paged) -> Page[User]:
     """All users, by e-mail address."""
-    return _list_users(site, principal, asked)
+    return _list_users(site, principal, filters)
 
 
 @api.post("/users", status_code=201)
@@ -147,8 +147,8 @@ def change_user(site: Site, principal: Principal, user_id: str, change: UserChan
 
 
 @pages.get("/users")
-def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
-    return _show(site, request, principal, filters=asked)
+def show_page(site: AnySite, request: Request, principal: Reader, filters: Shown) -> Response:
+    return _show(site, request, principal, filters=filters)
 
 
 @pages.post("/users")

@@ -95,13 +95,13 @@ def cast_batch(site: AnySite, principal: Annotator, body: Batch) -> BatchResults
 
 
 @api.get("/votes")
-def read(site: AnySite, principal: Reader, asked: Asked) -> Page[ListedVote]:
+def read(site: AnySite, principal: Reader, filters: Asked) -> Page[ListedVote]:
     """Recorded votes, newest first. A page that searches is short where few votes match, and may
     still have a `next`.
     """
-    return queries.votes(site, principal, asked)
+    return queries.votes(site, principal, filters)
 
 
 @pages.get("/votes")
-def show_page(site: AnySite, request: Request, principal: Reader, asked: Shown) -> Response:
-    return show_list(VOTES, request, site, principal, asked)
+def show_page(site: AnySite, request: Request, principal: Reader, filters: Shown) -> Response:
+    return show_list(VOTES, request, site, principal, filters)
