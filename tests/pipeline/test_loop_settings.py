@@ -22,8 +22,14 @@ NO_STAGES = {"retraining_trigger", "schedules", "alerts"}
 STAGES = sorted(PARTS.keys() - NO_STAGES)
 
 
+# Values that the settings check by the config of TRL and by the parser of accelerate.
+PASSED_ON = {"trainer": {"max_grad_norm": 0.5}, "launch": "--num_processes 2"}
+
+
 def other_value(kind: type[BaseModel], name: str) -> Any:
     """A valid value of the field that is not its default."""
+    if name in PASSED_ON:
+        return PASSED_ON[name]
     field = kind.model_fields[name]
     annotation = field.annotation
     default = field.get_default(call_default_factory=True)

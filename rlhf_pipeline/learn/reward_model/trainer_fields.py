@@ -8,7 +8,7 @@ from functools import reduce
 from operator import or_
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from pydantic import TypeAdapter, ValidationError
+from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.core.parameters import suggest
@@ -87,7 +87,7 @@ def _convert(name: str, value: Any, hint: Any, kind: Any) -> Any:
         # such as `OptimizerNames | str`: the trainer takes no other words than the enum's
         hint = reduce(or_, (member for member in members if member is not str))
     try:
-        return TypeAdapter(hint).validate_python(value)
+        return TypeAdapter(hint, config=ConfigDict(allow_inf_nan=False)).validate_python(value)
     except ValidationError as cause:
         problem = cause.errors()[0]["msg"]
         raise ConfigurationError(

@@ -48,6 +48,7 @@ def test_check_reports_every_problem(file: Path) -> None:
         ("trainer: {push_to_hub: true}", "push_to_hub belongs to the pipeline: it registers"),
         ("trainer: {report_to: wandb}", "report_to belongs to the pipeline: it reports to MLflow"),
         ("trainer: {save_strategy: 'no'}", "save_strategy belongs to the pipeline: it keeps whole"),
+        ("trainer: {weight_decay: .inf}", "weight_decay is inf. Input should be a finite number"),
         ("launch: --nope", "launch --nope` is refused: unrecognized arguments: --nope. Correct"),
         ("launch: '--num_processes 2 \"x'", "is refused: No closing quotation. Correct it"),
         ("launch: --num_processes 2 mine.py", "is refused: 'mine.py' is not an option. Correct it"),
