@@ -2,53 +2,44 @@
 
 import os
 import sys
-import warnings
 from typing import Any
 
 import dagster as dg
 
-# backfill_policy is marked as beta; the version is pinned
-warnings.filterwarnings("ignore", category=dg.BetaWarning)
-warnings.filterwarnings("ignore", category=dg.PreviewWarning)
-
-from rlhf_pipeline.core.config import (  # noqa: E402
-    Settings,
-    collect_garbage_rarely,
-    project_folder,
-    share_cores,
-    silence_telemetry,
-)
-
-collect_garbage_rarely()
-
-from rlhf_pipeline.application.assets import STAGES  # noqa: E402
-from rlhf_pipeline.application.assets.delivery import with_defaults  # noqa: E402
-from rlhf_pipeline.application.jobs.collection import collection, collection_schedule  # noqa: E402
-from rlhf_pipeline.application.jobs.executors import light_executor  # noqa: E402
-from rlhf_pipeline.application.jobs.feedback import close_yesterday_schedule, feedback, learning  # noqa: E402
-from rlhf_pipeline.application.jobs.housekeeping import housekeeping, housekeeping_schedule  # noqa: E402
-from rlhf_pipeline.application.jobs.retraining import (  # noqa: E402
+from rlhf_pipeline.application.assets import STAGES
+from rlhf_pipeline.application.assets.delivery import with_defaults
+from rlhf_pipeline.application.jobs.collection import collection, collection_schedule
+from rlhf_pipeline.application.jobs.executors import light_executor
+from rlhf_pipeline.application.jobs.feedback import close_yesterday_schedule, feedback, learning
+from rlhf_pipeline.application.jobs.housekeeping import housekeeping, housekeeping_schedule
+from rlhf_pipeline.application.jobs.retraining import (
     policy_training,
     recalibration,
     recomputation,
     retraining,
 )
-from rlhf_pipeline.application.jobs.simulated_voting import (  # noqa: E402
+from rlhf_pipeline.application.jobs.simulated_voting import (
     simulated_voting,
     simulated_voting_schedule,
 )
-from rlhf_pipeline.application.resources import resources_for  # noqa: E402
-from rlhf_pipeline.application.resources.run_logs import use_run_logger  # noqa: E402
-from rlhf_pipeline.application.sensors.alerts import alerts_sensor  # noqa: E402
-from rlhf_pipeline.application.sensors.learning import learning_sensor  # noqa: E402
-from rlhf_pipeline.application.sensors.paused_runs import paused_runs_sensor  # noqa: E402
-from rlhf_pipeline.application.sensors.replay import replay_sensor  # noqa: E402
-from rlhf_pipeline.application.sensors.retraining import retraining_sensor  # noqa: E402
-from rlhf_pipeline.application.sensors.votes import votes_sensor  # noqa: E402
-from rlhf_pipeline.core.errors import ConfigurationError  # noqa: E402
-from rlhf_pipeline.improve.loop_settings import LoopSettings  # noqa: E402
-from rlhf_pipeline.store import homes  # noqa: E402
-from rlhf_pipeline.watch.telemetry.logs import configure_logs  # noqa: E402
+from rlhf_pipeline.application.resources import resources_for
+from rlhf_pipeline.application.resources.run_logs import use_run_logger
+from rlhf_pipeline.application.sensors.alerts import alerts_sensor
+from rlhf_pipeline.application.sensors.learning import learning_sensor
+from rlhf_pipeline.application.sensors.paused_runs import paused_runs_sensor
+from rlhf_pipeline.application.sensors.replay import replay_sensor
+from rlhf_pipeline.application.sensors.retraining import retraining_sensor
+from rlhf_pipeline.application.sensors.votes import votes_sensor
+from rlhf_pipeline.core.config import (
+    Settings,
+    project_folder,
+    share_cores,
+    silence_telemetry,
+)
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.improve.loop_settings import LoopSettings
+from rlhf_pipeline.store import homes
+from rlhf_pipeline.watch.telemetry.logs import configure_logs
 
 
 def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:

@@ -5,3 +5,15 @@ this file give them one import name, the same in a checkout, an editable install
 into which setuptools copies what they point to; so no path is added to `sys.path`, and a project's
 own `assets.py` or `jobs/` does not collide.
 """
+
+import warnings
+
+import dagster as dg
+
+from rlhf_pipeline.core.config import collect_garbage_rarely
+
+collect_garbage_rarely()  # the imports that follow make many objects
+# backfill_policy is marked as beta, and the version is pinned: these lines would stand above what a
+# command prints.
+warnings.filterwarnings("ignore", category=dg.BetaWarning)
+warnings.filterwarnings("ignore", category=dg.PreviewWarning)
