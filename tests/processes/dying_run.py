@@ -79,7 +79,7 @@ def while_registering(settings: Settings) -> dict[str, Any]:
     resources = resources_for(settings)
     own: Registry = resources["registry"]
     dying = DyingRegistry(
-        own.tracking_uri, settings.home / "mlflow" / "artifacts", settings.project
+        own.tracking.tracking_uri, settings.home / "mlflow" / "artifacts", settings.project
     )
     return {"registry": dying, "champions": replace(resources["champions"], registry=dying)}
 
