@@ -81,6 +81,7 @@ def preference_pairs(
     )
     frame, counts = make_pairs(votes_until, store.comparisons.with_ids(ids), config, rule)
     divided = prompts_in_several_splits(frame)
+    n_joined = frame["prompt"].nunique() - frame["prompt_id"].nunique()
     yield from deliver(
         context,
         registry,
@@ -99,7 +100,8 @@ def preference_pairs(
                 f", {counts.n_overruled} votes against experts' decisions"
                 if counts.n_overruled
                 else ""
-            ),
+            )
+            + (f"; {n_joined} prompts joined with equal ones" if n_joined > 0 else ""),
             metrics={
                 "n_pairs": len(frame),
                 **{name: getattr(counts, name) for name in DROPPED},

@@ -35,6 +35,7 @@ CORE = [
     "processes",  # names of ledger workers, of leases and of web servers
     "parameters",
     "documents",
+    "conversations",  # how every stage reads a prompt
     "intervals",  # Wilson and the bootstrap, of arrays
     "frames",
     "parquet",

@@ -125,6 +125,11 @@ def comparisons(
                 f"stored columns were not changed, but differ from this file: {columns}. To "
                 "correct them, import both files, comparisons and votes, into a new home"
             )
+        if comparisons.joined_prompts:
+            intake.notes.append(
+                f"{len(comparisons.joined_prompts):,} prompts differ from others in whitespace, "
+                "line ends or Unicode form alone: each shares the split of the other"
+            )
         if comparisons.divided_prompts:
             intake.notes.append(comparisons.divided_prompts)
         if offer:

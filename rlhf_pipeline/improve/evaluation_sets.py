@@ -13,10 +13,11 @@ from typing import Self
 import pandas as pd
 
 from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.conversations import prompt_id
 from rlhf_pipeline.core.errors import NotEnoughData, PromptError
 from rlhf_pipeline.core.plugins import select_params
 from rlhf_pipeline.core.protocols import TextGenerator
-from rlhf_pipeline.generate.prompts import GENERATORS, Report, Selection, day_seed, prompt_id
+from rlhf_pipeline.generate.prompts import GENERATORS, Report, Selection, day_seed
 from rlhf_pipeline.generate.prompts.base import to_frame
 from rlhf_pipeline.generate.prompts.constraints import Embed
 from rlhf_pipeline.generate.prompts.dataset import DatasetParams, read_drafts
@@ -221,7 +222,7 @@ def _hold_out_pairs(pairs: pd.DataFrame, _: frozenset[str]) -> pd.DataFrame:
 def _used_ids(store: Store) -> frozenset[str]:
     """Ids of all prompts of comparisons, with and without a reference."""
     prompts = store.comparisons.prompts()
-    return frozenset(prompts) | {prompt_id(text, None) for text in prompts.values()}
+    return frozenset(prompts) | {prompt_id(text) for text in prompts.values()}
 
 
 def _hash_file(path: Path) -> str:

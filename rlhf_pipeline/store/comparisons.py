@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, literal, or_, select, tuple_
 
+from rlhf_pipeline.core.conversations import normalise_prompt, normalise_text
 from rlhf_pipeline.core.errors import UnknownComparison
 from rlhf_pipeline.core.frames import COMPARISONS, PREDICTIONS
 from rlhf_pipeline.core.records import AnnotatorKind, Choice, Record, content_hash, content_id
@@ -53,8 +54,11 @@ class Texts(Record):
 
 
 def pair_key(prompt: str, completion_a: str, completion_b: str) -> str:
-    """Equal for the same two texts under the same prompt, whichever side they are shown on."""
-    return content_id(prompt, *sorted((completion_a, completion_b)))
+    """Equal for the same two texts under the same prompt, whichever side they are shown on and
+    whatever their whitespace at the ends, line ends and Unicode form.
+    """
+    texts = sorted(map(normalise_text, (completion_a, completion_b)))
+    return content_id(normalise_prompt(prompt), *texts)
 
 
 class Comparisons(ComparisonLists):

@@ -15,6 +15,7 @@ from typing import Any
 from sqlalchemy import Connection, and_, func, or_, select
 
 from rlhf_pipeline.core.api_types.filters import FeedbackFilter
+from rlhf_pipeline.core.conversations import prompt_id
 from rlhf_pipeline.core.errors import IdempotencyConflict
 from rlhf_pipeline.core.records import (
     AnnotatorKind,
@@ -182,7 +183,6 @@ class FeedbackEntries(Repository):
         prompt = str(new.prompt)
         completion = str(new.completion)
         correction = str(new.correction)
-        prompt_id = content_id("prompt", prompt)
         now = self._database.clock.now()
         day = (
             (new.given_at or now).astimezone(UTC).date().isoformat()
@@ -216,7 +216,7 @@ class FeedbackEntries(Repository):
                 "comparison", CORRECTION, prompt, completion, correction, said_by, seed
             ),
             "day": day,
-            "prompt_id": prompt_id,
+            "prompt_id": prompt_id(prompt),
             "prompt": prompt,
             "completion_a_id": a_id,
             "completion_b_id": b_id,

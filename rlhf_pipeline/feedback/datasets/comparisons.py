@@ -81,6 +81,11 @@ class ComparisonImport:
     differences: Counter[str] = field(default_factory=Counter)
     first_day: str | None = None
     divided_prompts: str | None = None  # note on prompts in several splits
+    # texts that differ from an earlier text of their prompt in whitespace, line ends or form alone
+    joined_prompts: set[str] = field(default_factory=set)
+    _first_texts: dict[str, str] = field(
+        default_factory=dict
+    )  # hash of the first text by prompt id
 
     def run(
         self,
@@ -174,7 +179,10 @@ class ComparisonImport:
         b = parse_text(cells["completion_b"], "completion_b", may_be_empty=True)
         source_id = parse_optional_identifier(cells.get("source_pair_id"), "source_pair_id")
         source = self.source or parse_optional_identifier(cells.get("source"), "source") or SOURCE
-        own_prompt = prompt_id(prompt, None)
+        own_prompt = prompt_id(prompt)
+        text = content_id(prompt)
+        if self._first_texts.setdefault(own_prompt, text) != text:
+            self.joined_prompts.add(text)
         comparison = {
             "day": self.now.date().isoformat(),
             "comparison_id": content_id("import", source, source_id, prompt, a, b),

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from rlhf_pipeline.core.conversations import prompt_id
 from rlhf_pipeline.core.errors import PromptError
 from rlhf_pipeline.core.plugins import Members, select_params
 from rlhf_pipeline.core.protocols import TextGenerator
@@ -11,7 +12,6 @@ from rlhf_pipeline.generate.prompts.base import (
     PromptGenerator,
     PromptParams,
     day_seed,
-    prompt_id,
     quotas,
 )
 from rlhf_pipeline.generate.prompts.constraints import Embed

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 import pandas as pd
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from rlhf_pipeline.core.conversations import prompt_id
 from rlhf_pipeline.core.errors import PromptError
 from rlhf_pipeline.core.frames import PROMPTS, check_frame
 from rlhf_pipeline.core.protocols import TextGenerator
-from rlhf_pipeline.core.records import Difficulty, content_hash, content_id
+from rlhf_pipeline.core.records import Difficulty, content_hash
 from rlhf_pipeline.generate.prompts.constraints import ConstraintParams, find_unusable
 
 if TYPE_CHECKING:
@@ -131,11 +132,6 @@ class Draft:
     @property
     def prompt_id(self) -> str:
         return prompt_id(self.text, self.reference)
-
-
-def prompt_id(text: str, reference: str | None) -> str:
-    """Hash of a prompt's text and checkable answer."""
-    return content_id("prompt", text, reference or "")
 
 
 def day_seed(seed: int, day: str) -> int:

@@ -6,7 +6,6 @@ from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, ClassVar
-from unicodedata import normalize
 
 import numpy as np
 import pandas as pd
@@ -24,7 +23,6 @@ from rlhf_pipeline.generate.prompts.base import (
     Draft,
     PromptParams,
     parse_category,
-    prompt_id,
 )
 from rlhf_pipeline.generate.prompts.constraints import find_unstorable, find_unusable
 from rlhf_pipeline.generate.prompts.rows import PromptRow, read_hub_rows, read_rows, replace_missing
@@ -98,7 +96,7 @@ def read_drafts(
     rows: Iterator[PromptRow], report: Report, domain: str = ""
 ) -> Iterator[tuple[str, Draft]]:
     """Yield the draft of each row with the row's place; `domain` is the domain of rows without
-    one. Equal texts come once, even if their accents are encoded differently. `report` receives
+    one. Equal prompts come once (`core.conversations.normalise_prompt`). `report` receives
     rows that are not prompts, and counts repeats.
     """
     seen_ids: set[str] = set()
@@ -107,7 +105,7 @@ def read_drafts(
         if isinstance(draft, str):
             report.reject("row", draft, where=row.where)
             continue
-        name = prompt_id(normalize("NFC", draft.text), draft.reference)
+        name = draft.prompt_id
         if name in seen_ids:
             report.n_duplicates += 1
         else:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pandas as pd
 
+from rlhf_pipeline.core.conversations import prompt_id
 from rlhf_pipeline.core.frames import PROMPTS, check_frame
 from rlhf_pipeline.core.records import Category, Difficulty
 from rlhf_pipeline.generate.completions import (
@@ -15,7 +16,7 @@ from rlhf_pipeline.generate.completions import (
     HostedBackend,
 )
 from rlhf_pipeline.generate.prompts import PromptParams, generate_with, quotas
-from rlhf_pipeline.generate.prompts.base import PromptGenerator, prompt_id
+from rlhf_pipeline.generate.prompts.base import PromptGenerator
 from rlhf_pipeline.simulation.testing.members import check_member
 
 DAY, NEXT_DAY = "2026-01-01", "2026-01-02"

@@ -563,3 +563,15 @@ def test_a_prompt_is_held_against_the_split_it_has_in_the_store(rlhf, home, tmp_
     assert rlhf("import", "comparisons", write(tmp_path / "more.jsonl", right)).startswith(
         "3 imported, 3 already known"
     )
+
+
+def test_prompts_that_differ_in_whitespace_share_a_split_and_are_counted(rlhf, home, tmp_path):
+    chat = [{"role": "system", "content": "Be terse."}, {"role": "user", "content": "Why?"}]
+    padded = [{"from": "system", "value": "Be terse. "}, {"from": "human", "value": "Why?\r\n"}]
+    texts = ["Say it.\nNow.", " Say it.\r\nNow. ", json.dumps(chat), json.dumps(padded), "Other."]
+    rows = [pair(n, prompt=text) for n, text in enumerate(texts)]
+    output = rlhf("import", "comparisons", write(tmp_path / "p.jsonl", rows))
+    assert "2 prompts differ from others in whitespace" in output
+    stored = comparisons_in(home)
+    assert [stored[f"p{n}"]["prompt"] for n in range(len(texts))] == texts
+    assert len({row["prompt_id"] for row in stored.values()}) == 3
