@@ -39,7 +39,7 @@ def paused_runs_sensor(tick: SensorTick) -> dg.SensorResult | dg.SkipReason:
     """Requests again what waited for a provider, once its wait is over, and daily runs of
     killed commands.
     """
-    paused = [run for run in tick.store.generation.paused_runs() if run.parked_until is not None]
+    paused = [run for run in tick.store.generation.paused_runs() if run.paused_until is not None]
     resumed = (_resume(tick.instance, tick.store, run) for run in paused)
     requests = [
         *(request for request in resumed if request is not None),
@@ -48,7 +48,7 @@ def paused_runs_sensor(tick: SensorTick) -> dg.SensorResult | dg.SkipReason:
     if requests:
         return dg.SensorResult(run_requests=requests)
     return dg.SkipReason(
-        f"{len(paused)} runs are paused, until {paused[0].parked_until} the first"
+        f"{len(paused)} runs are paused, until {paused[0].paused_until} the first"
         if paused
         else "no run is paused"
     )
@@ -67,14 +67,14 @@ def _resume(instance: dg.DagsterInstance, store: Store, paused: RunRow) -> dg.Ru
     """A request for what a paused run was to make from the completions on. Once a run of it has
     ended, the paused one leaves the ledger's list: that one pauses, fails or ends on its own.
     """
-    if paused.parked_until is None or paused.parked_until > datetime.now(UTC):
+    if paused.paused_until is None or paused.paused_until > datetime.now(UTC):
         return None
     record = instance.get_run_record_by_id(paused.origin) if paused.origin else None
     if record is None or not record.dagster_run.is_finished:
         return None
     run = record.dagster_run
     stages = [key for key in RESUMED if key in (run.asset_selection or RESUMED)]
-    request = request_again(run, f"parked:{paused.run_id}:{paused.parked_until}", stages)
+    request = request_again(run, f"paused:{paused.run_id}:{paused.paused_until}", stages)
     resumed = find_run(instance, request.run_key or "")
     # A run that makes the same requests takes the paused one over as it starts. If that had ended
     # while the new run is queued, what was refused for good would be asked for and paid again.

@@ -95,6 +95,7 @@ EXCEPTIONS: dict[str, set[str]] = {
 OWNERS: dict[str, tuple[str, ...]] = {
     "dagster": (),
     "sqlalchemy": ("store/", "registry/faults.py"),  # MLflow lets its errors through
+    "alembic": ("store/",),
     "psycopg2": ("store/",),
     "mlflow": ("registry",),
     "evidently": ("learn/calibration/evidently_report.py", "watch/drift/report.py"),

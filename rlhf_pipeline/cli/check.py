@@ -55,7 +55,7 @@ def find_faults(
         return
     try:
         store = Store.open_read_only(settings.store_url)
-        version = migrations.current_revision(store.database)
+        version = migrations.read_version(store.database)
     except PipelineError as error:
         yield "store", [str(error)]
         return
@@ -64,7 +64,7 @@ def find_faults(
             yield "store", [f"{store.database.where} has no tables. {homes.RESTORE}."]
             return
         if version != migrations.HEAD:
-            yield "store", [str(migrations.refusal(store.database.where, version))]
+            yield "store", [migrations.describe_other(store.database.where, version)]
             return
         files = Artefacts(settings.frames)
         checks: tuple[Check, ...] = (
@@ -114,7 +114,8 @@ def _check_audit_chain(settings: Settings, store: Store) -> list[str]:
 
 
 def _check_rows(settings: Settings, store: Store) -> list[str]:
-    faults = [f"{fault} {homes.RESTORE}." for fault in integrity.find_orphans(store.database)]
+    with store.database.read_transaction() as connection:
+        faults = [f"{fault} {homes.RESTORE}." for fault in integrity.find_orphans(connection)]
     if ahead := integrity.find_votes_after(store.database, datetime.now(UTC)):
         seqs = ", ".join(f"{seq:,}" for seq in ahead[:3])
         faults.append(

@@ -15,7 +15,7 @@ from rlhf_pipeline.improve.retraining.messages import describe_action
 from rlhf_pipeline.improve.retraining.triggers import TriggerParams
 from rlhf_pipeline.improve.reward_training import NextFit, find_reason_to_wait, plan_next_fit
 from rlhf_pipeline.reports.words import format_count
-from rlhf_pipeline.store import Store
+from rlhf_pipeline.store import Store, migrations
 from rlhf_pipeline.store.decisions import OPEN_STATES
 from rlhf_pipeline.watch.drift.confirmation import describe_requirement
 
@@ -33,6 +33,7 @@ def status() -> None:
         empty="",
     )
     lines = [
+        ("store", describe_tables(store)),
         ("champion", describe_champions(settings, store)),
         ("collection", describe_collection(loop, workspace.files.days("comparisons"), today)),
         ("votes", describe_votes(settings, store, today)),
@@ -63,6 +64,15 @@ def _stage_row(workspace: Workspace, stage: str) -> dict[str, str]:
             f"{name} {value:.4g}" for name, value in list(run.metrics.items())[:3]
         ),
     }
+
+
+def describe_tables(store: Store) -> str:
+    """The version of the tables, and the copies that upgrades made of the store."""
+    copies = ", ".join(f"{copy}" for copy in migrations.list_copies(store.database))
+    version = f"tables of schema {migrations.read_version(store.database)}"
+    if not copies:
+        return version
+    return f"{version}; copies from before upgrades, to be removed when all is well: {copies}"
 
 
 def describe_champions(settings: Settings, store: Store) -> str:

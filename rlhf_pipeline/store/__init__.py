@@ -113,8 +113,13 @@ class Store:
 
     @classmethod
     def of_home(cls, settings: Settings) -> Self:
-        """The store of a home."""
-        return cls.open(settings.store_url)
+        """The store of a home; tables of an earlier version are upgraded. Raises StoreError for
+        those of a later version or another commit.
+        """
+        store = cls.open(settings.store_url)
+        if store.database.path is None or store.database.path.exists():
+            migrations.upgrade(store.database)
+        return store
 
     @classmethod
     def open_read_only(cls, url: str) -> Self:
@@ -124,10 +129,11 @@ class Store:
         return cls(Database(url, read_only=True))
 
     def migrate(self) -> None:
-        """Create the tables where they are missing. Safe in many processes at once; costs one query
-        if nothing is to be done. Raises StoreError for the tables of another commit.
+        """Create the tables where they are missing, and upgrade those of an earlier version. Many
+        processes may call it at once; costs one query if nothing is to be done. Raises StoreError
+        for the tables of a later version or another commit.
         """
-        migrations.upgrade(self.database)
+        migrations.migrate(self.database)
 
     def close(self) -> None:
         self.database.close()

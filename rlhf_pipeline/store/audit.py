@@ -12,7 +12,7 @@ from sqlalchemy import Connection, Table, select
 
 from rlhf_pipeline.core.records import canonical_json, content_hash
 from rlhf_pipeline.store.engine import Database
-from rlhf_pipeline.store.schema import ONLY_ROW, UTCDateTime, audit, heads
+from rlhf_pipeline.store.schema import ONLY_ROW, UTCDateTime, audit, chain_heads
 
 FIRST_HASH = "0" * 64
 VOTE_CAST = "vote.cast"
@@ -26,7 +26,7 @@ SALT_RECORDED = "annotators.salt"
 
 LINK_COLUMNS = tuple(column.name for column in audit.c if column.name != "hash")
 
-_HEAD = select(heads)
+_HEAD = select(chain_heads)
 
 
 class Ledger:
@@ -75,9 +75,11 @@ class Ledger:
         self._database.insert(self._connection, audit, self._links)
         head = {"vote_seq": self.vote_seq, "audit_seq": self.seq, "audit_hash": self.hash}
         if self._is_new:
-            self._database.insert(self._connection, heads, [{"head_id": ONLY_ROW, **head}])
+            self._database.insert(
+                self._connection, chain_heads, [{"chain_head_id": ONLY_ROW, **head}]
+            )
         else:
-            self._connection.execute(heads.update().values(head))
+            self._connection.execute(chain_heads.update().values(head))
 
 
 _JOINT_TRANSACTION: ContextVar[tuple[Database, Connection, Ledger] | None] = ContextVar(

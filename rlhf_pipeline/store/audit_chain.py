@@ -26,12 +26,12 @@ from rlhf_pipeline.store.schema import (
     annotation_rules,
     audit,
     calibrations,
+    chain_heads,
     decisions,
     evaluation_sets,
     feedback,
     gates,
     guidelines,
-    heads,
     predictions,
     taste_changes,
     votes,
@@ -97,7 +97,7 @@ class Audit(Repository):
 
     def head(self) -> tuple[int, str]:
         """Seq and hash of the newest link; 0 and the first hash in an empty chain."""
-        row = self._database.fetch_first(select(heads.c.audit_seq, heads.c.audit_hash))
+        row = self._database.fetch_first(select(chain_heads.c.audit_seq, chain_heads.c.audit_hash))
         return (0, FIRST_HASH) if row is None else (row.audit_seq, row.audit_hash)
 
     def hash_at(self, seq: int) -> str | None:

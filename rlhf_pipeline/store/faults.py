@@ -60,7 +60,8 @@ CURES: tuple[tuple[str, str], ...] = (
     ("no such table", "its tables are missing. Run `rlhf init` (Store.migrate) first."),
     (
         "no such column",
-        "its tables are of another commit. Open it with the commit that made it.",
+        "its tables are of another version. Restart this process: it upgrades them, or says why "
+        "it cannot.",
     ),
     (
         "password authentication failed",

@@ -41,7 +41,7 @@ LEASE_S = 120.0
 RELEASED: dict[str, Any] = {"state": "open", "owner": None, "leased_until": None}
 # No wait is longer: a later time was recorded by a clock that has jumped back since.
 LONGEST_WAIT_S = LONGEST_PAUSE_S + 3600.0  # the pause, and the retry's own delay
-ENDS = ("ended_at", "parked_until", "parked_why")  # nothing for a run that continues
+ENDS = ("ended_at", "paused_until", "pause_reason")  # nothing for a run that continues
 
 
 class GenerationLedger(LedgerReports):
@@ -209,7 +209,7 @@ class GenerationLedger(LedgerReports):
             connection.execute(
                 update(runs)
                 .where(self._is_of_run(runs, run_id))
-                .values(parked_until=until, parked_why=why)
+                .values(paused_until=until, pause_reason=why)
             )
 
     # --- a turn

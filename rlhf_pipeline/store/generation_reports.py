@@ -28,8 +28,8 @@ class RunRow:
     origin: str | None
     started_at: datetime
     ended_at: datetime | None
-    parked_until: datetime | None
-    parked_why: str | None
+    paused_until: datetime | None
+    pause_reason: str | None
     states: Mapping[str, int]
     spent: Spending
 
@@ -70,12 +70,12 @@ class LedgerReports(LedgerSpending):
     def paused_runs(self) -> list[RunRow]:
         """Runs that wait for a provider, the one that may resume first in front."""
         return sorted(
-            self.list_runs(is_parked=True), key=lambda run: run.parked_until or run.started_at
+            self.list_runs(is_paused=True), key=lambda run: run.paused_until or run.started_at
         )
 
-    def list_runs(self, *, is_parked: bool = False) -> list[RunRow]:
+    def list_runs(self, *, is_paused: bool = False) -> list[RunRow]:
         """Newest first."""
-        which = runs.c.parked_until.is_not(None) if is_parked else true()
+        which = runs.c.paused_until.is_not(None) if is_paused else true()
         with self._database.read_transaction() as connection:
             rows = connection.execute(
                 select(runs).where(which).order_by(runs.c.started_at.desc())
@@ -99,8 +99,8 @@ class LedgerReports(LedgerSpending):
                 r.origin,
                 r.started_at,
                 r.ended_at,
-                r.parked_until,
-                r.parked_why,
+                r.paused_until,
+                r.pause_reason,
                 states.get(r.run_id, {}),
                 sums.get(r.run_id, Spending()),
             )

@@ -3,7 +3,7 @@
 from collections import Counter
 from datetime import datetime
 
-from sqlalchemy import or_, select
+from sqlalchemy import Connection, or_, select
 
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import votes
@@ -15,11 +15,10 @@ def find_votes_after(database: Database, moment: datetime) -> list[int]:
     return list(database.fetch_scalars(select(votes.c.seq).where(ahead).order_by(votes.c.seq)))
 
 
-def find_orphans(database: Database) -> list[str]:
+def find_orphans(connection: Connection) -> list[str]:
     """Rows of an edited or damaged SQLite file that refer to missing ones; Postgres has none."""
-    if not database.is_sqlite:
+    if connection.dialect.name != "sqlite":
         return []
-    with database.read_transaction() as connection:
-        orphans = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
+    orphans = connection.exec_driver_sql("PRAGMA foreign_key_check").all()
     numbers = Counter((table, parent) for table, _, parent, _ in orphans)
     return [f"{n} {table} refer to missing {parent}." for (table, parent), n in numbers.items()]

@@ -140,9 +140,9 @@ def _refers(column: str, table: str) -> ForeignKeyConstraint:
 def _only_row() -> Column[int]:
     """The key of a table that has one row."""
     return Column(
-        "head_id",
+        "chain_head_id",
         Integer,
-        CheckConstraint(f"head_id = {ONLY_ROW}", name="only_row"),
+        CheckConstraint(f"chain_head_id = {ONLY_ROW}", name="only_row"),
         nullable=False,
         autoincrement=False,
     )
@@ -301,13 +301,13 @@ audit = _table(
     key=("seq",),
 )
 
-heads = _table(
-    "heads",
+chain_heads = _table(
+    "chain_heads",
     _only_row(),
     _count("vote_seq"),
     _count("audit_seq"),
     Column("audit_hash", String(64), nullable=False),
-    key=("head_id",),
+    key=("chain_head_id",),
 )
 
 detector_states = _table(
@@ -482,8 +482,8 @@ generation_runs = _table(
     _id("origin", nullable=True),
     _time("started_at"),
     _time("ended_at", nullable=True),
-    _time("parked_until", nullable=True),
-    _text("parked_why", nullable=True),
+    _time("paused_until", nullable=True),
+    _text("pause_reason", nullable=True),
     key=("run_id",),
 )
 
@@ -686,10 +686,10 @@ tokens = _table(
 
 failed_logins = _table(
     "failed_logins",
-    _id("who"),
+    _id("subject_hash"),
     Column("n_failed", Integer, nullable=False),
     _time("last_failed_at"),
-    key=("who",),
+    key=("subject_hash",),
 )
 
 guidelines = _table(

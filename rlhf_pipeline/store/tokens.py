@@ -222,11 +222,11 @@ class FailedLogins(Repository):
                 return wait
             old = failed_logins.c.last_failed_at < now - FORGOTTEN_AFTER
             connection.execute(failed_logins.delete().where(old))
-            for who_hash in sorted({_hash(name) for name in who}):
-                this = failed_logins.c.who == who_hash
+            for subject_hash in sorted({_hash(name) for name in who}):
+                this = failed_logins.c.subject_hash == subject_hash
                 n = connection.execute(select(failed_logins.c.n_failed).where(this)).scalar()
                 if n is None:
-                    row = {"who": who_hash, "n_failed": 1, "last_failed_at": now}
+                    row = {"subject_hash": subject_hash, "n_failed": 1, "last_failed_at": now}
                     self._database.insert(connection, failed_logins, [row])
                 else:
                     connection.execute(
@@ -247,7 +247,7 @@ class FailedLogins(Repository):
 
 
 def _is_among(who: Sequence[str]) -> ColumnElement[bool]:
-    return failed_logins.c.who.in_([_hash(name) for name in who])
+    return failed_logins.c.subject_hash.in_([_hash(name) for name in who])
 
 
 _OF_ENABLED = (  # queried twice a second for each active user

@@ -11,7 +11,7 @@ from rlhf_pipeline.core.records import OWN_SOURCE, AnnotatorKind, Choice, Listed
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.counting import LATEST, is_counting, is_standing
 from rlhf_pipeline.store.engine import MAX_ROWS, Repository
-from rlhf_pipeline.store.schema import comparisons, heads, votes
+from rlhf_pipeline.store.schema import chain_heads, comparisons, votes
 
 PACE_WITHIN = 20_000  # newest votes of all annotators whose times are read
 SEARCH_LOOKS_AT = 20_000  # votes that a page of a search reads at most
@@ -202,7 +202,7 @@ class VoteLists(Repository):
 
     def max_seq(self) -> int:
         """The newest seq; 0 if there is none."""
-        newest = select(heads.c.vote_seq)
+        newest = select(chain_heads.c.vote_seq)
         return self._database.fetch_scalar(newest) or 0
 
     def paces(self) -> dict[str, list[float]]:

@@ -13,7 +13,7 @@ from rlhf_pipeline.core.api_types.filters import Mark
 from rlhf_pipeline.core.records import AnnotatorKind, Choice
 from rlhf_pipeline.store.counting import LATEST, is_counting
 from rlhf_pipeline.store.engine import Repository
-from rlhf_pipeline.store.schema import comparisons, heads, votes
+from rlhf_pipeline.store.schema import chain_heads, comparisons, votes
 from rlhf_pipeline.store.vote_lists import is_on_comparison
 
 MARKS: tuple[Mark, ...] = get_args(Mark)
@@ -77,7 +77,7 @@ class VoteMarks(Repository):
         self, marks: Sequence[Mark], fastest: float, annotator_id: str | None = None
     ) -> Subquery:
         """Counting votes with 1 for a mark, 0 without it, NULL where it does not apply."""
-        newest = select(heads.c.vote_seq).scalar_subquery()
+        newest = select(chain_heads.c.vote_seq).scalar_subquery()
         is_left = or_(
             and_(votes.c.choice == Choice.A.value, ~votes.c.is_swapped),
             and_(votes.c.choice == Choice.B.value, votes.c.is_swapped),

@@ -148,7 +148,7 @@ def test_a_paused_run_is_requested_again_and_makes_what_is_missing(
         assert "1 runs are paused" in (waiting.skip_message or "")
 
         # two hours later
-        store.generation.pause(run.run_id, utc_now() - timedelta(seconds=1), run.parked_why or "")
+        store.generation.pause(run.run_id, utc_now() - timedelta(seconds=1), run.pause_reason or "")
         [again] = tick(store, instance).run_requests or []
         assert (again.job_name, again.partition_key, again.run_config) == (
             collection.name,
@@ -184,7 +184,7 @@ def test_a_paused_range_is_requested_until_all_its_days_are_made(
 
     def end_wait() -> None:
         [run] = store.generation.paused_runs()
-        store.generation.pause(run.run_id, utc_now() - timedelta(seconds=1), run.parked_why or "")
+        store.generation.pause(run.run_id, utc_now() - timedelta(seconds=1), run.pause_reason or "")
 
     with StubProvider(faults=[None, LONG]) as stub:
         assert not collect(stub, CONFIG, first, last).success
@@ -197,7 +197,7 @@ def test_a_paused_range_is_requested_until_all_its_days_are_made(
         assert not collect(stub, dict(asked.run_config), first, last, asked.run_key).success
         assert tick(store, instance).run_requests == []
         [waiting] = store.generation.paused_runs()
-        assert waiting.parked_until > utc_now()
+        assert waiting.paused_until > utc_now()
         end_wait()
         for day in (first, second, last):
             assert collect(stub, CONFIG, day, day).success

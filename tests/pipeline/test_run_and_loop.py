@@ -68,7 +68,7 @@ def test_a_request_for_some_stages_runs_only_those_and_is_repeated_as_such(proje
     runner.run("collection", TODAY, partition_key=TODAY)
     left = [dg.AssetKey("completions"), dg.AssetKey("comparisons")]
     request = dg.RunRequest(
-        "parked:1", job_name="collection", partition_key=TODAY, asset_selection=left
+        "paused:1", job_name="collection", partition_key=TODAY, asset_selection=left
     )
     runner.run_request(request, "paused_runs", TODAY)
     run = project.instance.get_runs()[0]

@@ -272,8 +272,8 @@ def test_a_provider_that_asks_for_a_long_wait_parks_the_run(store: Store) -> Non
             ask(store.generation, stub, max_pause_s=1.0)
         [run] = store.generation.paused_runs()
         assert run.states == {"open": 10}
-        assert run.parked_until is not None
-        assert (run.parked_until - utc_now()).total_seconds() == pytest.approx(3_600, abs=60)
+        assert run.paused_until is not None
+        assert (run.paused_until - utc_now()).total_seconds() == pytest.approx(3_600, abs=60)
         stub.batches.wait_s = None
         made = ask(store.generation, stub)
     assert made.frame["error"].isna().all()

@@ -438,8 +438,8 @@ def test_a_provider_that_wants_to_be_left_alone_for_too_long_parks_the_run(store
         [run] = store.generation.paused_runs()
         assert run.states == {"succeeded": 1, "open": 9}
         assert run.ended_at is None
-        assert timedelta(seconds=7_190) < run.parked_until - began < timedelta(seconds=7_260)
-        assert "asked again after 7,200 s" in run.parked_why
+        assert timedelta(seconds=7_190) < run.paused_until - began < timedelta(seconds=7_260)
+        assert "asked again after 7,200 s" in run.pause_reason
         made = ask(store.generation, openai(stub), n=5)
         assert stub.n_calls == 2 + 9, "exactly what was missing"
     assert made.frame["error"].isna().all()

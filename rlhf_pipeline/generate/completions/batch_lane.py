@@ -74,7 +74,7 @@ class BatchLane(HostedLane):
                 continue
             is_late = monotonic() + wait_s - began > params.max_pause_s
             if is_late or n_failed >= params.max_attempts:
-                self._park(why, wait_s)
+                self._suspend(why, wait_s)
             else:
                 await self._wait(wait_s)
 

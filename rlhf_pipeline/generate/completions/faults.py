@@ -75,7 +75,7 @@ KINDS: dict[str, FaultKind] = {
     "long_wait": FaultKind(
         "retryable",
         "none",
-        "the provider asked for a longer wait than a run makes: it is parked",
+        "the provider asked for a longer wait than a run makes: it is paused",
         is_fault=False,
         closes=True,
     ),

@@ -69,7 +69,7 @@ class HostedLane:
 
     Attributes:
         closed: why this lane makes no more calls; None while it is open.
-        parked_until: set with `closed` if the lane may resume later.
+        paused_until: set with `closed` if the lane may resume later.
         waiting: claims whose call has not begun.
         attempts: calls that ended and are not recorded yet.
         wake: set whenever there is something to record, or to stop for.
@@ -82,7 +82,7 @@ class HostedLane:
         self.key = lane_of(backend)
         self.owner = make_owner()
         self.closed: Reply | None = None
-        self.parked_until: datetime | None = None
+        self.paused_until: datetime | None = None
         self.attempts: list[Attempt] = []
         self.waiting = deque[Claim]()
         self.wake = asyncio.Event()
@@ -223,7 +223,7 @@ class HostedLane:
             reply.wait_s is not None or reply.kind in ("rate_limited", "overloaded")
         )
         if is_refused and (reply.wait_s or 0.0) > params.max_pause_s:
-            return self._park(str(reply.error), reply.wait_s or 0.0)
+            return self._suspend(str(reply.error), reply.wait_s or 0.0)
         if is_refused or reply.outcome == "succeeded":
             wait_s = params.backoff_s if reply.wait_s is None else reply.wait_s
             self._pause.record(wait_s if is_refused else None)
@@ -281,12 +281,12 @@ class HostedLane:
             work.report()
             self.wake.set()
 
-    def _park(self, why: str, wait_s: float) -> Reply:
+    def _suspend(self, why: str, wait_s: float) -> Reply:
         """Close the lane for this time, unless it is closed for good; return the reason."""
         wait_s = max(wait_s, self.work.params.max_pause_s)
         until = utc_now() + timedelta(seconds=wait_s)
-        if self.closed is None or self.parked_until is not None:
-            self.parked_until = max(until, self.parked_until or until)
+        if self.closed is None or self.paused_until is not None:
+            self.paused_until = max(until, self.paused_until or until)
         message = f"{self.key[0]} is asked again after {wait_s:,.0f} s, in another run: {why}"
         reply = fault("long_wait", message, wait_s=wait_s)
         self.closed = self.closed or reply
@@ -322,5 +322,5 @@ class HostedLane:
             uncalled = [claim.item_no for claim in self.waiting]
         with suppress(StoreError):
             await self._release(uncalled)
-        if self.closed is not None and self.parked_until is None and not self.work.is_stopping:
+        if self.closed is not None and self.paused_until is None and not self.work.is_stopping:
             await self._fail_open("unavailable", f"Not called: {self.closed.error}")

@@ -67,7 +67,7 @@ class CallParams(Parameters):
         default=600.0,
         ge=0,
         le=LONGEST_PAUSE_S,
-        description="A run is parked if its provider asks for a longer wait (seconds)",
+        description="A run is paused if its provider asks for a longer wait (seconds)",
     )
     prompt_price: float | None = Field(
         default=None,

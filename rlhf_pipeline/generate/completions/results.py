@@ -142,8 +142,8 @@ class LedgerRun:
         if lane.closed is None:
             return
         why = str(lane.closed.error)
-        if lane.parked_until:
-            self._park(lane.parked_until, why, origin)
+        if lane.paused_until:
+            self._pause(lane.paused_until, why, origin)
         if not self._n_unsettled():
             self.ledger.end(self.run_id)  # the same requests retry all failed items
         raise BackendUnavailable(why)
@@ -157,7 +157,7 @@ class LedgerRun:
         spent = self.ledger.spending(self.run_id).values()
         return [f"{sum(s.cost + s.cost_unknown for s in spent) / 1e9:.4f} spent"]
 
-    def _park(self, until: datetime, why: str, origin: str | None) -> NoReturn:
+    def _pause(self, until: datetime, why: str, origin: str | None) -> NoReturn:
         cure = "Start it again then."
         if origin is not None:  # the sensor asks again for the days of that Dagster run
             self.ledger.pause(self.run_id, until, why)

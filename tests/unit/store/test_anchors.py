@@ -36,7 +36,9 @@ def cut(store, seq: int) -> None:
             connection.exec_driver_sql("SELECT hash FROM audit ORDER BY seq DESC LIMIT 1").scalar()
             or FIRST_HASH
         )
-        connection.exec_driver_sql(f"UPDATE heads SET audit_seq = {seq}, audit_hash = '{newest}'")
+        connection.exec_driver_sql(
+            f"UPDATE chain_heads SET audit_seq = {seq}, audit_hash = '{newest}'"
+        )
 
 
 def test_an_anchor_is_dropped_once_a_day_where_there_is_a_chain(store, tmp_path):

@@ -1,4 +1,4 @@
-"""A store gets the tables of schema.py; stores of another commit are refused."""
+"""A store gets the tables of schema.py; earlier ones are upgraded, all others refused."""
 
 import sqlite3
 from collections.abc import Callable
@@ -44,14 +44,21 @@ def test_many_may_migrate_at_once(url):
         assert list(pool.map(migrate, range(8))) == [0] * 8
 
 
-@pytest.mark.parametrize("revision", ["0020", "ffffffffffff"])
-def test_a_store_of_another_commit_is_refused_and_unchanged(store, revision):
+@pytest.mark.parametrize(
+    ("version", "cure"),
+    [
+        ("0020", "rlhf export votes.*rlhf import"),
+        ("0-ffffffffffff", "rlhf export votes.*rlhf import"),
+        ("99-ffffffffffff", "Install that version: `pip install --upgrade rlhf-pipeline`"),
+    ],
+)
+def test_a_store_of_another_version_is_refused_and_unchanged(store, version, cure):
     with store.database.write_transaction() as connection:
-        connection.execute(text("UPDATE alembic_version SET version_num = :to"), {"to": revision})
+        connection.execute(text("UPDATE alembic_version SET version_num = :to"), {"to": version})
     before = _rows(store)
-    with pytest.raises(StoreError, match=f"schema {revision}; .*rlhf export votes.*rlhf import"):
+    with pytest.raises(StoreError, match=f"schema {version}; .*{cure}"):
         store.migrate()
-    assert migrations.current_revision(store.database) == revision
+    assert migrations.read_version(store.database) == version
     assert _rows(store) == before
 
 

@@ -35,7 +35,7 @@ def test_reading_leaves_nothing_beside_the_store(tmp_path: Path, migrated: Path)
     (tmp_path / "store.db").write_bytes(migrated.read_bytes())
     before = tree(tmp_path)
     with opened(tmp_path / "store.db") as store:
-        assert migrations.current_revision(store.database) == migrations.HEAD
+        assert migrations.read_version(store.database) == migrations.HEAD
     assert find_damage(tmp_path / "store.db") == ""
     assert tree(tmp_path) == before
 
@@ -53,7 +53,7 @@ def test_log_of_a_store_in_use_is_read(tmp_path: Path, is_link: bool) -> None:
         writer.commit()
         before = tree(tmp_path)
         with opened(path) as store:
-            assert migrations.current_revision(store.database) == "0042"
+            assert migrations.read_version(store.database) == "0042"
         assert tree(tmp_path) == before
 
 
