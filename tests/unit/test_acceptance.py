@@ -63,9 +63,9 @@ def test_model_near_a_coin_is_refused_where_the_ceiling_is_high(accuracy, refuse
 
 
 def test_low_or_unknown_ceiling_refuses_nobody():
-    told = pairs(400), margins(400, 0.52)
-    assert find_weakness(*told, ceiling(0.55), PARAMS) is None
-    assert find_weakness(*told, None, PARAMS) is None
+    inputs = pairs(400), margins(400, 0.52)
+    assert find_weakness(*inputs, ceiling(0.55), PARAMS) is None
+    assert find_weakness(*inputs, None, PARAMS) is None
 
 
 def test_model_worse_on_the_latest_window_is_refused():

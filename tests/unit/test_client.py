@@ -64,5 +64,5 @@ def test_fields_of_a_newer_server_are_ignored() -> None:
     user |= {"created_at": "2026-01-01T00:00:00Z", "roles": [], "has_password": True}
     page = {"items": [user | {"added_later": 1}], "next": None}
     answer = httpx.MockTransport(lambda _: httpx.Response(200, json=page))
-    (found,) = Client("http://127.0.0.1", transport=answer).users()
-    assert found.name == "Ann"
+    (answered,) = Client("http://127.0.0.1", transport=answer).users()
+    assert answered.name == "Ann"

@@ -18,11 +18,11 @@ from rlhf_pipeline.core.errors import ConfigurationError
 def parameter_classes() -> list[type[BaseModel]]:
     for module in pkgutil.walk_packages(rlhf_pipeline.__path__, "rlhf_pipeline."):
         importlib.import_module(module.name)
-    found = {
+    classes = {
         kind for kind in descendants(BaseModel) if kind.__module__.startswith("rlhf_pipeline.")
     }
     return sorted(
-        (kind for kind in found if kind.__name__.endswith(("Params", "Settings", "Rules"))),
+        (kind for kind in classes if kind.__name__.endswith(("Params", "Settings", "Rules"))),
         key=lambda kind: kind.__name__,
     )
 
@@ -37,13 +37,19 @@ def test_every_number_of_a_parameter_class_is_finite():
     accepted = []
     for kind in parameter_classes():
         for name, field in kind.model_fields.items():
-            said = str(field.annotation)
-            if "float" not in said:
+            annotation = str(field.annotation)
+            if "float" not in annotation:
                 continue
             for value in (math.inf, -math.inf, math.nan):
-                given = [value] if "list[" in said else {"a": value} if "dict[" in said else value
+                infinite = (
+                    [value]
+                    if "list[" in annotation
+                    else {"a": value}
+                    if "dict[" in annotation
+                    else value
+                )
                 try:
-                    kind.model_validate({name: given})
+                    kind.model_validate({name: infinite})
                 except ValidationError as refusal:
                     if any(error["loc"][:1] == (name,) for error in refusal.errors()):
                         continue
@@ -52,7 +58,7 @@ def test_every_number_of_a_parameter_class_is_finite():
 
 
 @pytest.mark.parametrize(
-    ("given", "said"),
+    ("settings", "message"),
     [
         (
             {"RLHF_QUIET_MINUTES": "inf"},
@@ -71,6 +77,6 @@ def test_every_number_of_a_parameter_class_is_finite():
         ({"RLHF_START_DAY": "9999-12-31"}, "start_day: .*less than or equal to 2099-12-31"),
     ],
 )
-def test_settings_that_cannot_work_are_refused_at_load(tmp_path, given, said):
-    with pytest.raises(ConfigurationError, match=said):
-        Settings.read(given, tmp_path)
+def test_settings_that_cannot_work_are_refused_at_load(tmp_path, settings, message):
+    with pytest.raises(ConfigurationError, match=message):
+        Settings.read(settings, tmp_path)

@@ -15,13 +15,13 @@ FOLDERS = ("rlhf_pipeline/web/static/vendor", "tests/browser/vendor")
 def test_every_vendored_script_has_its_hash_version_and_licence(folder: str) -> None:
     vendor = ROOT / folder
     listed = json.loads((vendor / "vendor.json").read_text(encoding="utf-8"))
-    assert {one["file"] for one in listed} == {path.name for path in vendor.glob("*.js")}
-    for one in listed:
-        content = (vendor / one["file"]).read_bytes()
-        assert hashlib.sha256(content).hexdigest() == one["sha256"], one["name"]
-        assert (vendor / one["license"]).stat().st_size > 500
-        assert re.fullmatch(r"\d+\.\d+\.\d+", one["version"])
-        assert one["build"]
+    assert {script["file"] for script in listed} == {path.name for path in vendor.glob("*.js")}
+    for script in listed:
+        content = (vendor / script["file"]).read_bytes()
+        assert hashlib.sha256(content).hexdigest() == script["sha256"], script["name"]
+        assert (vendor / script["license"]).stat().st_size > 500
+        assert re.fullmatch(r"\d+\.\d+\.\d+", script["version"])
+        assert script["build"]
 
 
 def test_the_chart_library_evaluates_no_text() -> None:

@@ -48,18 +48,18 @@ def rlhf(home: Path, *arguments: object) -> str:
 
 def answers(path: Path) -> list[tuple]:
     """Texts, votes by (choice, strength, reason), and suggestions of every record."""
-    found = []
+    records = []
     for record in json.loads(path.read_text(encoding="utf-8")):
         by_user: dict[str, dict] = {}
-        for question, said in record["responses"].items():
-            for answer in said:
+        for question, responses in record["responses"].items():
+            for answer in responses:
                 by_user.setdefault(answer["user_id"], {})[question] = answer["value"]
         votes = sorted(
             tuple(str(vote.get(q)) for q in ("preference", "strength", "reason"))
             for vote in by_user.values()
         )
-        found.append((tuple(record["fields"].values()), votes, record["suggestions"]))
-    return sorted(found, key=str)
+        records.append((tuple(record["fields"].values()), votes, record["suggestions"]))
+    return sorted(records, key=str)
 
 
 @pytest.fixture
@@ -74,8 +74,8 @@ def test_an_argilla_export_is_imported_and_exported_equal(tmp_path, theirs):
     assert rlhf(home, "import", "comparisons", theirs).startswith(
         "3 imported, 0 already known, 0 merged, 0 rejected"
     )
-    told = rlhf(home, "import", "votes", theirs, "--undated", "--no-replay")
-    assert told.startswith("5 imported, 0 already known, 0 merged, 0 rejected")
+    output = rlhf(home, "import", "votes", theirs, "--undated", "--no-replay")
+    assert output.startswith("5 imported, 0 already known, 0 merged, 0 rejected")
     assert rlhf(home, "export", "comparisons", "--format", "argilla", "--out", out).startswith(
         "3 records in "
     )

@@ -55,8 +55,8 @@ def rows(file: Path, but: tuple[str, ...] = ()) -> dict[str, list[tuple[object, 
 
 
 def files(home: Path, *names: str) -> dict[str, bytes]:
-    found = [path for name in names for path in (home / name).rglob("*") if path.is_file()]
-    return {str(path.relative_to(home)): path.read_bytes() for path in found}
+    paths = [path for name in names for path in (home / name).rglob("*") if path.is_file()]
+    return {str(path.relative_to(home)): path.read_bytes() for path in paths}
 
 
 def test_restored_home_equals_the_backed_up_one(used: Path, backup: Path, tmp_path: Path) -> None:
@@ -67,8 +67,8 @@ def test_restored_home_equals_the_backed_up_one(used: Path, backup: Path, tmp_pa
     assert rows(restored / "mlflow" / "mlflow.db", paths) == rows(
         used / "mlflow" / "mlflow.db", paths
     )
-    kept = ("frames", "models", "mlflow/artifacts")
-    assert files(restored, *kept) == files(used, *kept)
+    folders = ("frames", "models", "mlflow/artifacts")
+    assert files(restored, *folders) == files(used, *folders)
     assert rlhf(restored, "check").exit_code == 0
     assert "champion" in rlhf(restored, "models", "list").output
 
@@ -137,9 +137,9 @@ def test_link_that_leads_nowhere_is_left_out_of_a_backup(
     (home / "models" / "link").symlink_to("file")
     monkeypatch.chdir(tmp_path)
     assert rlhf(home, "backup", str(tmp_path / "linked")).exit_code == 0
-    kept = tmp_path / "linked" / "models"
-    assert (kept / "link").read_text() == "content"
-    assert not (kept / "dangling").is_symlink()
+    models = tmp_path / "linked" / "models"
+    assert (models / "link").read_text() == "content"
+    assert not (models / "dangling").is_symlink()
 
 
 def test_folder_without_a_finished_backup_is_refused(home: Path, tmp_path: Path) -> None:

@@ -94,13 +94,13 @@ def test_a_log_goes_in_once_and_comes_out_equal(rlhf, home, tmp_path):
         links, _ = store.audit.page(AuditFilter(action="calibration.import"))
         assert len(links) == 3
         assert store.audit.verify() >= 3
-        assert [(one.kind, one.state) for one in store.imports.all()] == [
+        assert [(record.kind, record.state) for record in store.imports.all()] == [
             ("calibration-log", "finished")
         ] * 2
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"n_fit": "many"}, "entry 2: n_fit: Input should be a valid integer"),
         ({"fitted_at": "2026-01-01T12:00:00"}, "entry 2: fitted_at needs a time zone"),
@@ -110,20 +110,20 @@ def test_a_log_goes_in_once_and_comes_out_equal(rlhf, home, tmp_path):
         ({"temperature": 1.5}, "entry 2: temperature: Extra inputs"),
     ],
 )
-def test_a_bad_entry_is_named_and_the_others_land(rlhf, home, tmp_path, wrong, said):
-    told = rlhf(
+def test_a_bad_entry_is_named_and_the_others_land(rlhf, home, tmp_path, wrong, message):
+    output = rlhf(
         "import",
         "calibration-log",
         write_log(tmp_path / "log.json", [entry(0), entry(1) | wrong, entry(2)]),
     )
-    assert "2 imported, 0 known already, 1 rejected, of 3 entries" in told
-    assert said in told
+    assert "2 imported, 0 known already, 1 rejected, of 3 entries" in output
+    assert message in output
     with store_of(home) as store:
         assert [report.calibrator_version for report in store.calibrations.whole_log()] == [1, 3]
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ("{", "not JSON"),
         ("{}", "not a JSON list"),
@@ -132,10 +132,10 @@ def test_a_bad_entry_is_named_and_the_others_land(rlhf, home, tmp_path, wrong, s
         (b"\xff\xfe[]", "not UTF-8"),
     ],
 )
-def test_an_invalid_log_is_refused_as_a_whole(rlhf, home, tmp_path, text, said):
+def test_an_invalid_log_is_refused_as_a_whole(rlhf, home, tmp_path, text, message):
     file = tmp_path / "log.json"
     file.write_bytes(text if isinstance(text, bytes) else text.encode())
-    with pytest.raises(DatasetError, match=said):
+    with pytest.raises(DatasetError, match=message):
         rlhf("import", "calibration-log", file)
     with pytest.raises(DatasetError, match=r"gone\.json cannot be read"):
         rlhf("import", "calibration-log", tmp_path / "gone.json")

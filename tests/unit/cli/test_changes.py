@@ -18,16 +18,17 @@ def test_change_is_added_listed_and_retracted(home: LearntHome) -> None:
         home.rlhf("changes", "list").output
         == "No change of taste is recorded: every vote counts alike.\n"
     )
-    said = home.rlhf(
+    output = home.rlhf(
         "changes", "add", "100", "--cause", "new guidelines", "--category", "factual"
     ).output
     assert (
-        said == "change 1: votes before 100 count less in category factual from the next fit on\n"
+        output == "change 1: votes before 100 count less in category factual from the next fit on\n"
     )
     home.rlhf("changes", "add", "200", "--cause", "new people")
-    said = home.rlhf("changes", "retract", "2", "--reason", "false alarm").output
+    output = home.rlhf("changes", "retract", "2", "--reason", "false alarm").output
     assert (
-        said == "change 2 is retracted: votes before 200 count in full again from the next fit on\n"
+        output
+        == "change 2 is retracted: votes before 200 count in full again from the next fit on\n"
     )
     first, second = json.loads(home.rlhf("changes", "list", "--json").output)
     assert (first["change_seq"], first["category"], first["cause"], first["retracted_at"]) == (

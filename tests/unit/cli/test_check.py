@@ -44,7 +44,9 @@ def settings_of(home: Path) -> Settings:
 
 def faults(home: Path) -> str:
     return " ".join(
-        f"{what}: {fault}" for what, found in find_faults(settings_of(home)) for fault in found
+        f"{what}: {fault}"
+        for what, descriptions in find_faults(settings_of(home))
+        for fault in descriptions
     )
 
 
@@ -98,14 +100,14 @@ DAMAGE: dict[str, tuple[str, Callable[[Path], object], str]] = {
 }
 
 
-@pytest.mark.parametrize(("name", "damage", "said"), DAMAGE.values(), ids=DAMAGE)
+@pytest.mark.parametrize(("name", "damage", "message"), DAMAGE.values(), ids=DAMAGE)
 def test_damaged_file_is_named(
-    home: Path, name: str, damage: Callable[[Path], object], said: str
+    home: Path, name: str, damage: Callable[[Path], object], message: str
 ) -> None:
     damage(home / name)
-    found = faults(home)
-    assert (home / name).name in found or (home / name).parent.name in found
-    assert said in found
+    report = faults(home)
+    assert (home / name).name in report or (home / name).parent.name in report
+    assert message in report
     assert check(home).exit_code == 1
 
 
@@ -131,14 +133,14 @@ class FastClock:
 def test_votes_of_a_clock_that_ran_ahead_are_named(home: Path) -> None:
     settings = settings_of(home)
     with Store.open(settings.store_url, clock=FastClock()) as store:
-        shown = store.comparisons.for_days([DAY])
-        late = votes(shown)[0].model_copy(
+        published = store.comparisons.for_days([DAY])
+        late = votes(published)[0].model_copy(
             update={"annotator_id": "bob", "idempotency_key": "late", "voted_at": FastClock().now()}
         )
         vote = store.votes.cast(late)
-    said = faults(home)
-    assert f"1 votes are from the future (seq {vote.seq})" in said
-    assert "page Data quality" in said
+    report = faults(home)
+    assert f"1 votes are from the future (seq {vote.seq})" in report
+    assert "page Data quality" in report
 
 
 def test_store_of_another_commit_is_refused(home: Path) -> None:

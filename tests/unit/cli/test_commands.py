@@ -47,13 +47,13 @@ PATHS = [path for name in COMMANDS for path in command_paths(load_command(name),
 
 
 def test_the_commands_are_these():
-    wanted = set()
+    expected = set()
     for line in LEAVES.strip().splitlines():
         group, _, names = line.rpartition(":")
-        wanted |= {f"{group} {name}".strip() for name in names.split()}
+        expected |= {f"{group} {name}".strip() for name in names.split()}
     groups = {path[:-1] for path in PATHS}
-    assert {" ".join(path) for path in PATHS if path not in groups} == wanted
-    assert len(wanted) == 62
+    assert {" ".join(path) for path in PATHS if path not in groups} == expected
+    assert len(expected) == 62
 
 
 @pytest.mark.parametrize("path", PATHS, ids=" ".join)
@@ -95,8 +95,8 @@ def test_an_error_on_purpose_is_one_line_and_exit_code_1(monkeypatch, capsys, tm
     monkeypatch.setattr(sys, "argv", ["rlhf", "models", "list"])
     with pytest.raises(SystemExit) as exit_:
         main()
-    told = capsys.readouterr()
+    output = capsys.readouterr()
     assert exit_.value.code == 1
-    assert told.out == ""
-    assert told.err.startswith("ConfigurationError: ")
-    assert len(told.err.strip().splitlines()) == 1
+    assert output.out == ""
+    assert output.err.startswith("ConfigurationError: ")
+    assert len(output.err.strip().splitlines()) == 1

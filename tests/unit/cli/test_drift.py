@@ -118,8 +118,8 @@ def test_summary_shows_each_day_with_what_confirmed_it(reported: Path) -> None:
 
 
 def test_json_holds_the_stored_rows_and_events(reported: Path) -> None:
-    shown = json.loads(rlhf(reported, "analyze", "--day", CHANGED, "--json"))
+    report = json.loads(rlhf(reported, "analyze", "--day", CHANGED, "--json"))
     stored = Artefacts(str(reported / "frames")).read_frame("drift_report", CHANGED)
-    assert [test["detector"] for test in shown["tests"]] == stored["detector"].tolist()
-    assert shown["tests"][0]["evidence"] == json.loads(stored["evidence"].iloc[0])
-    assert [each["detector"] for each in shown["events"]] == ["ddm", "adwin", "hddm_a"]
+    assert [test["detector"] for test in report["tests"]] == stored["detector"].tolist()
+    assert report["tests"][0]["evidence"] == json.loads(stored["evidence"].iloc[0])
+    assert [each["detector"] for each in report["events"]] == ["ddm", "adwin", "hddm_a"]

@@ -135,25 +135,25 @@ def test_withdrawn_votes_are_exported_on_request(rlhf, home):
 def carried_over(rlhf, home, target, folder, form, nouns=("comparisons", "votes")):
     """The exports of a home, imported into another; what the imports said."""
     folder.mkdir()
-    said = []
+    outputs = []
     for noun in nouns:
         path = folder / f"{noun}{form().suffix}"
         rlhf("export", noun, "--out", str(path), home=home)
         more = ["--no-replay"] if noun == "votes" else []
-        said.append(
+        outputs.append(
             rlhf("import", noun, str(path), "--project", "elsewhere", *more, home=target).stdout
         )
-        assert not list(folder.glob("*rejected*")), said[-1]
-    return said
+        assert not list(folder.glob("*rejected*")), outputs[-1]
+    return outputs
 
 
 @pytest.mark.parametrize("name", TABLES)
 def test_an_export_survives_a_round_trip_through_another_project(rlhf, home, tmp_path, name):
     form, target = TABLES[name], tmp_path / "elsewhere"
-    said = carried_over(rlhf, home, target, tmp_path / "files", form)
-    assert [line.split(",")[0] for line in said] == ["6 imported", "8 imported"]
+    outputs = carried_over(rlhf, home, target, tmp_path / "files", form)
+    assert [line.split(",")[0] for line in outputs] == ["6 imported", "8 imported"]
     for noun in EXPORTS:
-        one, two = tmp_path / f"one{form.suffix}", tmp_path / f"two{form.suffix}"
-        rlhf("export", noun, "--out", str(one), home=home)
-        rlhf("export", noun, "--out", str(two), home=target)
-        assert two.read_bytes() == one.read_bytes()
+        first, second = tmp_path / f"one{form.suffix}", tmp_path / f"two{form.suffix}"
+        rlhf("export", noun, "--out", str(first), home=home)
+        rlhf("export", noun, "--out", str(second), home=target)
+        assert second.read_bytes() == first.read_bytes()

@@ -18,7 +18,7 @@ def test_first_policy_is_registered_once_when_it_is_needed(
     # in place of the embedded one, whose training takes a minute
     workspace = Workspace(settings.model_copy(update={"policy": str(tiny_policy)}))
     with ThreadPoolExecutor(2) as pool:
-        labels = {found.label for found in pool.map(lambda _: workspace.champions.policy(), "ab")}
+        labels = {policy.label for policy in pool.map(lambda _: workspace.champions.policy(), "ab")}
     assert labels == {"demo.policy@1"}
     champion = workspace.champions.policy()
     assert workspace.champions.base_policy(champion) == champion

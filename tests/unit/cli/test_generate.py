@@ -83,12 +83,12 @@ def test_a_file_of_prompts_becomes_json_csv_and_a_log(
             "--out",
             tmp_path / "made",
         )
-        told = rlhf(*generate_command(stub, prompts_file, *flags, backend=backend))
-        sent = stub.requests
-    assert told.exit_code == 0, told.output
-    assert "6 of 6 completions" in told.output
-    assert {body["temperature"] for body in sent} == {0.3, 0.9}
-    assert {body["max_tokens"] for body in sent} == {7}
+        result = rlhf(*generate_command(stub, prompts_file, *flags, backend=backend))
+        requests = stub.requests
+    assert result.exit_code == 0, result.output
+    assert "6 of 6 completions" in result.output
+    assert {body["temperature"] for body in requests} == {0.3, 0.9}
+    assert {body["max_tokens"] for body in requests} == {7}
     rows = results(tmp_path / "made")
     assert [row["prompt"] for row in rows] == [
         t for t in ("Why is the sky blue?", "=1+1 is what?", "Name a river.") for _ in range(2)
@@ -118,7 +118,7 @@ def test_a_file_of_prompts_becomes_json_csv_and_a_log(
     } <= set(log[0])
     everything = (
         b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-        + told.output.encode()
+        + result.output.encode()
     )
     assert KEY.encode() not in everything
 

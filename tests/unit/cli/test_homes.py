@@ -44,9 +44,9 @@ def test_a_home_on_a_server_remembers_it_and_shows_no_password(tmp_path, postgre
     server = {"server_url": SecretStr(postgres.url), "database_prefix": "homes"}
     try:
         prepared(tmp_path, **server)
-        shown = (tmp_path / "dagster" / "dagster.yaml").read_text()
-        assert "env: RLHF_DAGSTER_URL" in shown
-        assert QUOTED_PASSWORD not in shown
+        config = (tmp_path / "dagster" / "dagster.yaml").read_text()
+        assert "env: RLHF_DAGSTER_URL" in config
+        assert QUOTED_PASSWORD not in config
         later = Settings.read({"RLHF_HOME": str(tmp_path)}, tmp_path)
         with Workspace(later).store as store:
             assert store.votes.count() == 0

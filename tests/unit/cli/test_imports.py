@@ -107,13 +107,15 @@ def comparisons_in(home, project="real"):
         }
 
 
-@pytest.mark.parametrize(("name", "said"), [("p.csv", ", only a header"), ("p.parquet", "")])
-def test_file_without_rows_is_refused(rlhf, tmp_path, name, said):
+@pytest.mark.parametrize(("name", "message"), [("p.csv", ", only a header"), ("p.parquet", "")])
+def test_file_without_rows_is_refused(rlhf, tmp_path, name, message):
     file = tmp_path / name
     pd.DataFrame(columns=list(pair(1)), dtype=str).to_csv(tmp_path / "p.csv", index=False)
     schema = pa.schema([(column, pa.string()) for column in pair(1)])
     pq.write_table(schema.empty_table(), tmp_path / "p.parquet")
-    with pytest.raises(DatasetError, match=f"{re.escape(name)} has no rows{said}\\. Nothing was"):
+    with pytest.raises(
+        DatasetError, match=f"{re.escape(name)} has no rows{message}\\. Nothing was"
+    ):
         rlhf("import", "comparisons", file)
 
 
@@ -159,9 +161,11 @@ def test_every_row_is_counted_once(rlhf, home, tmp_path):
         "line 6: completion_b is missing",
         f"rejected rows with their reasons: {file}.rejected.jsonl",
     ]
-    kept = [json.loads(line) for line in Path(f"{file}.rejected.jsonl").read_text().splitlines()]
-    assert [line["line"] for line in kept] == [4, 5, 6]
-    assert kept[2]["row"] == rows[5]
+    rejected = [
+        json.loads(line) for line in Path(f"{file}.rejected.jsonl").read_text().splitlines()
+    ]
+    assert [line["line"] for line in rejected] == [4, 5, 6]
+    assert rejected[2]["row"] == rows[5]
     assert rlhf("import", "comparisons", file).startswith(
         "0 imported, 2 already known, 1 merged, 3 rejected"
     )
@@ -267,8 +271,10 @@ def test_a_column_places_annotators_in_groups(rlhf, home, tmp_path):
     rlhf("import", "comparisons", pairs, "--project", "real")
     votes = [vote(1, annotator_group="experts"), vote(1, "bob@example.org", annotator_group="")]
     other = vote(2, annotator_group="crowd")
-    said = rlhf("import", "votes", write(tmp_path / "votes.jsonl", [*votes, other]), "--no-replay")
-    assert "annotator_group 'crowd', but an earlier row places the annotator in 'experts'" in said
+    output = rlhf(
+        "import", "votes", write(tmp_path / "votes.jsonl", [*votes, other]), "--no-replay"
+    )
+    assert "annotator_group 'crowd', but an earlier row places the annotator in 'experts'" in output
     with store_of(home) as store:
         assert list(store.annotator_groups.all().values()) == ["experts"]
 
@@ -427,9 +433,11 @@ def test_a_vote_that_breaks_a_rule_is_rejected_by_line_the_others_are_cast(rlhf,
     )
     output = rlhf("import", "votes", file, "--no-replay")
     assert output.startswith("1 imported, 0 already known, 0 merged, 15 rejected")
-    kept = [json.loads(line) for line in Path(f"{file}.rejected.jsonl").read_text().splitlines()]
-    assert [line["line"] for line in kept] == list(range(2, 17))
-    for why, line in zip(wrong, kept, strict=True):
+    rejected = [
+        json.loads(line) for line in Path(f"{file}.rejected.jsonl").read_text().splitlines()
+    ]
+    assert [line["line"] for line in rejected] == list(range(2, 17))
+    for why, line in zip(wrong, rejected, strict=True):
         assert why in line["reason"]
 
 
@@ -453,9 +461,9 @@ def test_a_batch_of_100_prompts_with_3_bad_ones_is_97(rlhf, home, tmp_path):
         "line 52: a int, neither an object nor a text",
         "line 101: text is missing",
     ]
-    made = generate(PromptParams(n=97, source="dataset"), day="2026-01-01", source_file=target)
-    assert set(made["category"]) == {"coding", "instruction"}
-    assert json.loads(made.loc[made["category"] == "instruction", "variables"].iloc[0]) == {
+    prompts = generate(PromptParams(n=97, source="dataset"), day="2026-01-01", source_file=target)
+    assert set(prompts["category"]) == {"coding", "instruction"}
+    assert json.loads(prompts.loc[prompts["category"] == "instruction", "variables"].iloc[0]) == {
         "domain": "interview",
         "n_whitespace_tokens": 2,
     }
@@ -509,12 +517,12 @@ def test_a_file_that_puts_a_prompt_into_two_splits_is_refused_whole(
     rlhf, home, tmp_path, kind, rows, words
 ):
     """What is learnt of it would be judged on it."""
-    told = [
+    pairs = [
         pair(0, split=None, split_group=None),
         *(pair(n, **{"split_group": None} | row, prompt="Why?") for n, row in enumerate(rows, 1)),
     ]
-    file = write(tmp_path / f"pairs.{kind}", told)
-    lines = [n + (2 if kind == "csv" else 1) for n in range(len(told))]
+    file = write(tmp_path / f"pairs.{kind}", pairs)
+    lines = [n + (2 if kind == "csv" else 1) for n in range(len(pairs))]
     with pytest.raises(DatasetError, match=re.escape(words.format(*lines))) as refused:
         rlhf("import", "comparisons", file, "--project", "real")
     assert "nothing was imported. Give both" in str(refused.value)

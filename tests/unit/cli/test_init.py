@@ -18,11 +18,11 @@ def test_the_run_limit_comes_from_settings_and_the_rest_from_the_checkout(
 ) -> None:
     prepare(Workspace(Settings(home=tmp_path)))
     prepare(Workspace(Settings(home=tmp_path, max_concurrent_runs=n)))
-    written = yaml.safe_load((tmp_path / "dagster" / "dagster.yaml").read_text())
+    instance = yaml.safe_load((tmp_path / "dagster" / "dagster.yaml").read_text())
     expected = yaml.safe_load((ROOT / "dagster_home" / "dagster.yaml").read_text())
     assert (
         expected["concurrency"]["runs"].pop("max_concurrent_runs")
         == Settings(home=tmp_path).max_concurrent_runs
     )
-    assert written["concurrency"]["runs"].pop("max_concurrent_runs") == n
-    assert written == expected
+    assert instance["concurrency"]["runs"].pop("max_concurrent_runs") == n
+    assert instance == expected

@@ -25,14 +25,14 @@ def test_a_key_from_a_pipe_is_sealed_and_used(
         "RLHF_SEALING_KEY": sealing_key,
         "RLHF_API_KEY": "",
     }
-    told = rlhf.invoke(
+    sealing = rlhf.invoke(
         app, ["keys", "seal", "key.sealed"], input=KEY + "\n", env=environ, catch_exceptions=False
     )
-    assert "RLHF_API_KEY_FILE" in told.output
+    assert "RLHF_API_KEY_FILE" in sealing.output
     assert stat.S_IMODE((tmp_path / "key.sealed").stat().st_mode) == 0o600
     (tmp_path / "prompts.jsonl").write_text('{"text": "Name a river."}\n')
     with StubProvider(api_key=SecretStr(KEY)) as stub:
-        asked = [
+        arguments = [
             "generate",
             "--input",
             "prompts.jsonl",
@@ -43,13 +43,16 @@ def test_a_key_from_a_pipe_is_sealed_and_used(
             "--model",
             "stub-model",
         ]
-        made = rlhf.invoke(
-            app, asked, env=environ | {"RLHF_API_KEY_FILE": "key.sealed"}, catch_exceptions=False
+        result = rlhf.invoke(
+            app,
+            arguments,
+            env=environ | {"RLHF_API_KEY_FILE": "key.sealed"},
+            catch_exceptions=False,
         )
-    assert "1 of 1 completions" in made.output
+    assert "1 of 1 completions" in result.output
     everything = (
         b"".join(path.read_bytes() for path in tmp_path.rglob("*") if path.is_file())
-        + (told.output + made.output).encode()
+        + (sealing.output + result.output).encode()
     )
     assert KEY.encode() not in everything
     assert sealing_key.encode() not in everything

@@ -19,8 +19,8 @@ def lab(tmp_path, monkeypatch):
 def test_the_suite_prints_its_rows_and_writes_them(lab, tmp_path):
     out = tmp_path / "new" / "lab"
     options = ("--streams", 1, "--only", "young_model", "--only", "failing_topic")
-    shown = lab("suite", *options, "--out", out)
-    assert "young_model" in shown
-    assert "failing_topic" in shown
+    output = lab("suite", *options, "--out", out)
+    assert "young_model" in output
+    assert "failing_topic" in output
     assert (out / "laboratory.md").read_text(encoding="utf-8").startswith("# Laboratory\n")
     assert not (tmp_path / "no home").exists()

@@ -179,10 +179,10 @@ def test_a_policy_that_the_gate_refused_is_promoted_by_force_only(rlhf, home, ti
             candidate=third.label, champion="demo.policy@2", promoted=False, checks=(check,)
         )
     )
-    asked = ("models", "promote", third.label, "--reason", "steps are wanted")
+    arguments = ("models", "promote", third.label, "--reason", "steps are wanted")
     with pytest.raises(ModelRefused, match=r"was refused: A change of \+28%\. .*--force"):
-        rlhf(*asked, home=home)
-    rlhf(*asked, "--force", home=home)
+        rlhf(*arguments, home=home)
+    rlhf(*arguments, "--force", home=home)
     reasons = [reason for _, _, reason in history(home)]
     assert reasons[-1] == "steps are wanted (forced, although A change of +28%)"
     rlhf("models", "promote", "demo.policy@2", "--reason", "back", home=home)

@@ -60,8 +60,8 @@ def test_two_homes_with_a_strange_sign_are_two_stores(tmp_path: Path, sign: str)
         ):
             connection.exec_driver_sql("CREATE TABLE t (n INTEGER)")
         copy_sqlite(settings.home / "store.db", settings.home / "copy.db")
-    made = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.db")}
-    assert made == {f"q{sign}{n}/{file}.db" for n in "12" for file in ("store", "copy")}
+    databases = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*.db")}
+    assert databases == {f"q{sign}{n}/{file}.db" for n in "12" for file in ("store", "copy")}
     assert len(list(tmp_path.iterdir())) == 2
 
 

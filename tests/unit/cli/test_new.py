@@ -31,8 +31,8 @@ def test_every_setting_is_in_the_file_at_its_default(project: Path) -> None:
     assert Settings.read({}, project).project == "my-loop"
     path.write_text(re.sub(r"(?m)^# ", "", path.read_text()))
     settings = Settings.read({}, project)
-    given = {"project", "home", "config"}
-    assert settings.model_dump(exclude=given) == Settings().model_dump(exclude=given)
+    paths = {"project", "home", "config"}
+    assert settings.model_dump(exclude=paths) == Settings().model_dump(exclude=paths)
     loop = LoopSettings.read(settings)
     assert {part: loop.params(part) for part in PARTS} == {
         part: params() for part, params in PARTS.items()

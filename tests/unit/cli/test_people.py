@@ -107,10 +107,10 @@ def published(store, n, *, p=None, prefix="c", **more):
 
 
 def test_an_added_user_gets_a_single_use_login_link(rlhf, store):
-    said = rlhf("users", "add", "Ann@Example.org", "--name", "Ann")
+    output = rlhf("users", "add", "Ann@Example.org", "--name", "Ann")
     user = store.users.with_email("ann@example.org")
     assert (user.name, user.roles) == ("Ann", (Role.ANNOTATOR,))
-    secret = re.search(r"/login\?token=(\S+)", said).group(1)
+    secret = re.search(r"/login\?token=(\S+)", output).group(1)
     assert store.tokens.redeem(secret).user_id == user.user_id
     assert store.tokens.redeem(secret) is None
 
@@ -127,7 +127,7 @@ def test_a_user_is_placed_in_a_group_and_taken_out(rlhf, store):
 
 def test_a_token_is_shown_once_and_has_the_given_name(rlhf, store):
     rlhf("users", "add", "bot@example.org", "--service", "--role", "engineer")
-    said = rlhf(
+    output = rlhf(
         "users",
         "token",
         "bot@example.org",
@@ -138,7 +138,7 @@ def test_a_token_is_shown_once_and_has_the_given_name(rlhf, store):
         "--days",
         "3",
     )
-    token = store.tokens.find(said.split()[0])
+    token = store.tokens.find(output.split()[0])
     assert (token.scopes, token.name) == (("metrics.read",), "nightly")
     assert (token.expires_at - token.created_at).days == 3
     with pytest.raises(ConfigurationError, match=r"no permission users\.write"):
@@ -167,15 +167,15 @@ def test_lines_of_a_pipe_are_votes_with_the_sides_as_they_were_shown(rlhf, store
     store.cards.offer(published(store, 8), overlap=1)
     out = tmp_path / "votes.jsonl"
     keys = ["1", "2 it is shorter", "3", "4", "5", "6", "9", "0"]
-    said = rlhf(
+    output = rlhf(
         "vote", "--annotator", "ann@example.org", "--export", out, typed="\n".join(keys) + "\n"
     )
-    assert "8 votes of ann@example.org" in said
+    assert "8 votes of ann@example.org" in output
     votes = cast_by(store, ann)
     assert [v.origin for v in votes] == ["cli"] * 8
-    shown = re.findall(r"── left \(1-4\) ──\n(.*)\n\n── right \(6-9\) ──\n(.*)\n", said)
+    sides = re.findall(r"── left \(1-4\) ──\n(.*)\n\n── right \(6-9\) ──\n(.*)\n", output)
     texts = store.comparisons.texts([v.comparison_id for v in votes])
-    for vote, (left, right), key in zip(votes, shown, keys, strict=True):
+    for vote, (left, right), key in zip(votes, sides, keys, strict=True):
         text = texts[vote.comparison_id]
         assert (left, right) == (
             (text.completion_b, text.completion_a)
@@ -194,17 +194,17 @@ def test_lines_of_a_pipe_are_votes_with_the_sides_as_they_were_shown(rlhf, store
 
 def test_an_undone_vote_brings_its_card_back(rlhf, store, ann):
     store.cards.offer(published(store, 3), overlap=1)
-    said = rlhf("vote", "--annotator", "ann@example.org", typed="u\n1\nu\n9\nq\n")
-    assert "nothing to undo" in said
-    assert "taken back" in said
+    output = rlhf("vote", "--annotator", "ann@example.org", typed="u\n1\nu\n9\nq\n")
+    assert "nothing to undo" in output
+    assert "taken back" in output
     first, undone, again = cast_by(store, ann)
     assert undone.supersedes == first.vote_id
     assert undone.choice == Choice.SKIP
     assert (again.comparison_id, again.card_id) == (first.comparison_id, first.card_id)
     assert again.supersedes == undone.vote_id
-    judged = standing_votes(store.votes.log())
-    judged = judged[judged["choice"] != Choice.SKIP]
-    assert judged["pass_no"].tolist() == [1], "judged anew, and no second look"
+    judgements = standing_votes(store.votes.log())
+    judgements = judgements[judgements["choice"] != Choice.SKIP]
+    assert judgements["pass_no"].tolist() == [1], "judged anew, and no second look"
     assert counting_votes(store.votes.log([today()]))["vote_id"].tolist() == [again.vote_id]
     left = store.cards.remaining_work()
     assert (left.n_done, left.n_leased) == (1, 0), "the card on the table is given back"
@@ -213,8 +213,8 @@ def test_an_undone_vote_brings_its_card_back(rlhf, store, ann):
 def test_the_checks_are_those_of_the_page(rlhf, store, ann):
     store.rules.put(AnnotationRules(requires_reason=True), after=0, actor="test")
     store.cards.offer(published(store, 1), overlap=1)
-    said = rlhf("vote", "--annotator", "ann@example.org", typed="1\n")
-    assert "not done: reason is missing" in said
+    output = rlhf("vote", "--annotator", "ann@example.org", typed="1\n")
+    assert "not done: reason is missing" in output
     assert store.votes.count() == 0
     rlhf("vote", "--annotator", "ann@example.org", typed="1 because\n")
     assert store.votes.count() == 1
@@ -321,7 +321,7 @@ def test_no_export_names_a_person(rlhf, store, tmp_path, what):
         roles=[Role.ANNOTATOR],
         actor="test",
     )
-    said = {
+    details = {
         "annotator_kind": "human",
         "choice": "a",
         "strength": 2,
@@ -331,7 +331,7 @@ def test_no_export_names_a_person(rlhf, store, tmp_path, what):
     }
     for c in ids:
         store.votes.cast(
-            NewVote(comparison_id=c, annotator_id=ann.user_id, idempotency_key=c, **said)
+            NewVote(comparison_id=c, annotator_id=ann.user_id, idempotency_key=c, **details)
         )
     rlhf("export", what, "--out", tmp_path / "out.jsonl")
     text = (tmp_path / "out.jsonl").read_text(encoding="utf-8")

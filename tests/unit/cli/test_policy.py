@@ -56,9 +56,14 @@ def test_order_holds_what_the_file_and_the_command_set() -> None:
     assert (candidate["sentinels"]["every"], candidate["sentinels"]["max_kl"]) == (5, 0.2)
     assert order.stages["retraining_set"]["min_pairs"] == 40
     assert list(order.stages["gate"]) == list(GateParams.model_fields), "what is at its default too"
-    shown = dict(list_set_parameters(order))
-    assert shown["retraining_set"] == {"min_pairs": 40}
-    assert sorted(shown["candidate_model"]) == ["beta", "learning_rate", "sentinels", "strategy"]
+    parameters = dict(list_set_parameters(order))
+    assert parameters["retraining_set"] == {"min_pairs": 40}
+    assert sorted(parameters["candidate_model"]) == [
+        "beta",
+        "learning_rate",
+        "sentinels",
+        "strategy",
+    ]
     assert build_order(LOOP, None, [], None).strategy == "dpo"
     assert LOOP.given["candidate_model"]["sentinels"] == {"every": 5}, "the settings stay"
 

@@ -23,9 +23,9 @@ def prompts(tmp_path, monkeypatch):
 
 
 def test_the_sources_are_listed_with_what_they_do(prompts):
-    said = prompts("sources")
-    assert all(name in said for name in GENERATORS)
-    assert "Fills the templates of a shipped library" in said
+    output = prompts("sources")
+    assert all(name in output for name in GENERATORS)
+    assert "Fills the templates of a shipped library" in output
 
 
 def test_any_parameter_is_set_by_its_name(prompts, tmp_path):
@@ -36,7 +36,7 @@ def test_any_parameter_is_set_by_its_name(prompts, tmp_path):
         "library=wide",
         "must_not=[regular expression]",
     ]
-    said = prompts(
+    output = prompts(
         "generate",
         "--num-prompts",
         60,
@@ -45,8 +45,8 @@ def test_any_parameter_is_set_by_its_name(prompts, tmp_path):
         *(part for share in shares for part in ("--set", share)),
     )
     frame = read_jsonl(out)
-    assert said.startswith("60 prompts in ")
-    assert "rejected (" in said
+    assert output.startswith("60 prompts in ")
+    assert "rejected (" in output
     assert frame.groupby(["category", "difficulty"]).size().tolist() == [20, 20, 10, 10]
     assert not frame["text"].str.contains("regular expression").any()
     with pytest.raises(ConfigurationError, match=r"changes no parameter.*library"):

@@ -59,7 +59,7 @@ def lines(path: Path) -> list[dict]:
 
 
 @pytest.fixture
-def asked(tmp_path: Path) -> Callable[..., Path]:
+def pairs_file(tmp_path: Path) -> Callable[..., Path]:
     def write(*rows: object) -> Path:
         path = tmp_path / "pairs.jsonl"
         path.write_text(
@@ -83,9 +83,9 @@ PAIR = {
 
 
 def test_votes_become_training_data_with_soft_labels(voted: LearntHome, tmp_path: Path) -> None:
-    said = voted.rlhf("votes", "prepare", "--out", str(tmp_path / "a.jsonl")).output
+    output = voted.rlhf("votes", "prepare", "--out", str(tmp_path / "a.jsonl")).output
     rows = lines(tmp_path / "a.jsonl")
-    assert said.startswith(f"{len(rows)} pairs (calib ")
+    assert output.startswith(f"{len(rows)} pairs (calib ")
     assert list(rows[0])[:4] == ["prompt", "chosen", "rejected", "margin"]
     labels = {
         split: [row["soft_label"] for row in rows if row["split"] == split]
@@ -124,8 +124,13 @@ def test_a_training_leaves_a_checkpoint_a_version_and_a_run(learnt: LearntHome) 
     assert run.params["folds"] == "4"
     assert run.metrics["training_loss"] > 0
     assert run.tags["registered.reward_model"] == version.label
-    kept = {path.name for path in (learnt.settings.home / "mlflow" / "artifacts").rglob("*")}
-    assert {"report.json", "loss_curve.png", "calibrator.json", "reliability_diagram.png"} <= kept
+    artifacts = {path.name for path in (learnt.settings.home / "mlflow" / "artifacts").rglob("*")}
+    assert {
+        "report.json",
+        "loss_curve.png",
+        "calibrator.json",
+        "reliability_diagram.png",
+    } <= artifacts
 
 
 def test_retraining_starts_from_the_champion_and_names_its_parent(
@@ -133,8 +138,8 @@ def test_retraining_starts_from_the_champion_and_names_its_parent(
 ) -> None:
     cold, warm = tmp_path / "cold", tmp_path / "warm"
     mine.rlhf("reward", "train", *QUICK, "--out", str(cold))
-    said = mine.rlhf("reward", "train", *QUICK, "--retrain", "--out", str(warm)).output
-    assert re.search(r"from demo\.reward_model@1 on \d+ pairs", said)
+    output = mine.rlhf("reward", "train", *QUICK, "--retrain", "--out", str(warm)).output
+    assert re.search(r"from demo\.reward_model@1 on \d+ pairs", output)
     versions = {v.version: v for v in champions(mine).registry.list_versions("reward_model")}
     assert [versions[n].parent for n in (2, 3)] == [None, "demo.reward_model@1"]
     encoder = champions(mine).encoder()
@@ -144,14 +149,14 @@ def test_retraining_starts_from_the_champion_and_names_its_parent(
     ]
     # the problem is convex: only the way there differs
     np.testing.assert_allclose(*scores, atol=1e-3)
-    said = mine.rlhf(
+    output = mine.rlhf(
         "reward", "train", *QUICK, "--checkpoint", str(cold), "--out", str(tmp_path / "again")
     ).output
-    assert "from demo.reward_model@2 on" in said
+    assert "from demo.reward_model@2 on" in output
 
 
 def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(
-    mine: LearntHome, asked: Callable[..., Path], tmp_path: Path
+    mine: LearntHome, pairs_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     short = (
         "--set",
@@ -180,7 +185,7 @@ def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(
         "reward",
         "predict",
         "--input",
-        str(asked(PAIR)),
+        str(pairs_file(PAIR)),
         "--model",
         version.label,
         "--out",
@@ -192,7 +197,7 @@ def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(
 
 
 @pytest.mark.parametrize(
-    ("arguments", "error", "said"),
+    ("arguments", "error", "message"),
     [
         (
             ("train", "--kind", "oracle"),
@@ -234,10 +239,10 @@ def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(
     ],
 )
 def test_errors_name_their_fix(
-    voted: LearntHome, arguments: tuple[str, ...], error: type, said: str
+    voted: LearntHome, arguments: tuple[str, ...], error: type, message: str
 ) -> None:
     voted.rlhf("votes", "prepare")
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         voted.rlhf("reward", *arguments)
 
 
@@ -250,7 +255,7 @@ def test_a_calibration_makes_a_champion_and_every_one_is_logged(mine: LearntHome
     judge = champions(mine).judge()
     assert judge is not None
     assert judge.calibrator_version.endswith("@1")
-    said = mine.rlhf(
+    output = mine.rlhf(
         "reward",
         "calibrate",
         "--set",
@@ -260,7 +265,7 @@ def test_a_calibration_makes_a_champion_and_every_one_is_logged(mine: LearntHome
         "--set",
         "n_resamples=100",
     ).output
-    assert "beside a noise ceiling of 0." in said
+    assert "beside a noise ceiling of 0." in output
     pictures = {path.name for path in (mine.settings.home / "mlflow" / "artifacts").rglob("*.png")}
     assert {"reliability_diagram.png", "reliability_by_group.png"} <= pictures
     log = json.loads(files(mine).calibration_log.read_text(encoding="utf-8"))
@@ -299,11 +304,11 @@ def _calibrations(home: LearntHome) -> list[dict[str, float]]:
 
 def test_a_candidate_becomes_champion_only_on_request(mine: LearntHome) -> None:
     mine.rlhf("reward", "train", *QUICK)
-    said = mine.rlhf(
+    output = mine.rlhf(
         "reward", "calibrate", "--no-promote", "--set", "min_pairs=10", "--set", "n_resamples=100"
     ).output
-    assert "demo.reward_model@2 is not champion" in said
-    assert "rlhf models promote demo.reward_model@2" in said
+    assert "demo.reward_model@2 is not champion" in output
+    assert "rlhf models promote demo.reward_model@2" in output
     judge = champions(mine).judge()
     assert judge is not None
     assert judge.label == "demo.reward_model@1"
@@ -315,7 +320,7 @@ def test_a_candidate_becomes_champion_only_on_request(mine: LearntHome) -> None:
 
 
 def test_predictions_say_what_they_rest_on(
-    learnt: LearntHome, asked: Callable[..., Path], tmp_path: Path
+    learnt: LearntHome, pairs_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "out.jsonl"
     turned = PAIR | {
@@ -324,34 +329,34 @@ def test_predictions_say_what_they_rest_on(
         "id": 7,
     }
     for _ in range(2):
-        said = learnt.rlhf(
-            "reward", "predict", "--input", str(asked(PAIR, turned)), "--out", str(out)
+        output = learnt.rlhf(
+            "reward", "predict", "--input", str(pairs_file(PAIR, turned)), "--out", str(out)
         ).output
     rows = lines(out)
     assert len(rows) == 4  # appended
-    assert said.startswith("2 predictions of demo.reward_model@1, ")
-    one, other = rows[:2]
+    assert output.startswith("2 predictions of demo.reward_model@1, ")
+    first, other = rows[:2]
     version = champions(learnt).registry.get("reward_model", "champion")
     assert version is not None
-    assert (one["reward_model"], one["data_hash"], one["data_seq"]) == (
+    assert (first["reward_model"], first["data_hash"], first["data_seq"]) == (
         version.label,
         version.data_hash,
         version.data_seq,
     )
-    assert one["calibrator"].endswith("@1")
-    assert one["p_calibrated"] > 0.5
+    assert first["calibrator"].endswith("@1")
+    assert first["p_calibrated"] > 0.5
     for name in ("p_raw", "p_calibrated"):
-        assert one[name] + other[name] == pytest.approx(1.0, abs=1e-9)
-    assert one["features_hash"] != other["features_hash"]
+        assert first[name] + other[name] == pytest.approx(1.0, abs=1e-9)
+    assert first["features_hash"] != other["features_hash"]
     assert other["id"] == 7
-    assert {name: one[name] for name in PAIR} == PAIR
+    assert {name: first[name] for name in PAIR} == PAIR
 
 
 def test_every_invalid_line_of_the_pairs_is_named(
-    learnt: LearntHome, asked: Callable[..., Path]
+    learnt: LearntHome, pairs_file: Callable[..., Path]
 ) -> None:
     lacking = {name: text for name, text in PAIR.items() if name != "prompt"}
-    path = asked(PAIR, lacking, "", "no JSON", PAIR | {"completion_b": 7})
+    path = pairs_file(PAIR, lacking, "", "no JSON", PAIR | {"completion_b": 7})
     with pytest.raises(
         DatasetError,
         match=r"3 of 4 lines are invalid: line 2: prompt is missing; line 4: no JSON.*; "
@@ -363,8 +368,10 @@ def test_every_invalid_line_of_the_pairs_is_named(
 def test_pairs_are_predicted_interactively(learnt: LearntHome, tmp_path: Path) -> None:
     out = tmp_path / "out.jsonl"
     typed = "What is it?\\nTell me.\nThank you. It is x.\nno\n\nnever read\n"
-    said = learnt.rlhf("reward", "predict", "--interactive", "--out", str(out), input=typed).output
-    assert "a is preferred with" in said
+    output = learnt.rlhf(
+        "reward", "predict", "--interactive", "--out", str(out), input=typed
+    ).output
+    assert "a is preferred with" in output
     (row,) = lines(out)
     assert row["prompt"] == "What is it?\nTell me."
     cut = learnt.rlhf(
@@ -385,11 +392,11 @@ def watched(learnt: LearntHome, tmp_path_factory: pytest.TempPathFactory) -> Lea
     home = learnt.copied(tmp_path_factory.mktemp("watched") / "home")
     judge = champions(home).judge()
     assert judge is not None
-    shown = comparisons(80).assign(day="2026-01-03")
+    published = comparisons(80).assign(day="2026-01-03")
     for name in ("comparison_id", "prompt_id"):
-        shown[name] = "new" + shown[name]
+        published[name] = "new" + published[name]
     predicted = predict(
-        shown,
+        published,
         judge.reward_model,
         judge.calibrator,
         reward_model_label=judge.label,
@@ -399,7 +406,7 @@ def watched(learnt: LearntHome, tmp_path_factory: pytest.TempPathFactory) -> Lea
     )
     rng = np.random.default_rng(3)
     with home.store as store:
-        store.comparisons.publish(shown, predicted, published_at=NOON)
+        store.comparisons.publish(published, predicted, published_at=NOON)
         store.votes.cast_many(
             [
                 NewVote(
@@ -422,15 +429,13 @@ def test_the_model_is_held_against_later_votes_with_counts_and_intervals(
     watched: LearntHome,
 ) -> None:
     table = watched.rlhf("reward", "probe").output
-    told = json.loads(watched.rlhf("reward", "probe", "--json").output)
-    bins = told["bins"]
-    assert sum(found["n"] for found in bins) == 140
-    assert all(
-        found["accuracy_low"] <= found["accuracy"] <= found["accuracy_high"] for found in bins
-    )
-    right = sum(found["n"] * found["accuracy"] for found in bins) / 140
+    probe = json.loads(watched.rlhf("reward", "probe", "--json").output)
+    bins = probe["bins"]
+    assert sum(row["n"] for row in bins) == 140
+    assert all(row["accuracy_low"] <= row["accuracy"] <= row["accuracy_high"] for row in bins)
+    right = sum(row["n"] * row["accuracy"] for row in bins) / 140
     assert right == pytest.approx(0.75, abs=0.1)
-    assert list(told) == [
+    assert list(probe) == [
         "model",
         "accuracy",
         "noise_ceiling",
@@ -438,14 +443,14 @@ def test_the_model_is_held_against_later_votes_with_counts_and_intervals(
         "bins",
         "confident_predictions",
     ]
-    assert (told["model"], told["accuracy"]["value"]) == (
+    assert (probe["model"], probe["accuracy"]["value"]) == (
         "demo.reward_model@1",
         pytest.approx(right),
     )
     for name in ("accuracy", "noise_ceiling", "ece"):
-        found = told[name]
-        assert found["low"] < found["high"]
-        assert f"{found['value']:.3f} [{found['low']:.3f}, {found['high']:.3f}]" in " ".join(
+        figure = probe[name]
+        assert figure["low"] < figure["high"]
+        assert f"{figure['value']:.3f} [{figure['low']:.3f}, {figure['high']:.3f}]" in " ".join(
             table.split()
         )
     assert "demo.reward_model@1 against 140 votes cast after its predictions" in table

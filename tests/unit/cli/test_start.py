@@ -58,8 +58,8 @@ def test_a_command_imports_only_what_it_needs(
 
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_listed_help_is_that_of_the_command(name: str) -> None:
-    said = load_command(name).help
-    assert " ".join(said.split("\n\n")[0].split()) == COMMANDS[name][1]
+    help_text = load_command(name).help
+    assert " ".join(help_text.split("\n\n")[0].split()) == COMMANDS[name][1]
 
 
 def test_windows_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

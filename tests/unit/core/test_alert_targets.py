@@ -21,8 +21,8 @@ def test_targets_keep_their_order_and_their_secrets(tmp_path: Path) -> None:
     settings = read({"team": WEBHOOK, "boss": MAIL}, tmp_path)
     assert [target.name for target in settings.alert_targets] == ["team", "boss"]
     assert hash(settings)
-    shown = repr(settings) + str(settings.model_dump())
-    assert not [part for part in (SECRET, "T0KEN", "pw12345") if part in shown]
+    dump = repr(settings) + str(settings.model_dump())
+    assert not [part for part in (SECRET, "T0KEN", "pw12345") if part in dump]
 
 
 def test_files_in_rlhf_yaml_lie_beside_it(tmp_path: Path) -> None:

@@ -122,8 +122,8 @@ def test_a_password_that_would_be_cut_is_refused_without_showing_it(tmp_path, na
             {f"RLHF_{name.upper()}": f"postgresql://zoe:{password}@db:5433/x?sslmode=require"},
             tmp_path,
         )
-    shown = str(refused.value) + str(refused.value.__cause__)
-    assert not any(part in shown for part in ("left", "right", "zoe", "db:"))
+    message = str(refused.value) + str(refused.value.__cause__)
+    assert not any(part in message for part in ("left", "right", "zoe", "db:"))
 
 
 @pytest.mark.parametrize("name", URLS)
@@ -229,9 +229,9 @@ def test_another_projects_home_is_refused(tmp_path):
 def test_the_facts_of_a_home_are_its_owners_alone(tmp_path):
     HomeFacts(project="demo", server_url="postgresql://me:secret@host").write(tmp_path / "var")
     assert (tmp_path / "var" / "project.json").stat().st_mode & 0o077 == 0
-    found = Settings.read({}, tmp_path)
-    assert found.server_url.get_secret_value() == "postgresql://me:secret@host"
-    assert "secret" not in repr(found)
+    settings = Settings.read({}, tmp_path)
+    assert settings.server_url.get_secret_value() == "postgresql://me:secret@host"
+    assert "secret" not in repr(settings)
 
 
 def test_a_setting_given_twice_is_named_with_its_line(tmp_path):

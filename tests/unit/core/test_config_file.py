@@ -52,8 +52,8 @@ def test_rlhf_config_overrides_the_recorded_file(tmp_path: Path, checkout: Path)
 
 def test_a_variable_of_a_section_keeps_the_rest_of_the_files_section(tmp_path: Path) -> None:
     folder = other_folder(tmp_path, "retention:\n  run_days: 400\n  message_days: 500\n")
-    kept = read(tmp_path, folder, RLHF_RETENTION__RUN_DAYS="30").retention
-    assert (kept.run_days, kept.message_days) == (30, 500)
+    retention = read(tmp_path, folder, RLHF_RETENTION__RUN_DAYS="30").retention
+    assert (retention.run_days, retention.message_days) == (30, 500)
 
 
 def test_recorded_file_that_is_gone_is_refused(tmp_path: Path, checkout: Path) -> None:

@@ -60,8 +60,10 @@ def outcome(files: Artefacts, content: bytes, frame: pd.DataFrame) -> str:
         return str(error)
 
 
-def is_named(files: Artefacts, said: str) -> bool:
-    return str(path_in(files)) in said and "Materialise retraining_set again" in said
+def is_named(files: Artefacts, outcome_text: str) -> bool:
+    return (
+        str(path_in(files)) in outcome_text and "Materialise retraining_set again" in outcome_text
+    )
 
 
 def flipped(content: bytes, bit: int) -> bytes:
@@ -73,8 +75,12 @@ def flipped(content: bytes, bit: int) -> bytes:
 def test_flipped_bit_is_named_with_its_cure(files: Artefacts, frame: pd.DataFrame) -> None:
     content = path_in(files).read_bytes()
     bits = random.Random(7).sample(range(len(content) * 8), N_FLIPS)
-    found = [outcome(files, flipped(content, bit), frame) for bit in bits]
-    named = [is_named(files, said) for said in found if said not in ("equal", "different")]
+    outcomes = [outcome(files, flipped(content, bit), frame) for bit in bits]
+    named = [
+        is_named(files, outcome_text)
+        for outcome_text in outcomes
+        if outcome_text not in ("equal", "different")
+    ]
     assert all(named)
     assert len(named) > N_FLIPS / 4
 

@@ -7,7 +7,7 @@ from rlhf_pipeline.core.documents import DocumentError, parse_json, parse_json_a
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
         ('{"a": 1, "b": {"c": 1, "c": 2}}', "key 'c' occurs twice in one object. Keep one of them"),
         ('{"score": 1e400}', "1e400 is not a finite number"),
@@ -17,10 +17,10 @@ from rlhf_pipeline.core.documents import DocumentError, parse_json, parse_json_a
         ("NaN", "NaN is not a finite number"),
     ],
 )
-def test_json_that_would_be_changed_is_refused(text, said):
+def test_json_that_would_be_changed_is_refused(text, message):
     with pytest.raises(DocumentError) as refusal:
         parse_json(text)
-    assert said in str(refusal.value)
+    assert message in str(refusal.value)
     with pytest.raises(DocumentError):
         parse_json_at(text, 0)
 

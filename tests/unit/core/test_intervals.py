@@ -29,9 +29,12 @@ def by_prompt(values: object) -> pd.DataFrame:
     ],
 )
 def test_the_interval_of_a_share_is_wilsons(share, n, low, high):
-    made = interval_of_share(share, n)
-    assert (made.value, made.n) == (share, n)
-    assert (made.low, made.high) == (pytest.approx(low, abs=1e-4), pytest.approx(high, abs=1e-4))
+    interval = interval_of_share(share, n)
+    assert (interval.value, interval.n) == (share, n)
+    assert (interval.low, interval.high) == (
+        pytest.approx(low, abs=1e-4),
+        pytest.approx(high, abs=1e-4),
+    )
 
 
 def test_an_empty_sample_has_no_share():
@@ -45,10 +48,10 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
     for _ in range(200):
         by_group = rng.normal(0.0, 1.0, size=60)
         values = np.repeat(by_group, 5) + rng.normal(0.0, 0.3, size=300)
-        found = interval_of_mean(
+        interval = interval_of_mean(
             values, groups=np.repeat(np.arange(60), 5), params=BootstrapParams(n_resamples=300)
         )
-        covered += found.low <= 0 <= found.high
+        covered += interval.low <= 0 <= interval.high
     assert 0.90 <= covered / 200 <= 0.99
 
 
@@ -57,10 +60,10 @@ def test_an_equal_share_in_every_group_has_wilson_ends():
     certainty.
     """
     right, prompts = np.tile([1.0, 1.0, 1.0, 0.0], 10), np.repeat(np.arange(10), 4)
-    found = interval_of_mean(right, groups=prompts)
-    assert (found.value, found.n) == (0.75, 40)
+    interval = interval_of_mean(right, groups=prompts)
+    assert (interval.value, interval.n) == (0.75, 40)
     # of 7.5 of 10
-    assert (found.low, found.high) == (
+    assert (interval.low, interval.high) == (
         pytest.approx(0.4422, abs=1e-4),
         pytest.approx(0.9190, abs=1e-4),
     )
@@ -80,8 +83,8 @@ def test_nan_and_nothing_are_refused():
 def test_an_interval_over_prompts_has_its_nominal_coverage():
     rng = np.random.default_rng(0)
     covered = [
-        found.low <= 0.6 <= found.high
-        for found in (
+        interval.low <= 0.6 <= interval.high
+        for interval in (
             mean_over_prompts(
                 by_prompt(rng.binomial(1, 0.6, size=200)), "x", seed=i, n_resamples=300
             )
@@ -99,16 +102,16 @@ def test_the_same_seed_gives_the_same_interval():
 
 def test_samples_of_one_prompt_count_as_one_observation():
     frame = pd.DataFrame({"prompt_id": ["a"] * 10 + ["b"], "x": [1.0] * 10 + [0.0]})
-    found = mean_over_prompts(frame, "x", seed=0)
-    assert (found.value, found.n) == (0.5, 2)
+    interval = mean_over_prompts(frame, "x", seed=0)
+    assert (interval.value, interval.n) == (0.5, 2)
 
 
 def test_a_ratio_of_shares_has_an_interval_that_covers() -> None:
     rng = np.random.default_rng(0)
-    found = [
+    intervals = [
         interval_of_ratio(rng.binomial(60, 0.4) / 60, 60, rng.binomial(400, 0.2) / 400, 400)
         for _ in range(2000)
     ]
-    assert np.mean([i is not None and i.low <= 2 <= i.high for i in found]) == pytest.approx(
+    assert np.mean([i is not None and i.low <= 2 <= i.high for i in intervals]) == pytest.approx(
         0.95, abs=0.015
     )

@@ -29,7 +29,7 @@ def refused(path: str) -> str:
     """What reading, writing and listing below `path` all say, checked to be the same complaint with
     no secret in it.
     """
-    said = set()
+    messages = set()
     for act in (
         lambda: put(open_path(path) / "new", b"x"),
         lambda: get(open_path(path) / "new"),
@@ -40,13 +40,13 @@ def refused(path: str) -> str:
         message = str(caught.value)
         assert path in message
         assert ENVIRONMENT["AWS_SECRET_ACCESS_KEY"] not in message
-        said.add(
+        messages.add(
             message.split(". ", 1)[1]
             .removesuffix(".")
             .removesuffix("; the previous file is untouched")
         )
-    assert len(said) == 1, said
-    return said.pop()
+    assert len(messages) == 1, messages
+    return messages.pop()
 
 
 def test_wrong_credentials_are_reported(s3: S3) -> None:
@@ -54,8 +54,8 @@ def test_wrong_credentials_are_reported(s3: S3) -> None:
 
     put(open_path(s3.url("kept")) / "file", b"before")
     # now the server knows nobody
-    said = set_initial_no_auth_action_count(0)(refused)(s3.url("kept"))
-    assert "takes the credentials (AWS_ACCESS_KEY_ID" in said
+    message = set_initial_no_auth_action_count(0)(refused)(s3.url("kept"))
+    assert "takes the credentials (AWS_ACCESS_KEY_ID" in message
     assert get(open_path(s3.url("kept")) / "file") == b"before"
 
 
@@ -95,13 +95,13 @@ class Stalling(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         with socket.create_connection(self.target) as up:
             threading.Thread(target=self._answers, args=(up,), daemon=True).start()
-            sent = 0
+            n_bytes = 0
             while part := self.request.recv(65536):
-                if sent < self.limit:
+                if n_bytes < self.limit:
                     up.sendall(part)
                 else:
                     self.stalled.set()
-                sent += len(part)
+                n_bytes += len(part)
 
     def _answers(self, up: socket.socket) -> None:
         try:

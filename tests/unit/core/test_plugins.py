@@ -61,11 +61,11 @@ def test_an_installed_package_is_found_without_being_named(tmp_path, monkeypatch
 
 
 def test_nothing_is_imported_before_the_mapping_is_read(tmp_path):
-    asked = []
-    members = Members("drift", {"ddm": int}, lambda group: asked.append(group) or [])
-    assert asked == []
+    groups = []
+    members = Members("drift", {"ddm": int}, lambda group: groups.append(group) or [])
+    assert groups == []
     assert list(members) == ["ddm"]
-    assert asked == ["rlhf_pipeline.drift"]
+    assert groups == ["rlhf_pipeline.drift"]
 
 
 def test_two_members_of_one_name_are_refused_by_package(tmp_path):

@@ -17,7 +17,7 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 
 def vote(**more):
-    given = {
+    fields = {
         "comparison_id": "c",
         "annotator_id": "ann",
         "annotator_kind": "human",
@@ -27,11 +27,11 @@ def vote(**more):
         "origin": "page",
         "idempotency_key": "k",
     }
-    return NewVote(**(given | more))
+    return NewVote(**(fields | more))
 
 
 def event(**more):
-    given = {
+    fields = {
         "kind": "drift",
         "model_version": "demo.reward_model@1",
         "detector": "ddm",
@@ -42,7 +42,7 @@ def event(**more):
         "evidence": {"p": 0.5},
         "detected_at": NOW,
     }
-    return DriftEvent(**(given | more))
+    return DriftEvent(**(fields | more))
 
 
 def test_ids_are_stable_between_versions():

@@ -24,16 +24,16 @@ def faults(path, **options):
 
 
 def test_the_same_rows_come_out_of_every_kind_of_file(tmp_path):
-    wanted = [{"a": 'x, "y"\nz', "b": "ü"}, {"a": "", "b": "2"}]
-    pq.write_table(pa.Table.from_pylist(wanted), tmp_path / "f.parquet")
-    write(tmp_path / "f.jsonl", "".join(json.dumps(row) + "\n" for row in wanted))
-    write(tmp_path / "f.json", json.dumps(wanted, indent=1))
+    rows = [{"a": 'x, "y"\nz', "b": "ü"}, {"a": "", "b": "2"}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "f.parquet")
+    write(tmp_path / "f.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+    write(tmp_path / "f.json", json.dumps(rows, indent=1))
     write(tmp_path / "f.csv", 'a,b\r\n"x, ""y""\nz",ü\r\n,2\r\n')
     write(tmp_path / "f.tsv", 'a\tb\n"x, ""y""\nz"\tü\n\t2\n')
     for kind in ("parquet", "jsonl", "json", "csv", "tsv"):
         file = open_rows(tmp_path / f"f.{kind}")
         assert file.columns == ["a", "b"], kind
-        assert [row.cells for row in file] == wanted, kind
+        assert [row.cells for row in file] == rows, kind
         assert file.position > 0
 
 
@@ -99,18 +99,18 @@ def test_batches_are_bounded_by_rows_and_by_bytes():
 
 
 @pytest.mark.parametrize(
-    ("line", "said"),
+    ("line", "message"),
     [
         ('{"a": 1, "a": 2}', "key 'a' occurs twice"),
         ('{"a": 1e400}', "1e400 is not a finite number"),
         ('{"a": NaN}', "NaN is not a finite number"),
     ],
 )
-def test_duplicate_keys_and_infinite_numbers_cost_their_row(tmp_path, line, said):
+def test_duplicate_keys_and_infinite_numbers_cost_their_row(tmp_path, line, message):
     path = write(tmp_path / "f.jsonl", f'{{"a": 1}}\n{line}\n{{"a": 3}}\n')
     assert rows(path) == [(1, {"a": 1}), (3, {"a": 3})]
     ((number, fault),) = faults(path)
     assert number == 2
-    assert said in fault
-    with pytest.raises(DatasetError, match=f"line 2: .*{said}"):
+    assert message in fault
+    with pytest.raises(DatasetError, match=f"line 2: .*{message}"):
         open_rows(write(tmp_path / "f.json", f'[{{"a": 1}},\n{line}]'))

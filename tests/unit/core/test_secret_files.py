@@ -39,11 +39,11 @@ def test_a_sealed_key_opens_a_provider_and_is_not_in_its_file(tmp_path: Path, ba
     path, sealing_key = tmp_path / "key", generate_sealing_key()
     path.write_text(seal(SecretStr(KEY + "\n"), sealing_key) + "\n")
     assert KEY not in path.read_text()
-    made = open_backend(
+    provider = open_backend(
         settings(path, sealing_key=sealing_key, completion_backend=backend), no_policy
     )
-    assert reveal(made.api_key) == KEY  # type: ignore[union-attr]
-    assert KEY not in repr(made) + repr(settings(path, sealing_key=sealing_key))
+    assert reveal(provider.api_key) == KEY  # type: ignore[union-attr]
+    assert KEY not in repr(provider) + repr(settings(path, sealing_key=sealing_key))
 
 
 def test_a_key_that_cannot_be_had_names_cause_and_cure_and_nothing_of_it(tmp_path: Path) -> None:
@@ -62,9 +62,9 @@ def test_a_key_that_cannot_be_had_names_cause_and_cure_and_nothing_of_it(tmp_pat
         "hold a secret": settings(empty),
         "the secret alone": settings(odd),
     }
-    for told, given in refused.items():
-        with pytest.raises(ConfigurationError, match=told) as error:
-            provider_key(given)
+    for cure, arguments in refused.items():
+        with pytest.raises(ConfigurationError, match=cure) as error:
+            provider_key(arguments)
         assert KEY not in str(error.value)
         assert error.value.__cause__ is None
         assert error.value.__suppress_context__ or error.value.__context__ is None, (

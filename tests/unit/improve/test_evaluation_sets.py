@@ -78,8 +78,8 @@ def test_prompts_that_people_compared_are_not_drawn(store: Store, tmp_path: Path
     settings = own_prompts(tmp_path, n=40)
     used = [f"Question {i}?" for i in range(28)]
     publish(store, used)
-    held = store.evaluation_sets.prompts(freeze(settings, store, DATASET).version)
-    assert not set(held["text"]) & set(used)
+    prompts = store.evaluation_sets.prompts(freeze(settings, store, DATASET).version)
+    assert not set(prompts["text"]) & set(used)
     publish(store, ["Question 28?", "Question 29?", "Question 30?"], prefix="d")
     assert freeze(own_prompts(tmp_path, n=40, name="other.csv"), store, DATASET) is None
 
@@ -121,7 +121,7 @@ def test_project_with_imports_alone_holds_out_prompts_of_the_test_split(
         }
     )
     frozen = freeze(Settings(home=tmp_path), store, pairs=pairs)
-    held = store.evaluation_sets.prompts(frozen.version)
+    prompts = store.evaluation_sets.prompts(frozen.version)
     assert frozen.origin == "imported comparisons"
-    assert len(held) == 12
-    assert set(held["text"]) <= set(pairs.loc[pairs["split"] == "test", "prompt"])
+    assert len(prompts) == 12
+    assert set(prompts["text"]) <= set(pairs.loc[pairs["split"] == "test", "prompt"])

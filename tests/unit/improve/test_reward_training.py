@@ -35,11 +35,11 @@ def store(settings: Settings) -> Iterator[Store]:
 @pytest.fixture
 def vote(store: Store) -> Callable[[int], int]:
     """Votes on so many more comparisons; the seq of the last one."""
-    shown = iter(comparisons(140)["comparison_id"])
+    ids = iter(comparisons(140)["comparison_id"])
 
     def cast(n: int) -> int:
         for _ in range(n):
-            name = next(shown)
+            name = next(ids)
             vote = NewVote(
                 comparison_id=name,
                 annotator_id="ann",

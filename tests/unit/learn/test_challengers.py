@@ -38,13 +38,13 @@ RECORDED = TasteChange(
 
 def after_the_change(n: int, seed: int) -> pd.DataFrame:
     """People choose what they had rejected."""
-    made = make_pairs(n, seed=seed)
-    sides = made["chosen_side"].map({"a": "b", "b": "a"})
-    return made.assign(
-        chosen=made["rejected"],
-        rejected=made["chosen"],
+    pairs_after = make_pairs(n, seed=seed)
+    sides = pairs_after["chosen_side"].map({"a": "b", "b": "a"})
+    return pairs_after.assign(
+        chosen=pairs_after["rejected"],
+        rejected=pairs_after["chosen"],
         chosen_side=sides,
-        max_seq=made["max_seq"] + CHANGE,
+        max_seq=pairs_after["max_seq"] + CHANGE,
     )
 
 

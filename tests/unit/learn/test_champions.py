@@ -113,14 +113,14 @@ def test_an_interrupted_promotion_is_finished_by_the_next_reader(champions, tmp_
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "weights").write_text(str(number))
         with champions.registry.run("training", run_key=str(number)) as run:
-            made = champions.registry.register("policy", tmp_path / str(number), run=run)
+            version = champions.registry.register("policy", tmp_path / str(number), run=run)
         if number < 3:
-            champions.promote("policy", made, reason="won", actor="test")
+            champions.promote("policy", version, reason="won", actor="test")
     assert champions.store.promotions.champion("demo.policy").previous_version == 1
     champions.store.promotions.record(promotion(3, "demo.policy"))  # then its process was killed
     assert champions.champion("policy").version == 3
-    found = [champions.registry.get("policy", alias) for alias in ("champion", "previous")]
-    assert [each.version for each in found] == [3, 2]
+    aliased = [champions.registry.get("policy", alias) for alias in ("champion", "previous")]
+    assert [each.version for each in aliased] == [3, 2]
 
 
 def test_versions_deleted_in_mlflow_get_no_alias(champions, tmp_path):
@@ -130,8 +130,8 @@ def test_versions_deleted_in_mlflow_get_no_alias(champions, tmp_path):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "weights").write_text(str(number))
         with registry.run("training", run_key=str(number)) as run:
-            made = registry.register("policy", tmp_path / str(number), run=run)
-        champions.promote("policy", made, reason="won", actor="test")
+            version = registry.register("policy", tmp_path / str(number), run=run)
+        champions.promote("policy", version, reason="won", actor="test")
     registry.tracking.client.delete_model_version("gone.policy", "1")
     assert champions.champion("policy").version == 2
     assert registry.aliases("policy") == {2: ("champion",)}
@@ -223,9 +223,9 @@ def test_overconfidence_alone_neither_wins_nor_loses():
     modest, bold = judge(0.7, 1), judge(7.0, 2)
     losses = [
         recalibrated_loss(
-            pairs(40, 1), one.reward_model, CalibrationParams(methods=["temperature"])
+            pairs(40, 1), judge.reward_model, CalibrationParams(methods=["temperature"])
         )
-        for one in (modest, bold)
+        for judge in (modest, bold)
     ]
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
 
@@ -251,9 +251,9 @@ def test_after_a_change_only_pairs_voted_since_then_count():
     since = pairs(5, 100).assign(chosen="bad", rejected="good")
     both = pd.concat([pairs(50, 1), since], ignore_index=True)
     assert not assess(new, old, both).is_accepted
-    told = assess(new, old, both, taste_changes=TasteChanges(100))
-    assert told.is_accepted
-    assert "5 unseen pairs" in told.reason
+    verdict = assess(new, old, both, taste_changes=TasteChanges(100))
+    assert verdict.is_accepted
+    assert "5 unseen pairs" in verdict.reason
     # None since the change: pairs from before it say nothing, so that the champion stays until
     # there is one.
     blind = assess(new, old, both, taste_changes=TasteChanges(500))
@@ -297,8 +297,8 @@ def test_a_champions_calibrator_is_replaced_only_if_no_worse():
     assert isinstance(mended, TemperatureScaling)
     good = Judge(version(), model, mended, "temperature@1")
     raw = Judge(version(), model, NoCalibration(), "none")
-    kept, reason = compare_with_champion(raw, good, voted)
-    assert not kept
+    is_better, reason = compare_with_champion(raw, good, voted)
+    assert not is_better
     assert "through none, worse than" in reason
     assert "through temperature@1 on 40 pairs of the calib split" in reason
     assert compare_with_champion(
@@ -346,13 +346,13 @@ def test_a_champion_on_another_encoder_is_reported_to_its_caller(of_another_enco
     lost = of_another_encoder.judge()
     assert lost.label == "demo.reward_model@1"
     assert isinstance(lost.load_error, ModelHashMismatch)
-    for asked in (
+    for use in (
         lambda: lost.p_chosen(pairs(2, 1)),
         lambda: lost.reward_model.features(["q"], ["t"]),
         lambda: lost.reward_model.weights_hash,
     ):
         with pytest.raises(ModelHashMismatch, match="fit the reward model again"):
-            asked()
+            use()
     with pytest.raises(ModelHashMismatch):  # who names a version wants that one
         of_another_encoder.judge(version())
 
@@ -432,22 +432,24 @@ class ByPlace:
 
 
 def test_both_orders_of_a_pair_sum_to_one_exactly_whatever_the_model():
-    asked = [
+    questions = [
         Question(prompt=f"ask {i % 5}", completion_a="a" * (1 + i % 7), completion_b="b" * (i % 11))
         for i in range(60)
     ]
     turned = [
         Question(prompt=q.prompt, completion_a=q.completion_b, completion_b=q.completion_a)
-        for q in asked
+        for q in questions
     ]
     serving = Judge(version(), ByPlace(), NoCalibration(), "none@1")
-    there, back = serving.predict(asked), serving.predict(turned)
-    assert all(one.p_raw + other.p_raw == 1.0 for one, other in zip(there, back, strict=True))
+    there, back = serving.predict(questions), serving.predict(turned)
+    assert all(answer.p_raw + other.p_raw == 1.0 for answer, other in zip(there, back, strict=True))
     assert all(
-        one.p_calibrated + other.p_calibrated == 1.0 for one, other in zip(there, back, strict=True)
+        answer.p_calibrated + other.p_calibrated == 1.0
+        for answer, other in zip(there, back, strict=True)
     )
-    both = serving.predict([*asked, *turned])
+    both = serving.predict([*questions, *turned])
     assert all(
-        one.p_raw + other.p_raw == 1.0 for one, other in zip(both[:60], both[60:], strict=True)
+        answer.p_raw + other.p_raw == 1.0
+        for answer, other in zip(both[:60], both[60:], strict=True)
     )
-    assert len({one.p_raw for one in there}) > 10
+    assert len({answer.p_raw for answer in there}) > 10

@@ -31,11 +31,11 @@ def test_a_text_is_scored_once_over_all_calls():
         Question(prompt="p", completion_a="a" * n, completion_b="b" * (n + 1))
         for n in (1, 2, 3, 1, 2, 3)
     ]
-    apart = [
+    separate = [
         answer
         for some in (questions[:2], questions[2:])
         for answer in judge.predict(some, score_cache=score_cache)
     ]
     assert len(model.scored) == len(set(model.scored)) == 6
     together = judge.predict(questions)
-    assert [one.score_a for one in apart] == [one.score_a for one in together]
+    assert [answer.score_a for answer in separate] == [answer.score_a for answer in together]

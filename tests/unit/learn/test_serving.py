@@ -82,7 +82,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def fault(server, folder, base="base", **given):
+def fault(server, folder, base="base", **options):
     settings = Settings(
         **{
             "completion_backend": "openai_compatible",
@@ -91,7 +91,7 @@ def fault(server, folder, base="base", **given):
             "load_adapters": True,
             "api_model": "first",
         }
-        | given
+        | options
     )
     return serve(settings, policy_version(2, "h2"), folder, policy_version(1, base))
 

@@ -33,18 +33,18 @@ def promoted(**by_number):
     """Champions whose registry has promoted these versions in turn: `v1=judge`, or a function that
     raises when the version is loaded.
     """
-    judges = {int(name[1:]): found for name, found in by_number.items()}
+    judges = {int(name[1:]): judge for name, judge in by_number.items()}
 
-    def load(wanted):
-        found = judges[wanted.version]
-        return found if isinstance(found, Judge) else found(wanted.label)
+    def load(version):
+        judge = judges[version.version]
+        return judge if isinstance(judge, Judge) else judge(version.label)
 
     return SimpleNamespace(
         registry=SimpleNamespace(
             model_name=lambda kind: f"demo.{kind}", get=lambda kind, number: version(number)
         ),
         store=SimpleNamespace(
-            promotions=SimpleNamespace(history=lambda name: [version(one) for one in judges])
+            promotions=SimpleNamespace(history=lambda name: [version(number) for number in judges])
         ),
         judge=load,
     )
@@ -57,7 +57,7 @@ def test_versions_are_measured_on_the_same_votes_newest_first():
     assert list(measured) == labels
     # 4 of 5 votes are for the completion that versions 4 and 3 prefer
     assert [measured[label].accuracy.value for label in labels] == pytest.approx([0.8, 0.8, 0.2])
-    assert {one.n for one in measured.values()} == {MIN_PAIRS}  # comparisons
+    assert {measurement.n for measurement in measured.values()} == {MIN_PAIRS}  # comparisons
 
 
 def test_versions_that_do_not_load_or_score_are_left_out_and_logged(caplog):

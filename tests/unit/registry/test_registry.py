@@ -89,7 +89,7 @@ def test_a_version_is_rebuilt_from_the_registry_alone(
 ) -> None:
     folder = model_folder(tmp_path)
     lineage = {"parent": "demo.policy@1", "data_hash": "d" * 64, "data_seq": 77}
-    made = register(
+    version = register(
         registry,
         folder,
         metrics={"accuracy": 0.7},
@@ -97,7 +97,7 @@ def test_a_version_is_rebuilt_from_the_registry_alone(
         **lineage,
     )
     read = open_registry(home, registry.project).get("policy", 1)
-    assert read == made
+    assert read == version
     assert (read.metrics, read.params, read.data_seq, read.parent) == (
         {"accuracy": 0.7},
         {"beta": 0.1, "nested": {"a": [1]}},
@@ -105,7 +105,7 @@ def test_a_version_is_rebuilt_from_the_registry_alone(
         lineage["parent"],
     )
     assert read.content_hash == folder_hash(folder)
-    assert registry.list_versions("policy") == [made]
+    assert registry.list_versions("policy") == [version]
 
 
 def test_nothing_is_there_before_the_first_registration(registry: Registry) -> None:
@@ -201,12 +201,12 @@ def test_the_same_run_key_reopens_the_run(registry: Registry) -> None:
     with registry.run("train", run_key="another") as other:
         pass
     assert first.run_id == second.run_id != other.run_id
-    seen = registry.tracking.client.get_run(first.run_id)
-    assert seen.info.status == "FINISHED"
-    assert seen.data.params == {"lr": "1", "n": "5"}
-    assert seen.data.tags["changed.n"] == "6"
-    assert seen.data.metrics == {"loss": 0.5}
-    assert seen.data.tags["mlflow.source.git.commit"] == code_commit()
+    run = registry.tracking.client.get_run(first.run_id)
+    assert run.info.status == "FINISHED"
+    assert run.data.params == {"lr": "1", "n": "5"}
+    assert run.data.tags["changed.n"] == "6"
+    assert run.data.metrics == {"loss": 0.5}
+    assert run.data.tags["mlflow.source.git.commit"] == code_commit()
 
 
 def test_runs_are_listed_newest_first_with_their_pages(registry: Registry, home: Path) -> None:
@@ -297,8 +297,8 @@ def test_a_full_disk_while_files_are_downloaded_is_named_and_the_retry_completes
     os.truncate(folder / "model.safetensors", 9_000_000)
     model = register(registry, folder)
     monkeypatch.setattr(Registry, "local_folder", lambda *_: None)
-    said = rf"Cannot download the files of {model.label} to {cache}: File too large\. Free some"
-    with full_disk(8_000_000), pytest.raises(ArtefactError, match=said):
+    message = rf"Cannot download the files of {model.label} to {cache}: File too large\. Free some"
+    with full_disk(8_000_000), pytest.raises(ArtefactError, match=message):
         registry.fetch_folder(model, cache)
     assert list(cache.iterdir()) == []
     assert folder_hash(registry.fetch_folder(model, cache)) == model.content_hash
@@ -424,15 +424,15 @@ def test_models_read_without_mlflow_are_those_of_the_registry(
     registry: Registry, removable: ModelVersion, tmp_path: Path
 ) -> None:
     registry.set_alias("policy", CHAMPION, removable.version)
-    found = {
+    version_of = {
         model.label: model
         for model in list_models(registry.tracking.tracking_uri)
         if model.name.startswith(f"{registry.project}.")
     }
     expected = [version for kind in KINDS for version in registry.list_versions(kind)]
-    assert found.keys() == {version.label for version in expected}
+    assert version_of.keys() == {version.label for version in expected}
     for version in expected:
-        model = found[version.label]
+        model = version_of[version.label]
         assert model.content_hash == version.content_hash
     assert read_champions(registry.tracking.tracking_uri)[removable.name] == removable.version
 

@@ -118,7 +118,7 @@ class BrokenStorage:
 
 
 @pytest.mark.parametrize(
-    ("cause", "kind", "said"),
+    ("cause", "kind", "message"),
     [
         (
             shutil.Error([("a", "b", "[Errno 28] No space left on device")]),
@@ -130,15 +130,15 @@ class BrokenStorage:
     ],
 )
 def test_files_that_cannot_be_stored_are_named_with_the_cure(
-    cause: Exception, kind: type[Exception], said: str
+    cause: Exception, kind: type[Exception], message: str
 ) -> None:
     client = FaultTranslatingClient(BrokenStorage(cause), DatabaseFaults(None, "http://h"))
-    with pytest.raises(kind, match=re.escape(said)):
+    with pytest.raises(kind, match=re.escape(message)):
         client.log_artifacts("r1", "model", "path")
 
 
 def test_a_lock_of_another_process_is_named_with_its_cure(tmp_path: Path) -> None:
     faults = DatabaseFaults(tmp_path / "mlflow.db", "")
-    said = r"mlflow\.db is locked by another process\. End it"
-    with pytest.raises(StoreError, match=said), faults.translate():
+    message = r"mlflow\.db is locked by another process\. End it"
+    with pytest.raises(StoreError, match=message), faults.translate():
         raise sqlite3.OperationalError("database is locked")

@@ -22,9 +22,9 @@ def bins() -> tuple[ReliabilityBin, ...]:
 
 
 def series(chart: Chart, panel: int = 0) -> tuple[Series, ...]:
-    found = chart.panels[panel]
-    assert found is not None
-    return found.series
+    chart_panel = chart.panels[panel]
+    assert chart_panel is not None
+    return chart_panel.series
 
 
 def test_two_sides_are_drawn_side_by_side_with_their_values():
@@ -47,18 +47,18 @@ def test_each_bin_of_a_single_side_is_a_link_and_has_its_count():
 
 def test_groups_have_panels_whatever_their_size_and_number() -> None:
     p, y, ids, groups = rows({f"g{i}": 8 + i for i in range(MAX_PANELS + 3)})
-    found = calibration_by_group(
+    all_groups = calibration_by_group(
         PredictedVotes(p, y, ids), groups, ceilings={"source": {"g7": CEILING}}
     )
-    for some in (found, found[-1:]):
+    for some in (all_groups, all_groups[-1:]):
         pictures = draw_calibration(report(some))
         assert set(pictures) == {"reliability_diagram", "reliability_by_group"}
         assert all(png.startswith(b"\x89PNG") for png in pictures.values())
     assert set(draw_calibration(report(()))) == {"reliability_diagram"}
-    chart = chart_groups(report(found))
+    chart = chart_groups(report(all_groups))
     assert len(chart.panels) == MAX_PANELS
     assert "3 smaller groups are in the report" in chart.title
-    tiny = chart_groups(report(found[-1:])).panels[0]
+    tiny = chart_groups(report(all_groups[-1:])).panels[0]
     assert tiny is not None
     assert [mark.label for mark in tiny.marks if mark.style == "word"] == ["8 pairs: too few"]
     assert tiny.series == ()

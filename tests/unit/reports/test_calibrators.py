@@ -30,7 +30,7 @@ def whole() -> CalibrationReport:
 def test_both_curves_of_all_pairs_and_of_chosen_groups_have_their_counts() -> None:
     everything = whole()
     shares, counts = chart_before_after(everything, {}).panels
-    assert [one.name for one in shares.series] == ["before", "after"]
+    assert [line.name for line in shares.series] == ["before", "after"]
     assert shares.series[1].n == tuple(b.n for b in everything.calibrated_bins)
     assert counts.series[0].y == tuple(float(b.n) for b in everything.raw_bins)
     chart = chart_before_after(everything, {"category": "poetry", "source": "web"})
@@ -42,13 +42,13 @@ def test_both_curves_of_all_pairs_and_of_chosen_groups_have_their_counts() -> No
 
 
 def test_errors_by_group_have_intervals_counts_and_links_and_withhold_small_groups() -> None:
-    found = {(group.by, group.group): group for group in groups()}
+    group_of = {(group.by, group.group): group for group in groups()}
     chart = chart_group_errors(groups(), title="t", link=lambda by, name: f"/?{by}={name}")
     category, source = chart.panels
     assert (chart.title, category.title) == ("t", "By category, the largest on top")
     before, after = source.series
     assert [tick.label for tick in source.y.ticks] == ["chat", "web"]
-    chat = found["source", "chat"]
+    chat = group_of["source", "chat"]
     assert (before.x[0], after.x[0]) == (
         chat.raw.ece_debiased.value,
         chat.calibrated.ece_debiased.value,

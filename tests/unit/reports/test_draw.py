@@ -22,9 +22,9 @@ HALF = Interval(value=0.5, low=0.4, high=0.6, n=9)
 
 def chart(**panel: object) -> Chart:
     axis = Axis(low=0, high=1, label="share", ticks=(Tick(value=0.5, label="half"),))
-    made = {"x": axis, "y": axis, "series": (point_series([0.5], [HALF], role="now", name="n"),)}
+    fields = {"x": axis, "y": axis, "series": (point_series([0.5], [HALF], role="now", name="n"),)}
     return Chart(
-        kind="test", title="A title", alt="Words", panels=(Panel(**(made | panel)),), width=400
+        kind="test", title="A title", alt="Words", panels=(Panel(**(fields | panel)),), width=400
     )
 
 

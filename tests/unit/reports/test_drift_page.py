@@ -81,7 +81,7 @@ class Page(HTMLParser):
         return " ".join(" ".join(self.texts).split())
 
     def attributes(self, name: str) -> list[str]:
-        return [found[name] or "" for _, found in self.elements if name in found]
+        return [attributes[name] or "" for _, attributes in self.elements if name in attributes]
 
 
 def day_window(seed: int, sizes: tuple[int, ...], errors: tuple[float, ...], name: str) -> Window:
@@ -125,7 +125,7 @@ def evidence(prompt: str | None = None, params: ClusterParams | None = None) -> 
     current = day_window(1, (150, 40, 60, 50), (0.6, 0.2, 0.25, 0.2), "c")
     p = current.rows["p"].to_numpy()
     wrong = current.rows["error"].to_numpy()
-    judged = pd.DataFrame(
+    day_votes = pd.DataFrame(
         {
             "p": p,
             "outcome": np.where(p > 0.5, 1 - wrong, wrong),
@@ -144,7 +144,7 @@ def evidence(prompt: str | None = None, params: ClusterParams | None = None) -> 
             "error": np.r_[rng.random(1200) < 0.22, rng.random(300) < 0.45].astype(float),
         }
     )
-    found = scan(errors, model_version=MODEL)
+    result = scan(errors, model_version=MODEL)
     failed = {"name": "calibration_slope_upper", "passed": False, "value": 0.41, "threshold": 0.8}
     passed = {"name": "ece_lower_bound", "passed": True, "value": 0.031, "threshold": 0.05}
     calibration = DriftEvent(
@@ -157,7 +157,7 @@ def evidence(prompt: str | None = None, params: ClusterParams | None = None) -> 
         day=date(2026, 1, 5),
         evidence={},
     )
-    events = [*found.events, calibration]
+    events = [*result.events, calibration]
     report = drift_report(
         DAY,
         model_version=MODEL,
@@ -172,7 +172,7 @@ def evidence(prompt: str | None = None, params: ClusterParams | None = None) -> 
         report=report,
         reference=reference,
         current=current,
-        judged=judged,
+        judged=day_votes,
         errors=errors,
         events=events,
         noise_ceiling=Interval(value=0.86, low=0.83, high=0.89, n=240),
@@ -218,12 +218,17 @@ def test_the_page_has_its_three_parts_and_every_picture_has_words(source: str) -
     assert set(page.attributes("id")) >= PARTS
     assert len(page.attributes("id")) == len(set(page.attributes("id")))
     pictures = [
-        found for tag, found in page.elements if tag == "svg" and found.get("aria-hidden") != "true"
+        attributes
+        for tag, attributes in page.elements
+        if tag == "svg" and attributes.get("aria-hidden") != "true"
     ]
     assert len(pictures) == 4
-    assert all(found["role"] == "img" and found["aria-label"] for found in pictures)
+    assert all(attributes["role"] == "img" and attributes["aria-label"] for attributes in pictures)
     assert [tag for tag, _ in page.elements].count("h1") == 1
-    assert {found.get("scope") for tag, found in page.elements if tag == "th"} == {"row", "col"}
+    assert {attributes.get("scope") for tag, attributes in page.elements if tag == "th"} == {
+        "row",
+        "col",
+    }
 
 
 def test_the_deployed_policy_is_shown_by_day_with_the_win_rate_of_its_gate() -> None:
@@ -261,10 +266,10 @@ def test_the_deployed_policy_is_shown_by_day_with_the_win_rate_of_its_gate() -> 
 
 
 @pytest.mark.parametrize(
-    "made", [evidence, lambda: evidence(NASTY), nothing], ids=["full", "nasty", "nothing"]
+    "report_pages", [evidence, lambda: evidence(NASTY), nothing], ids=["full", "nasty", "nothing"]
 )
-def test_nothing_is_fetched_and_nothing_runs(made) -> None:
-    source = render_drift_page(made())
+def test_nothing_is_fetched_and_nothing_runs(report_pages) -> None:
+    source = render_drift_page(report_pages())
     page = Page(source)
     assert not {tag for tag, _ in page.elements} & {
         "script",
@@ -278,7 +283,7 @@ def test_nothing_is_fetched_and_nothing_runs(made) -> None:
         "use",
         "image",
     }
-    names = {name for _, found in page.elements for name in found}
+    names = {name for _, attributes in page.elements for name in attributes}
     assert not {
         n
         for n in names
@@ -339,7 +344,7 @@ def test_an_empty_day_has_a_page_that_names_what_is_missing() -> None:
     ):
         assert words in page.text, words
     assert "nan" not in page.text.lower().replace("hand", "").split()
-    assert [tag for tag, found in page.elements if tag == "svg"] == []
+    assert [tag for tag, attributes in page.elements if tag == "svg"] == []
 
 
 CEILING, BEST = "86.0%", "best reachable 14.0%"

@@ -71,8 +71,8 @@ CANDIDATE = ModelVersion(
 )
 
 
-def page(found: Evaluation, samples: pd.DataFrame = SAMPLES) -> str:
-    return render_evaluation_page(EvaluationEvidence("demo", found, samples, CANDIDATE))
+def page(outcome: Evaluation, samples: pd.DataFrame = SAMPLES) -> str:
+    return render_evaluation_page(EvaluationEvidence("demo", outcome, samples, CANDIDATE))
 
 
 @pytest.mark.parametrize(
@@ -83,18 +83,18 @@ def test_the_verdict_follows_the_interval_of_the_win_rate(rate: float, words: st
 
 
 def test_the_page_shows_examples_and_what_the_candidate_was_made_of() -> None:
-    shown = page(evaluation())
-    assert "Say &lt;b&gt;hello&lt;/b&gt;" in shown
-    assert shown.index("Where the candidate loses most") < shown.index("It is 6.")
-    assert "Answers that became wrong (1 in all)" in shown
-    assert "<dt>retraining set</dt><dd>abcdef012345</dd>" in shown
-    assert "<dt>strategy</dt><dd>dpo</dd>" in shown
-    assert shown == page(evaluation())
+    html = page(evaluation())
+    assert "Say &lt;b&gt;hello&lt;/b&gt;" in html
+    assert html.index("Where the candidate loses most") < html.index("It is 6.")
+    assert "Answers that became wrong (1 in all)" in html
+    assert "<dt>retraining set</dt><dd>abcdef012345</dd>" in html
+    assert "<dt>strategy</dt><dd>dpo</dd>" in html
+    assert html == page(evaluation())
 
 
 def test_dimensions_stand_beside_the_accuracy_of_their_heads() -> None:
-    shown = page(evaluation(by_dimension=DIMENSIONS))
-    rows = [row.split("</tr>")[0] for row in shown.split('id="dimensions"')[1].split("<tr>")[2:6]]
+    html = page(evaluation(by_dimension=DIMENSIONS))
+    rows = [row.split("</tr>")[0] for row in html.split('id="dimensions"')[1].split("<tr>")[2:6]]
     assert ["better than chance" in row for row in rows] == [True, False, False, False]
     marks = ["better" if "> better<" in row else "> worse<" in row for row in rows]
     assert marks == [False, "better", False, True]

@@ -69,5 +69,5 @@ def test_changes_are_marked_on_all_panels_and_panels_differ_in_colour() -> None:
     chart = chart_by_day(FIGURES["preferred"], votes, DAY, DAY + timedelta(days=1), marks=marks)
     panels = [panel for panel in chart.panels if panel]
     lines = [[mark for mark in panel.marks if mark.name == "taste changed"] for panel in panels]
-    assert [[mark.label for mark in found] for found in lines] == [["taste changed"], [""], [""]]
+    assert [[mark.label for mark in marks] for marks in lines] == [["taste changed"], [""], [""]]
     assert [panel.series[0].role for panel in panels] == ["group1", "group2", "group3"]

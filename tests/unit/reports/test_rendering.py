@@ -28,10 +28,10 @@ def templates(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 @pytest.mark.parametrize("text", NASTY)
 def test_text_and_attributes_come_out_as_they_went_in(text: str) -> None:
-    found = Page(render_page("text", text=text))
-    assert [tag for tag, _ in found.elements] == ["p", "b"]
-    assert "".join(found.texts) == f"before{text}"
-    assert found.attributes("aria-label") == [text]
+    page = Page(render_page("text", text=text))
+    assert [tag for tag, _ in page.elements] == ["p", "b"]
+    assert "".join(page.texts) == f"before{text}"
+    assert page.attributes("aria-label") == [text]
 
 
 @pytest.mark.parametrize(
@@ -59,8 +59,8 @@ def test_a_page_that_could_run_or_fetch_something_is_refused(
 
 
 @pytest.mark.parametrize(
-    ("text", "shown"),
+    ("text", "cut"),
     [("short", "short"), ("a\n\n b\tc", "a b c"), ("x" * 30, "x" * 9 + " …"), ("", "")],
 )
-def test_a_long_prompt_is_cut_to_one_line(text: str, shown: str) -> None:
-    assert truncate(text, 10) == shown
+def test_a_long_prompt_is_cut_to_one_line(text: str, cut: str) -> None:
+    assert truncate(text, 10) == cut

@@ -24,7 +24,7 @@ def interval(value: float, n: int, half: float = 0.04, **more: object) -> Interv
 
 
 def window(i: int, n: int = 300, n_comparisons: int = 100, **more: object) -> CalibrationWindow:
-    made = {
+    fields = {
         "day": f"2026-01-{i + 7:02d}",
         "first_day": f"2026-01-{i + 1:02d}",
         "n_votes": n,
@@ -37,7 +37,7 @@ def window(i: int, n: int = 300, n_comparisons: int = 100, **more: object) -> Ca
         "ece": interval(0.02 + 0.005 * i, n, 0.02),
         "brier": interval(0.19 + 0.004 * i, n, 0.02),
     }
-    return CalibrationWindow(**(made | more))
+    return CalibrationWindow(**(fields | more))
 
 
 NO_FIGURES = {"accuracy": None, "noise_ceiling": None, "ece": None, "brier": None}
@@ -96,7 +96,9 @@ def test_the_page_has_the_series_as_a_picture_with_counts_and_as_a_table(windows
     assert "2026-01-10 9 on 3 comparisons too few – – – reward_model@1" in part
     assert f"{LABELS[1]} from here" in part
     pictures = [
-        found for tag, found in page.elements if tag == "svg" and found.get("aria-hidden") != "true"
+        attributes
+        for tag, attributes in page.elements
+        if tag == "svg" and attributes.get("aria-hidden") != "true"
     ]
     assert len(pictures) == 5
     assert "number of votes, window by window" in pictures[-1]["aria-label"]
@@ -105,15 +107,17 @@ def test_the_page_has_the_series_as_a_picture_with_counts_and_as_a_table(windows
 
 def test_every_figure_has_an_interval_and_every_window_a_count(windows) -> None:
     source = draw_svg(chart_windows(windows))
-    judged = [w for w in windows if w.brier is not None]
-    assert source.count('class="dot now"') == source.count('class="whisker now"') == 3 * len(judged)
-    assert source.count('class="ceiling-band"') == len(judged)
+    measured = [w for w in windows if w.brier is not None]
+    assert (
+        source.count('class="dot now"') == source.count('class="whisker now"') == 3 * len(measured)
+    )
+    assert source.count('class="ceiling-band"') == len(measured)
     assert source.count('class="bar now"') == len(windows)
     assert not re.search(r"\bnan\b", source)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("figures", "words"),
     [
         ((), "Too little data. No vote has met a prediction in the windows"),
         ([window(0, **NOTHING)], "Too little data. No vote has met a prediction in the windows"),
@@ -123,15 +127,15 @@ def test_every_figure_has_an_interval_and_every_window_a_count(windows) -> None:
         ),
     ],
 )
-def test_missing_figures_are_stated(given, words: str) -> None:
-    assert words in Page(render_drift_page(replace(evidence(), over_time=given))).text
+def test_missing_figures_are_stated(figures, words: str) -> None:
+    assert words in Page(render_drift_page(replace(evidence(), over_time=figures))).text
 
 
 def test_a_ceiling_from_repeats_and_few_prompts_say_so() -> None:
-    told = window(
+    sparse = window(
         1, noise_ceiling=interval(0.8, 20, basis="repeats"), brier=interval(0.2, 20, few_groups=2)
     )
-    text = Page(render_drift_page(replace(evidence(), over_time=[told]))).text
+    text = Page(render_drift_page(replace(evidence(), over_time=[sparse]))).text
     assert "0.800 0.760 to 0.840 from repeats" in text
     assert "0.200 0.160 to 0.240 within 2 groups" in text
 

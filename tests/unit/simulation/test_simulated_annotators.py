@@ -86,8 +86,8 @@ def test_votes_are_in_time_order_inside_their_day_with_distinct_keys():
 
 def test_strength_comes_with_a_side_only():
     votes = cast(comparisons_of(300), AnnotatorPool(skip_rate=0.05))
-    seen = Counter(vote.choice for vote in votes)
-    assert {Choice.A, Choice.B, Choice.TIE, Choice.SKIP} <= set(seen)
+    n_of_choice = Counter(vote.choice for vote in votes)
+    assert {Choice.A, Choice.B, Choice.TIE, Choice.SKIP} <= set(n_of_choice)
     assert all(
         (vote.strength is not None) == (vote.choice in (Choice.A, Choice.B)) for vote in votes
     )
@@ -111,10 +111,12 @@ def test_answers_in_the_rubric_leave_votes_as_they_are_and_follow_its_qualities(
     def judge(share=1.0, rows=comparisons):
         return judge_rubric(votes, rows, {"p": "Rome"}, WARM_TASTE, pool, share=share)
 
-    judged = judge()
-    assert [vote.model_copy(update={"details": None}) for vote in judged] == votes
-    assert judged == judge(rows=comparisons.sample(frac=1, random_state=1))
-    assert all((vote.details is None) == (vote.choice == Choice.SKIP) for vote in judged)
+    votes_with_answers = judge()
+    assert [vote.model_copy(update={"details": None}) for vote in votes_with_answers] == votes
+    assert votes_with_answers == judge(rows=comparisons.sample(frac=1, random_state=1))
+    assert all(
+        (vote.details is None) == (vote.choice == Choice.SKIP) for vote in votes_with_answers
+    )
     few = {vote.comparison_id for vote in judge(share=0.3) if vote.details}
     assert 60 < len(few) < 125
     gaps = pd.DataFrame(
@@ -126,7 +128,7 @@ def test_answers_in_the_rubric_leave_votes_as_they_are_and_follow_its_qualities(
         large = gaps[name][gaps[name].abs() > 0.9]
         sides = [
             (vote.details.dimensions[name], large[vote.comparison_id] > 0)
-            for vote in judged
+            for vote in votes_with_answers
             if vote.details and vote.comparison_id in large.index
         ]
         right = [side == ("a" if is_a else "b") for side, is_a in sides if side != "tie"]

@@ -20,10 +20,10 @@ from rlhf_pipeline.simulation import (
 def test_truth_reads_the_style_of_every_sentence_the_policy_is_taught(style, quality):
     qualities = ("warmth", "sourcing", "rambling")
     for sentence in style_sentences()[style]:
-        found = features("", None, sentence)
-        assert {q: found[q] for q in qualities} == {q: float(q == quality) for q in qualities}, (
-            sentence
-        )
+        qualities_of = features("", None, sentence)
+        assert {q: qualities_of[q] for q in qualities} == {
+            q: float(q == quality) for q in qualities
+        }, sentence
 
 
 def test_right_answers_count_and_uncheckable_ones_do_not():
@@ -63,8 +63,8 @@ def test_taste_changes_on_its_day_and_only_in_style():
         SOURCED_TASTE,
         SOURCED_TASTE,
     )
-    kept = set(QUALITIES) - {"warmth", "sourcing"}
-    assert all(WARM_TASTE.weights[q] == SOURCED_TASTE.weights[q] for q in kept)
+    constant = set(QUALITIES) - {"warmth", "sourcing"}
+    assert all(WARM_TASTE.weights[q] == SOURCED_TASTE.weights[q] for q in constant)
     assert taste_change(3).taste_on(3) is SOURCED_TASTE
 
 

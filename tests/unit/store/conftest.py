@@ -61,9 +61,9 @@ def url(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of a store without tables, on SQLite and on Postgres."""
     if dialect == "sqlite":
         return f"sqlite:///{tmp_path / 'state' / 'store.db'}"
-    wanted = "migrated_postgres_url" if "store" in request.fixturenames else "postgres_url"
-    found: str = request.getfixturevalue(wanted)
-    return found
+    fixture = "migrated_postgres_url" if "store" in request.fixturenames else "postgres_url"
+    database_url: str = request.getfixturevalue(fixture)
+    return database_url
 
 
 @pytest.fixture

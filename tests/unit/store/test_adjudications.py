@@ -15,14 +15,19 @@ def test_the_newest_decision_stands_until_it_is_undone(store, make_comparisons, 
     store.votes.cast(make_vote("c1"))
     log.decide("c0", "b", reason="the newer one does not", actor="you")
     other = log.decide("c1", "tie", reason="same text", actor="me")
-    assert {one: found.choice for one, found in log.standing(["c0", "c1", "c2"]).items()} == {
+    assert {
+        comparison_id: adjudication.choice
+        for comparison_id, adjudication in log.standing(["c0", "c1", "c2"]).items()
+    } == {
         "c0": "b",
         "c1": "tie",
     }
     assert log.standing(["c0", "c1"], up_to_seq=1) == {"c0": first}
     assert log.standing(["c0"], up_to_seq=0) == {}
-    assert [one.comparison_id for one in log.page()] == ["c1", "c0"]
-    assert [one.comparison_id for one in log.page(before_id=other.adjudication_id)] == ["c0"]
+    assert [adjudication.comparison_id for adjudication in log.page()] == ["c1", "c0"]
+    assert [
+        adjudication.comparison_id for adjudication in log.page(before_id=other.adjudication_id)
+    ] == ["c0"]
     log.undo("c0", reason="", actor="me")
     assert list(log.standing(["c0", "c1"])) == ["c1"]
     assert log.page() == [other]

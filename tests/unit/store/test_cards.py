@@ -48,15 +48,15 @@ def judge(
     store: Store, clock: SetClock, annotator: str, n: int, rules: AnnotationRules = PLAIN
 ) -> list[Card]:
     """Lease and vote, one at a time, a second apart."""
-    judged = []
+    cards = []
     for _ in range(n):
         dealt = store.cards.deal(annotator, 1, rules)
         if not dealt:
             break
         store.votes.cast(vote_on(dealt[0]))
-        judged.append(dealt[0])
+        cards.append(dealt[0])
         clock.tick(seconds=1)
-    return judged
+    return cards
 
 
 def dealt(store: Store, annotator: str, n: int = 20) -> list[str]:
@@ -82,20 +82,20 @@ def test_no_comparison_is_dealt_more_often_than_wanted(store, offer, overlap):
 
     def work(annotator: str) -> list[Card]:
         done = []
-        while hand := store.cards.deal(annotator, 3, rules):
-            for card in hand:
+        while cards := store.cards.deal(annotator, 3, rules):
+            for card in cards:
                 store.votes.cast(vote_on(card))
                 done.append(card)
         return done
 
     with ThreadPoolExecutor(8) as pool:
         hands = list(pool.map(work, [f"ann{i}" for i in range(8)]))
-    judged = Counter(card.comparison_id for hand in hands for card in hand)
-    assert max(judged.values()) <= overlap
-    for hand in hands:
-        assert len({card.comparison_id for card in hand}) == len(hand)
+    n_judged = Counter(card.comparison_id for dealt_cards in hands for card in dealt_cards)
+    assert max(n_judged.values()) <= overlap
+    for dealt_cards in hands:
+        assert len({card.comparison_id for card in dealt_cards}) == len(dealt_cards)
     # A place may be left that only its own judges met: nobody else was there to take it.
-    assert store.cards.remaining_work().n_done == sum(judged.values()) == n * overlap
+    assert store.cards.remaining_work().n_done == sum(n_judged.values()) == n * overlap
     store.audit.verify()
 
 
@@ -106,7 +106,7 @@ def test_places_are_counted_exactly_whatever_happens(store, clock, offer, gold, 
     store.cards.offer(ids[6:9], overlap=1)
     draw = random.Random(seed)
     rules = HIDING.model_copy(update={"lease_minutes": 5})
-    held: list[Card] = []
+    cards: list[Card] = []
     cast: list[tuple[Card, str]] = []
     for step in range(150):
         who, some = draw.choice(["ann", "bob", "cid", "dee"]), draw.sample(ids, 3)
@@ -124,9 +124,9 @@ def test_places_are_counted_exactly_whatever_happens(store, clock, offer, gold, 
         ]
         match draw.choice(acts):
             case "deal":
-                held += store.cards.deal(who, draw.randint(1, 4), rules)
-            case "vote" | "skip" as act if held:
-                card = held.pop(draw.randrange(len(held)))
+                cards += store.cards.deal(who, draw.randint(1, 4), rules)
+            case "vote" | "skip" as act if cards:
+                card = cards.pop(draw.randrange(len(cards)))
                 if store.cards.get(card.card_id).state in ("leased", "released"):
                     choice = "skip" if act == "skip" else "a"
                     vote = store.votes.cast(vote_on(card, choice, idempotency_key=str(step)))
@@ -134,11 +134,11 @@ def test_places_are_counted_exactly_whatever_happens(store, clock, offer, gold, 
             case "undo" if cast:
                 card, vote_id = cast.pop(draw.randrange(len(cast)))
                 store.votes.cast(undo_of(card, vote_id, idempotency_key=str(step)))
-                held.append(card)
+                cards.append(card)
             case "time":
                 clock.tick(minutes=draw.randint(1, 8))
-            case "release" if held:
-                card = draw.choice(held)
+            case "release" if cards:
+                card = draw.choice(cards)
                 store.cards.release(card.card_id, card.annotator_id)
             case "offer":
                 store.cards.offer(some, overlap=draw.randint(1, 3))
@@ -160,9 +160,10 @@ def _check_places(store: Store, clock: SetClock) -> None:
     )
     places = select(offers.c.n_wanted, offers.c.n_done, n_voted, n_held).outerjoin(cards, in_offer)
     key = offers.c.comparison_id, offers.c.offered_to, offers.c.n_wanted, offers.c.n_done
-    for n_wanted, n_done, voted, held in store.database.fetch_all(places.group_by(*key)):
-        assert n_done == voted
-        assert n_done + held <= n_wanted
+    for row in store.database.fetch_all(places.group_by(*key)):
+        n_wanted, n_done, place_votes, place_leases = row
+        assert n_done == place_votes
+        assert n_done + place_leases <= n_wanted
 
 
 def test_an_expired_lease_goes_to_others(store, clock, offer):
@@ -206,10 +207,10 @@ def test_cards_of_others_are_neither_released_nor_voted_on(store, clock, offer):
 
 def test_a_vote_that_contradicts_its_card_is_refused(store, clock, offer):
     offer(2)
-    one, two = store.cards.deal("ann", 2, PLAIN)
-    for wrong in ({"comparison_id": two.comparison_id}, {"is_swapped": not one.is_swapped}):
+    card, other = store.cards.deal("ann", 2, PLAIN)
+    for wrong in ({"comparison_id": other.comparison_id}, {"is_swapped": not card.is_swapped}):
         with pytest.raises(InvalidVote, match="shows another comparison, or other sides"):
-            store.votes.cast(vote_on(one.model_copy(update=wrong)))
+            store.votes.cast(vote_on(card.model_copy(update=wrong)))
 
 
 def test_a_card_is_judged_once_or_superseded(store, clock, offer):
@@ -224,15 +225,15 @@ def test_a_card_is_judged_once_or_superseded(store, clock, offer):
 
 def test_a_skip_leaves_the_place_to_others_and_an_undo_does_not(store, clock, offer):
     offer(2)
-    one, two = store.cards.deal("ann", 2, PLAIN)
-    store.votes.cast(vote_on(one, "skip"))
-    assert dealt(store, "bob", 2) == [one.comparison_id]
-    first = store.votes.cast(vote_on(two))
-    back = store.votes.cast(undo_of(two, first.vote_id))
-    assert store.cards.get(two.card_id).state == "leased"
+    card, other = store.cards.deal("ann", 2, PLAIN)
+    store.votes.cast(vote_on(card, "skip"))
+    assert dealt(store, "bob", 2) == [card.comparison_id]
+    first = store.votes.cast(vote_on(other))
+    back = store.votes.cast(undo_of(other, first.vote_id))
+    assert store.cards.get(other.card_id).state == "leased"
     assert dealt(store, "cid") == []
-    assert dealt(store, "ann", 1) == [two.comparison_id]
-    store.votes.cast(vote_on(two, "b", supersedes=back.vote_id))
+    assert dealt(store, "ann", 1) == [other.comparison_id]
+    store.votes.cast(vote_on(other, "b", supersedes=back.vote_id))
     assert store.cards.remaining_work().n_done == 1
 
 
@@ -256,13 +257,13 @@ def test_a_late_vote_takes_a_place_that_is_free_again(store, clock, offer, then)
 def test_votes_of_a_machine_leave_the_places_to_people(store, clock, offer):
     offer(3)
     machine = {"annotator_kind": "machine"}
-    hand = store.cards.deal("bot", 3, PLAIN)
-    first, *_ = [store.votes.cast(vote_on(card, **machine)) for card in hand]
+    cards = store.cards.deal("bot", 3, PLAIN)
+    first, *_ = [store.votes.cast(vote_on(card, **machine)) for card in cards]
     assert dealt(store, "bot") == [], "it judges each once"
     left = store.cards.remaining_work()
     assert (left.n_done, left.n_open) == (0, 3)
-    undone = store.votes.cast(undo_of(hand[0], first.vote_id, **machine))
-    store.votes.cast(vote_on(hand[0], "b", supersedes=undone.vote_id, **machine))
+    undone = store.votes.cast(undo_of(cards[0], first.vote_id, **machine))
+    store.votes.cast(vote_on(cards[0], "b", supersedes=undone.vote_id, **machine))
     people = store.cards.deal("ann", 3, PLAIN)
     assert len(people) == 3
     for card in people:
@@ -272,8 +273,8 @@ def test_votes_of_a_machine_leave_the_places_to_people(store, clock, offer):
 
 def test_both_sides_stand_left_about_equally_often(store, clock, offer):
     offer(200)
-    hand = store.cards.deal("ann", 200, PLAIN)
-    assert 70 <= sum(card.is_swapped for card in hand) <= 130  # binomial, p < 10^-4
+    cards = store.cards.deal("ann", 200, PLAIN)
+    assert 70 <= sum(card.is_swapped for card in cards) <= 130  # binomial, p < 10^-4
 
 
 def test_sides_and_order_follow_from_seed_and_annotator(store, clock, offer, fresh_store):
@@ -291,8 +292,8 @@ def test_sides_and_order_follow_from_seed_and_annotator(store, clock, offer, fre
         with fresh_store() as again:
             again.comparisons.publish(store.comparisons.with_ids(ids), published_at=NOON)
             again.cards.offer(ids, overlap=9)
-            hand = again.cards.deal("ann", 40, rules.model_copy(update={"seed": seed}))
-            return {card.comparison_id: card.is_swapped for card in hand}
+            cards = again.cards.deal("ann", 40, rules.model_copy(update={"seed": seed}))
+            return {card.comparison_id: card.is_swapped for card in cards}
 
     assert list(draw(5).items()) == list(hands["ann"].items())
     assert draw(6) != hands["ann"]
@@ -301,11 +302,11 @@ def test_sides_and_order_follow_from_seed_and_annotator(store, clock, offer, fre
 def test_repeats_come_in_their_share_swapped_and_never_soon(store, clock, offer):
     offer(320)
     rules = AnnotationRules(repeat_share=0.08, repeat_after=20, gold_share=0, seed=3)
-    judged = judge(store, clock, "ann", 300, rules)
-    assert len(judged) == 300
+    cards = judge(store, clock, "ann", 300, rules)
+    assert len(cards) == 300
     at: dict[str, tuple[int, Card]] = {}
     repeats = []
-    for place, card in enumerate(judged):
+    for place, card in enumerate(cards):
         if card.kind == CardKind.REPEAT:
             repeats.append(place)
             first_place, first = at[card.comparison_id]
@@ -317,7 +318,7 @@ def test_repeats_come_in_their_share_swapped_and_never_soon(store, clock, offer)
             at[card.comparison_id] = (place, card)
     assert 0.05 <= len(repeats) / 300 <= 0.10
     assert len({place % 12 for place in repeats}) > 4  # where in a dozen cannot be told
-    assert len({judged[place].comparison_id for place in repeats}) == len(repeats)
+    assert len({cards[place].comparison_id for place in repeats}) == len(repeats)
 
 
 def test_a_repeat_waits_although_cards_were_leased_ahead(store, clock, offer):
@@ -344,22 +345,22 @@ def test_gold_comes_in_its_share_without_a_place_and_never_twice(store, clock, o
     offer(300)
     gold(40)
     rules = AnnotationRules(repeat_share=0, gold_share=0.1, seed=1)
-    judged = judge(store, clock, "ann", 200, rules)
-    shown = [card.comparison_id for card in judged if card.kind == CardKind.GOLD]
-    assert 15 <= len(shown) <= 25
-    assert len(set(shown)) == len(shown)
-    assert all(c.startswith("g") for c in shown)
-    assert store.cards.remaining_work().n_done == 200 - len(shown)
+    cards = judge(store, clock, "ann", 200, rules)
+    gold_ids = [card.comparison_id for card in cards if card.kind == CardKind.GOLD]
+    assert 15 <= len(gold_ids) <= 25
+    assert len(set(gold_ids)) == len(gold_ids)
+    assert all(c.startswith("g") for c in gold_ids)
+    assert store.cards.remaining_work().n_done == 200 - len(gold_ids)
 
 
 def test_a_gold_card_takes_a_place_in_an_offer_of_its_comparison(store, clock, gold):
     ids = gold(4)
     store.cards.offer(ids, overlap=1)
     rules = AnnotationRules(repeat_share=0, gold_share=0.5, seed=1)
-    hand = store.cards.deal("ann", 4, rules)
-    assert {card.kind for card in hand} == {CardKind.NORMAL, CardKind.GOLD}
-    assert {card.comparison_id for card in hand} == set(ids), "each is dealt once"
-    for card in hand:
+    cards = store.cards.deal("ann", 4, rules)
+    assert {card.kind for card in cards} == {CardKind.NORMAL, CardKind.GOLD}
+    assert {card.comparison_id for card in cards} == set(ids), "each is dealt once"
+    for card in cards:
         store.votes.cast(vote_on(card))
     assert store.cards.remaining_work().n_done == 4
 
@@ -371,11 +372,11 @@ def test_normal_cards_take_the_place_of_missing_gold(store, clock, offer):
 
 
 def test_annotators_are_not_dealt_what_they_wrote(store, clock):
-    sent = NewFeedback(kind="correction", prompt="p", completion="bad", correction="good")
-    made = store.feedback.add(sent, created_by="ann")
-    store.cards.offer([made.comparison_id], overlap=2)
+    correction = NewFeedback(kind="correction", prompt="p", completion="bad", correction="good")
+    feedback = store.feedback.add(correction, created_by="ann")
+    store.cards.offer([feedback.comparison_id], overlap=2)
     assert dealt(store, "ann") == []
-    assert dealt(store, "bob") == [made.comparison_id]
+    assert dealt(store, "bob") == [feedback.comparison_id]
 
 
 @pytest.mark.parametrize("dialect", ["sqlite"])
@@ -389,11 +390,11 @@ def test_a_lease_reads_the_head_of_the_queue_by_indexes(store, clock):
 
     store.cards.deal("ann", 5, HIDING.model_copy(update={"gold_share": 1, "repeat_share": 1}))
     store.cards.remaining_for("ann", HIDING)
-    asked = [each for each in statements if each[0].startswith("SELECT")]
+    selects = [each for each in statements if each[0].startswith("SELECT")]
     with store.database.read_transaction() as connection:
         steps = [
             row[3]
-            for statement, values in asked
+            for statement, values in selects
             for row in connection.exec_driver_sql(f"EXPLAIN QUERY PLAN {statement}", values)
         ]
     searches = [step for step in steps if "offers" in step]
@@ -459,15 +460,15 @@ def test_returned_cards_come_again_in_their_places_whatever_their_kind(
     dealt_kinds = set()
     every = []
     for k in (1, 2, 5, 1, 3, 4, 2, 6, 1, 1, 1, 1):
-        hand = store.cards.deal("ann", k, HIDING)
-        for card in reversed(hand):
+        cards = store.cards.deal("ann", k, HIDING)
+        for card in reversed(cards):
             if how == "released":
                 store.cards.release(card.card_id, "ann")
         clock.tick(minutes=11)
         again = store.cards.deal("ann", k, HIDING)
         lease = {"leased_at", "leased_until"}
         assert [card.model_dump(exclude=lease) for card in again] == [
-            card.model_dump(exclude=lease) for card in hand
+            card.model_dump(exclude=lease) for card in cards
         ]
         more = store.cards.deal("ann", k + 2, HIDING)
         assert more[:k] == again
@@ -497,11 +498,11 @@ def test_remaining_does_not_change_when_cards_are_leased_ahead(store, clock, off
     for n in range(1, 31):
         store.cards.deal("ann", n, HIDING)
         counts.append(_count_remaining(store))
-    hand = store.cards.deal("ann", 30, HIDING)
-    assert {card.kind for card in hand} == DEALT_KINDS
-    assert any(card.kind == CardKind.GOLD and card.offered_to is not None for card in hand)
+    cards = store.cards.deal("ann", 30, HIDING)
+    assert {card.kind for card in cards} == DEALT_KINDS
+    assert any(card.kind == CardKind.GOLD and card.offered_to is not None for card in cards)
     assert counts == [before] * 30
-    for card in hand:
+    for card in cards:
         store.cards.release(card.card_id, "ann")
     assert _count_remaining(store) == before
 
@@ -513,11 +514,11 @@ def test_every_judgement_takes_one_from_remaining(store, clock, offer, gold, how
     offer(100)
     store.cards.offer(gold(20)[::2], overlap=1)
     judge(store, clock, "ann", 10, HIDING)
-    hand = store.cards.deal("ann", 30, HIDING)
-    assert {card.kind for card in hand} == DEALT_KINDS
+    cards = store.cards.deal("ann", 30, HIDING)
+    assert {card.kind for card in cards} == DEALT_KINDS
     if how == "after the lease":
         clock.tick(minutes=11)
-    for card in hand:
+    for card in cards:
         before = _count_remaining(store)
         kind = "machine" if how == "a machine's vote" else "human"
         choice = "skip" if how == "skip" else "a"

@@ -25,18 +25,18 @@ def test_a_stream_is_cast_as_a_list_is(
     published, fresh_store, make_vote, make_comparisons, monkeypatch
 ):
     monkeypatch.setattr("rlhf_pipeline.store.votes.VOTES_PER_TRANSACTION", 5)
-    sent = [
+    batch = [
         make_vote(f"c{i % 4}", f"ann{i % 3}", choice="ab"[i % 2], idempotency_key=f"k{i}")
         for i in range(24)
     ]
-    counted = published.votes.cast_all(vote for vote in [*sent, *sent[:7]])
+    counted = published.votes.cast_all(vote for vote in [*batch, *batch[:7]])
     assert (counted.n_new, counted.n_known) == (24, 7)
     with fresh_store() as other:
         other.comparisons.publish(make_comparisons(4), published_at=NOON)
-        other.votes.cast_many(sent)
+        other.votes.cast_many(batch)
         assert _without_receipt(published) == _without_receipt(other)
         assert other.audit.verify() == published.audit.verify() == 25
-    assert published.votes.cast_all(sent).n_new == 0
+    assert published.votes.cast_all(batch).n_new == 0
 
 
 def _without_receipt(store: Store) -> list[dict]:
@@ -47,11 +47,11 @@ def _without_receipt(store: Store) -> list[dict]:
 
 def test_a_stream_that_breaks_keeps_whole_transactions(published, make_vote, monkeypatch):
     monkeypatch.setattr("rlhf_pipeline.store.votes.VOTES_PER_TRANSACTION", 5)
-    sent = [make_vote(f"c{i % 4}", idempotency_key=f"k{i}") for i in range(7)]
+    batch = [make_vote(f"c{i % 4}", idempotency_key=f"k{i}") for i in range(7)]
     with pytest.raises(UnknownComparison):
-        published.votes.cast_all([*sent, make_vote("c99")])
+        published.votes.cast_all([*batch, make_vote("c99")])
     assert published.votes.count() == 5
-    assert published.votes.cast_all(sent).n_known == 5
+    assert published.votes.cast_all(batch).n_known == 5
     assert published.audit.verify() == 8
 
 
@@ -60,11 +60,11 @@ UNDONE = VoteDetails(flags=("undone",))
 
 def _turns(store: Store, comparison_id: str) -> list[tuple]:
     """(superseded vote, pass, revision) of the votes on a comparison, in order."""
-    wanted = select(votes.c.supersedes, votes.c.pass_no, votes.c.revision_no).where(
+    turns = select(votes.c.supersedes, votes.c.pass_no, votes.c.revision_no).where(
         votes.c.comparison_id == comparison_id
     )
     with store.database.read_transaction() as connection:
-        return [tuple(row) for row in connection.execute(wanted.order_by(votes.c.seq))]
+        return [tuple(row) for row in connection.execute(turns.order_by(votes.c.seq))]
 
 
 def test_a_vote_on_a_card_that_was_taken_back_supersedes_the_undo_said_or_not(published, make_vote):
@@ -83,11 +83,11 @@ def test_a_vote_on_a_card_that_was_taken_back_supersedes_the_undo_said_or_not(pu
             **on, choice="skip", supersedes=first.vote_id, details=UNDONE, idempotency_key="2"
         )
     )
-    sent = make_vote(**on, choice="b", idempotency_key="3")
-    again = published.votes.cast(sent)
+    vote = make_vote(**on, choice="b", idempotency_key="3")
+    again = published.votes.cast(vote)
     assert again.supersedes == undone.vote_id
     assert _turns(published, "c0") == [(None, 1, 0), (first.vote_id, 1, 1), (undone.vote_id, 1, 2)]
-    assert published.votes.cast(sent) == again, "sent again it is the same"
+    assert published.votes.cast(vote) == again, "sent again it is the same"
     with pytest.raises(AlreadyVoted):
         published.votes.cast(make_vote(**on, idempotency_key="4"))
     log = published.votes.log()
@@ -98,13 +98,13 @@ def test_a_vote_on_a_card_that_was_taken_back_supersedes_the_undo_said_or_not(pu
 
 def test_an_undo_and_the_vote_after_it_in_one_transaction_are_one_pass(published, make_vote):
     first = published.votes.cast(make_vote("c1", idempotency_key="1"))
-    said = VoteDetails(dimensions={"undone": "a"})
+    details = VoteDetails(dimensions={"undone": "a"})
     undone, *_ = published.votes.cast_many(
         [
             make_vote(
                 "c1", choice="skip", supersedes=first.vote_id, details=UNDONE, idempotency_key="2"
             ),
-            make_vote("c1", details=said, idempotency_key="3"),
+            make_vote("c1", details=details, idempotency_key="3"),
             make_vote("c1", idempotency_key="4"),
         ]
     )
@@ -119,7 +119,7 @@ def test_an_undo_and_the_vote_after_it_in_one_transaction_are_one_pass(published
 
 def test_votes_from_a_file_fill_the_offers_of_their_comparisons(published, make_vote):
     published.cards.offer(["c0", "c1", "c2"], overlap=2)
-    sent = [
+    batch = [
         make_vote(name, who, origin="import", idempotency_key=f"{name}{who}", choice=choice)
         for name, who, choice in (
             ("c0", "ann", "a"),
@@ -129,8 +129,8 @@ def test_votes_from_a_file_fill_the_offers_of_their_comparisons(published, make_
             ("c1", "bob", "skip"),
         )
     ]
-    published.votes.cast_all(sent)
-    assert published.votes.cast_all(sent).n_known == 5
+    published.votes.cast_all(batch)
+    assert published.votes.cast_all(batch).n_known == 5
     left = published.cards.remaining_work()
     assert (left.n_wanted, left.n_done, left.n_open) == (6, 3, 3)
     assert published.cards.count_wanted(["c0", "c1", "c2"]) == {
@@ -143,11 +143,11 @@ def test_votes_from_a_file_fill_the_offers_of_their_comparisons(published, make_
 def test_a_vote_from_a_file_fills_one_offer_whatever_was_skipped_before(published, make_vote):
     published.cards.offer(["c0", "c1"], overlap=1)
     published.cards.ask("ann", ["c0"], actor="test")
-    sent = [
+    batch = [
         make_vote(name, "ann", origin="import", idempotency_key=f"{name}{choice}", choice=choice)
         for name, choice in (("c0", "a"), ("c1", "skip"), ("c1", "b"), ("c1", "a"))
     ]
-    published.votes.cast_all(sent)
+    published.votes.cast_all(batch)
     assert published.cards.count_wanted(["c0", "c1"]) == {"c0": (2, 1), "c1": (1, 1)}
     (left,) = published.cards.deal("bob", 2, PLAIN)
     assert (left.comparison_id, left.offered_to) == ("c0", "")
@@ -155,9 +155,9 @@ def test_a_vote_from_a_file_fills_one_offer_whatever_was_skipped_before(publishe
 
 def test_a_held_card_whose_place_a_file_took_is_no_work_in_progress(published, clock, make_vote):
     published.cards.offer(["c0", "c1"], overlap=1)
-    held = published.cards.deal("ann", 1, PLAIN)[0].comparison_id
+    comparison_id = published.cards.deal("ann", 1, PLAIN)[0].comparison_id
     from_file = {"origin": "import", "idempotency_key": "k"}
-    published.votes.cast(make_vote(held, "bob", **from_file))
+    published.votes.cast(make_vote(comparison_id, "bob", **from_file))
     left = published.cards.remaining_work()
     assert (left.n_wanted, left.n_done, left.n_leased, left.n_open) == (2, 1, 0, 1)
 

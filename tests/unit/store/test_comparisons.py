@@ -87,6 +87,6 @@ def test_a_prediction_for_nothing_published_is_refused(store, make_comparisons, 
 def test_comparisons_are_found_by_id_whatever_the_order(store, make_comparisons):
     comparisons = make_comparisons(4)
     store.comparisons.publish(comparisons, published_at=NOON)
-    found = store.comparisons.with_ids(["c3", "unknown", "c1", "c3"])
-    assert found["comparison_id"].tolist() == ["c1", "c3"]
+    frame = store.comparisons.with_ids(["c3", "unknown", "c1", "c3"])
+    assert frame["comparison_id"].tolist() == ["c1", "c3"]
     assert store.comparisons.with_ids([]).empty

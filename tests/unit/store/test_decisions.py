@@ -42,14 +42,14 @@ def n_new(store: Store, make_event: Callable[..., Any]) -> Callable[..., int]:
         nonlocal n_events
         n_events += 1
         store.events.add([make_event(n_events)])
-        told: list[TriggerEvidence] = []
+        evidences: list[TriggerEvidence] = []
 
         def rule(evidence: TriggerEvidence) -> TriggerDecision:
-            told.append(evidence)
+            evidences.append(evidence)
             return fire(evidence).model_copy(update={"action": "fire" if fires else "hold"})
 
         store.decisions.decide(rule, now=NOON, champion=MODEL, up_to_seq=up_to_seq)
-        return told[0].n_new_votes
+        return evidences[0].n_new_votes
 
     return ask
 

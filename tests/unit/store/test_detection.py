@@ -174,14 +174,16 @@ def test_held_events_count_until_the_next_fire(store, decide, make_event):
     assert decide(hold).decision_id is None  # nothing new to claim, so nothing stored
     assert len(store.decisions.all()) == 1
     store.events.add([make_event(12)])
-    seen = []
+    evidences = []
 
     def look_and_fire(evidence):
-        seen.append(evidence)
+        evidences.append(evidence)
         return fire(evidence)
 
     decision = decide(look_and_fire)
-    assert [[e.seq for e in events] for events in (seen[0].held_events, seen[0].open_events)] == [
+    assert [
+        [e.seq for e in events] for events in (evidences[0].held_events, evidences[0].open_events)
+    ] == [
         [10],
         [12],
     ]
@@ -289,10 +291,10 @@ def test_events_that_people_answer_are_not_held(store, decide, make_event):
     assert decide(lambda e: answer(e, "quarantine")).remedy == "quarantine"
     assert decide(hold) is None, "the answered events count no more"
     store.events.add([make_event(20)])
-    seen = []
-    decide(lambda evidence: seen.append(evidence) or hold(evidence))
-    assert [event.seq for event in seen[0].open_events] == [20]
-    assert seen[0].held_events == ()
+    evidences = []
+    decide(lambda evidence: evidences.append(evidence) or hold(evidence))
+    assert [event.seq for event in evidences[0].open_events] == [20]
+    assert evidences[0].held_events == ()
     assert [d.remedy for d in store.decisions.all()] == [None, "quarantine", None]
     assert store.audit.verify() > 0
 
@@ -303,25 +305,27 @@ def test_events_that_wait_for_an_answer_are_examined_after_it(store, decide, mak
     store.events.add([make_event(900)])
     assert decide(hold).remedy is None
     store.decisions.answer(1, answer_by("nothing"))
-    seen = []
-    decide(lambda evidence: seen.append(evidence) or hold(evidence))
-    assert [event.seq for event in seen[0].held_events] == [900]
+    evidences = []
+    decide(lambda evidence: evidences.append(evidence) or hold(evidence))
+    assert [event.seq for event in evidences[0].held_events] == [900]
 
 
 def test_the_rule_is_told_what_waits_for_people_while_the_champion_serves(
     store, decide, make_event
 ):
     store.events.add([make_event(10)])
-    asked = NAMED | {"looked_at": {"champion": MODEL}}
-    decide(lambda e: answer(e, "quarantine").model_copy(update={"evidence": asked}))
+    evidence = NAMED | {"looked_at": {"champion": MODEL}}
+    decide(lambda e: answer(e, "quarantine").model_copy(update={"evidence": evidence}))
 
     def left(champion=MODEL):
         store.events.add([make_event(20 + len(store.decisions.all()))])
-        seen = []
+        evidences = []
         store.decisions.decide(
-            lambda evidence: seen.append(evidence) or hold(evidence), now=NOON, champion=champion
+            lambda evidence: evidences.append(evidence) or hold(evidence),
+            now=NOON,
+            champion=champion,
         )
-        return seen[0].left_to_people
+        return evidences[0].left_to_people
 
     named = Quarantine.model_validate(NAMED["quarantine"]).annotator_ids
     waiting = LeftToPeople(decision_id=1, seq=0, annotator_ids=named)
@@ -334,14 +338,14 @@ def test_the_rule_is_told_what_waits_for_people_while_the_champion_serves(
 def test_events_of_another_change_stay_open_beside_a_question(store, decide, make_event):
     first, second = make_event(10), make_event(900)
     store.events.add([first, second])
-    asked = {"evidence": NAMED, "event_ids": (first.event_id,)}
-    decide(lambda e: answer(e, "quarantine").model_copy(update=asked))
+    details = {"evidence": NAMED, "event_ids": (first.event_id,)}
+    decide(lambda e: answer(e, "quarantine").model_copy(update=details))
     store.decisions.answer(1, answer_by("nothing"))
-    seen = []
-    decide(lambda evidence: seen.append(evidence) or hold(evidence))
-    assert [event.seq for event in seen[0].open_events] == [900]
-    decide(lambda evidence: seen.append(evidence) or hold(evidence))
-    assert [event.seq for event in seen[1].held_events] == [900]
+    evidences = []
+    decide(lambda evidence: evidences.append(evidence) or hold(evidence))
+    assert [event.seq for event in evidences[0].open_events] == [900]
+    decide(lambda evidence: evidences.append(evidence) or hold(evidence))
+    assert [event.seq for event in evidences[1].held_events] == [900]
 
 
 BY_HAND = {"reason": "spam", "actor": "ada", "now": NOON}
@@ -350,8 +354,8 @@ BY_HAND = {"reason": "spam", "actor": "ada", "now": NOON}
 def answer_by(name: str):
     """The rule that lifts what `name` begins, or does nothing about it."""
     if name == "lift":
-        return lambda given, seq: answers.lift(given, **BY_HAND, max_seq=seq)
-    return lambda given, seq: answers.answer(given, name, **BY_HAND, max_seq=seq)
+        return lambda events, seq: answers.lift(events, **BY_HAND, max_seq=seq)
+    return lambda events, seq: answers.answer(events, name, **BY_HAND, max_seq=seq)
 
 
 def test_a_decision_is_answered_once_and_by_whom_is_on_record(store, decide, make_event):

@@ -54,16 +54,16 @@ def test_a_lock_held_too_long_is_named(url, store, make_comparisons):
 
 def test_a_lock_held_by_another_thread_is_named(url, store):
     with Store.open(url, busy_timeout_s=0.1) as hurried:
-        held, release = threading.Event(), threading.Event()
+        locked, release = threading.Event(), threading.Event()
 
         def hold() -> None:
             with hurried.database.write_transaction():
-                held.set()
+                locked.set()
                 release.wait()
 
         thread = threading.Thread(target=hold)
         thread.start()
-        held.wait()
+        locked.wait()
         with pytest.raises(StoreError, match="database is locked by another thread"):
             hurried.heartbeats.clear("run")
         release.set()

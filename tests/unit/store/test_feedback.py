@@ -26,7 +26,7 @@ GIVEN = datetime(2026, 1, 3, 9, tzinfo=UTC)
 
 
 def test_feedback_comes_back_as_it_was_sent(store):
-    sent = NewFeedback(
+    feedback = NewFeedback(
         kind="rating",
         value=4,
         completion="text",
@@ -35,10 +35,10 @@ def test_feedback_comes_back_as_it_was_sent(store):
         tags=("web", "de"),
         given_at=GIVEN,
     )
-    kept = store.feedback.add(sent, created_by="app")
-    assert store.feedback.page() == [kept]
-    assert kept.model_dump(include=set(NewFeedback.model_fields)) == sent.model_dump()
-    assert (kept.feedback_id, kept.comparison_id, kept.vote_id) == (1, None, None)
+    stored = store.feedback.add(feedback, created_by="app")
+    assert store.feedback.page() == [stored]
+    assert stored.model_dump(include=set(NewFeedback.model_fields)) == feedback.model_dump()
+    assert (stored.feedback_id, stored.comparison_id, stored.vote_id) == (1, None, None)
 
 
 def test_it_is_read_newest_first_page_by_page_and_by_what_it_is(store):
@@ -48,28 +48,28 @@ def test_it_is_read_newest_first_page_by_page_and_by_what_it_is(store):
             created_by=f"app{i % 3}",
         )
     store.feedback.add(NewFeedback(kind="detailed", text="nice", completion="x"), created_by="app0")
-    assert [one.feedback_id for one in store.feedback.page(before_id=3)] == [2, 1]
+    assert [feedback.feedback_id for feedback in store.feedback.page(before_id=3)] == [2, 1]
     for only, expected in (
         ({"limit": 4}, [6, 5, 4, 3]),
         ({"session_id": "s1"}, [4, 2]),
         ({"kind": "detailed"}, [6]),
         ({"created_by": "app2"}, [3]),
     ):
-        found = store.feedback.page(FeedbackFilter(**only))
-        assert [one.feedback_id for one in found] == expected, only
+        page = store.feedback.page(FeedbackFilter(**only))
+        assert [feedback.feedback_id for feedback in page] == expected, only
     assert store.feedback.count_by_kind() == {"thumbs": 5, "detailed": 1}
 
 
 def test_a_correction_becomes_a_vote_and_its_text_is_chosen(store):
-    kept = store.feedback.add(NewFeedback(**CORRECTION, given_at=GIVEN), created_by="ann")
-    vote = store.votes.get(kept.vote_id)
+    feedback = store.feedback.add(NewFeedback(**CORRECTION, given_at=GIVEN), created_by="ann")
+    vote = store.votes.get(feedback.vote_id)
     assert (vote.strength, vote.annotator_id, vote.annotator_kind) == (
         4,
         "ann",
         AnnotatorKind.HUMAN,
     )
     assert (str(vote.day), vote.reason) == ("2026-01-03", "arithmetic")
-    comparisons = check_frame(store.comparisons.with_ids([kept.comparison_id]), COMPARISONS)
+    comparisons = check_frame(store.comparisons.with_ids([feedback.comparison_id]), COMPARISONS)
     pairs = make_pairs(counting_votes(store.votes.log(["2026-01-03"])), comparisons)[0]
     assert (pairs["chosen"].iloc[0], pairs["rejected"].iloc[0], pairs["prompt"].iloc[0]) == (
         "4 — ü",
@@ -85,59 +85,62 @@ def test_neither_side_nor_place_nor_id_tells_a_correction(store, make_comparison
     authors preferred.
     """
     store.comparisons.publish(make_comparisons(20, day="2026-01-03"), published_at=GIVEN)
-    made = [
+    ids = [
         store.feedback.add(
             NewFeedback(**{**CORRECTION, "prompt": f"{n}+2?"}, given_at=GIVEN), created_by="ann"
         ).comparison_id
         for n in range(40)
     ]
-    frame = store.comparisons.with_ids(made).set_index("comparison_id")
-    votes = counting_votes(store.votes.log(comparison_ids=made)).set_index("comparison_id")
+    frame = store.comparisons.with_ids(ids).set_index("comparison_id")
+    votes = counting_votes(store.votes.log(comparison_ids=ids)).set_index("comparison_id")
     assert 4 < (votes["choice"] == "a").sum() < 36
-    for one in made:
-        side, other = ("a", "b") if votes.loc[one, "choice"] == "a" else ("b", "a")
-        assert (frame.loc[one, f"completion_{side}"], frame.loc[one, f"completion_{other}"]) == (
+    for comparison_id in ids:
+        side, other = ("a", "b") if votes.loc[comparison_id, "choice"] == "a" else ("b", "a")
+        assert (
+            frame.loc[comparison_id, f"completion_{side}"],
+            frame.loc[comparison_id, f"completion_{other}"],
+        ) == (
             "4 — ü",
             "5",
         )
         assert (
-            frame.loc[one, f"model_version_{side}"],
-            frame.loc[one, f"model_version_{other}"],
+            frame.loc[comparison_id, f"model_version_{side}"],
+            frame.loc[comparison_id, f"model_version_{other}"],
         ) == ("correction", "unknown")
     assert len(set(frame["position"])) > 5
     assert frame["position"].between(0, 19).all(), "as those of the day that are none"
     assert len(set(frame["seed"])) == 40, "the seed of each draw is kept"
-    assert content_id("comparison", "correction", "0+2?", "5", "4 — ü", "ann") not in made, (
+    assert content_id("comparison", "correction", "0+2?", "5", "4 — ü", "ann") not in ids, (
         "nor can it be worked out from the texts"
     )
 
 
 def test_the_same_correction_twice_is_one_comparison_and_anothers_is_another(store):
-    one = store.feedback.add(NewFeedback(**CORRECTION), created_by="ann")
+    first = store.feedback.add(NewFeedback(**CORRECTION), created_by="ann")
     two = store.feedback.add(NewFeedback(**CORRECTION), created_by="ann")
     other = store.feedback.add(NewFeedback(**CORRECTION), created_by="bob")
-    assert one.comparison_id == two.comparison_id != other.comparison_id
-    assert one.vote_id != two.vote_id
-    assert store.votes.get(one.vote_id).choice == store.votes.get(two.vote_id).choice
+    assert first.comparison_id == two.comparison_id != other.comparison_id
+    assert first.vote_id != two.vote_id
+    assert store.votes.get(first.vote_id).choice == store.votes.get(two.vote_id).choice
     assert store.comparisons.count() == 2
 
 
 def test_a_machines_correction_is_a_machines_vote(store):
-    kept = store.feedback.add(
+    feedback = store.feedback.add(
         NewFeedback(**CORRECTION), created_by="robot", annotator_kind=AnnotatorKind.MACHINE
     )
-    assert store.votes.get(kept.vote_id).annotator_kind == AnnotatorKind.MACHINE
+    assert store.votes.get(feedback.vote_id).annotator_kind == AnnotatorKind.MACHINE
 
 
 def test_a_correction_belongs_to_the_day_of_its_vote_whatever_the_senders_clock_says(store):
-    given = datetime(2026, 1, 3, 23, 30, tzinfo=timezone(timedelta(hours=-5)))  # the 4th in UTC
-    kept = store.feedback.add(NewFeedback(**CORRECTION, given_at=given), created_by="ann")
-    assert str(store.votes.get(kept.vote_id).day) == "2026-01-04"
-    assert list(store.comparisons.with_ids([kept.comparison_id])["day"]) == ["2026-01-04"]
+    given_at = datetime(2026, 1, 3, 23, 30, tzinfo=timezone(timedelta(hours=-5)))  # the 4th in UTC
+    feedback = store.feedback.add(NewFeedback(**CORRECTION, given_at=given_at), created_by="ann")
+    assert str(store.votes.get(feedback.vote_id).day) == "2026-01-04"
+    assert list(store.comparisons.with_ids([feedback.comparison_id])["day"]) == ["2026-01-04"]
 
 
 @pytest.mark.parametrize(
-    ("wrong", "said"),
+    ("wrong", "message"),
     [
         ({"kind": "thumbs", "completion": "x"}, "thumbs need value"),
         ({"kind": "thumbs", "value": 0.5, "completion": "x"}, "thumbs need value"),
@@ -160,8 +163,8 @@ def test_a_correction_belongs_to_the_day_of_its_vote_whatever_the_senders_clock_
         ({**CORRECTION, "given_at": "2026-01-03T09:00:00"}, "timezone"),
     ],
 )
-def test_what_says_nothing_is_refused(wrong, said):
-    with pytest.raises(ValidationError, match=said):
+def test_what_says_nothing_is_refused(wrong, message):
+    with pytest.raises(ValidationError, match=message):
         NewFeedback.model_validate(wrong)
 
 

@@ -60,7 +60,7 @@ def start(store: Store, items: Sequence[WorkItem], run_id: str = "run") -> None:
 
 def turn(
     store: Store,
-    wanted: int | Mapping[Lane, int] = 0,
+    n_wanted: int | Mapping[Lane, int] = 0,
     attempts: Sequence[Attempt] = (),
     *,
     run_id: str = "run",
@@ -68,7 +68,7 @@ def turn(
     budget: Budget | None = None,
     dead: Sequence[str] = (),
 ) -> LedgerTransaction:
-    lanes = {LANE: wanted} if isinstance(wanted, int) else wanted
+    lanes = {LANE: n_wanted} if isinstance(n_wanted, int) else n_wanted
     return store.generation.settle_and_claim(
         run_id, owner, attempts, lanes, budget or Budget(), is_dead=lambda who: who in dead
     )
@@ -100,10 +100,10 @@ def numbers(claims: Sequence[Claim]) -> list[int]:
 
 
 def states(store: Store, run_id: str = "run") -> dict[str, int]:
-    found: dict[str, int] = {}
+    counts: dict[str, int] = {}
     for settled in store.generation.item_states(run_id):
-        found[settled.state] = found.get(settled.state, 0) + 1
-    return found
+        counts[settled.state] = counts.get(settled.state, 0) + 1
+    return counts
 
 
 def rows(store: Store, table: Any) -> list[Any]:
@@ -118,8 +118,8 @@ def test_an_item_is_claimed_called_for_and_settled(store: Store, clock: SetClock
     assert numbers(last.claimed[LANE]) == [2]
     assert (last.n_open, last.n_leased) == (0, 0)
     turn(store, 0, [attempt(2)])
-    told = [(s.state, s.kind, s.error, s.n_attempts) for s in store.generation.item_states("run")]
-    assert told == [
+    rows = [(s.state, s.kind, s.error, s.n_attempts) for s in store.generation.item_states("run")]
+    assert rows == [
         ("succeeded", None, None, 1),
         ("failed", "server_error", "no", 1),
         ("succeeded", None, None, 1),
@@ -208,8 +208,8 @@ def test_many_workers_never_claim_the_same_item(store: Store) -> None:
         return mine
 
     with ThreadPoolExecutor(4) as pool:
-        taken = [item for mine in pool.map(take, range(4)) for item in mine]
-    assert sorted(taken) == list(range(200))
+        items = [item for mine in pool.map(take, range(4)) for item in mine]
+    assert sorted(items) == list(range(200))
 
 
 def test_equal_keys_are_asked_for_once_in_a_run_and_between_runs(
@@ -219,8 +219,8 @@ def test_equal_keys_are_asked_for_once_in_a_run_and_between_runs(
     start(store, work(1, keys=["same"]), "second")
     assert numbers(turn(store, 3).claimed[LANE]) == [0, 2]
     assert turn(store, 3, run_id="second").claimed[LANE] == []
-    found = turn(store, 3, [attempt(0, cache_key="same"), attempt(2, cache_key="another")])
-    assert (found.claimed[LANE], found.from_cache, found.n_open) == ([], [1], 0)
+    outcome = turn(store, 3, [attempt(0, cache_key="same"), attempt(2, cache_key="another")])
+    assert (outcome.claimed[LANE], outcome.from_cache, outcome.n_open) == ([], [1], 0)
     assert turn(store, 3, run_id="second").from_cache == [0]
     assert store.generation.spending("run")[LANE].n_calls == 2
     assert store.generation.spending("second") == {}
@@ -240,21 +240,21 @@ def test_64_workers_at_the_edge_of_a_budget_never_spend_more(store: Store) -> No
     start(store, work(300))
 
     def call(owner: int) -> int:
-        made, attempts = 0, []
+        n_calls, attempts = 0, []
         while True:
-            found = turn(store, 2, attempts, owner=f"w{owner}", budget=Budget(run=205))
-            made += len(found.claimed[LANE])
-            if not found.claimed[LANE]:
-                return made
-            attempts = [attempt(claim.item_no, cost=7) for claim in found.claimed[LANE]]
+            outcome = turn(store, 2, attempts, owner=f"w{owner}", budget=Budget(run=205))
+            n_calls += len(outcome.claimed[LANE])
+            if not outcome.claimed[LANE]:
+                return n_calls
+            attempts = [attempt(claim.item_no, cost=7) for claim in outcome.claimed[LANE]]
 
     with ThreadPoolExecutor(64) as pool:
-        made = sum(pool.map(call, range(64)))
+        n_calls = sum(pool.map(call, range(64)))
     while more := turn(store, 1, budget=Budget(run=205)).claimed[LANE]:  # what came back unused
         turn(store, 0, [attempt(claim.item_no, cost=7) for claim in more])
-        made += len(more)
+        n_calls += len(more)
     spent = store.generation.spending("run")[LANE]
-    assert spent.cost == 7 * made <= 205
+    assert spent.cost == 7 * n_calls <= 205
     assert spent.cost + 10 > 205, "and not less than it bears"
 
 
@@ -410,9 +410,9 @@ def test_lanes_are_claimed_apart(store: Store, clock: SetClock) -> None:
         ),
     ]
     start(store, items)
-    found = turn(store, {LANE: 0, OTHER: 5})
-    assert numbers(found.claimed[OTHER]) == [2, 3]
-    assert (found.n_open, found.n_leased) == (2, 0)
+    outcome = turn(store, {LANE: 0, OTHER: 5})
+    assert numbers(outcome.claimed[OTHER]) == [2, 3]
+    assert (outcome.n_open, outcome.n_leased) == (2, 0)
     assert turn(store, {OTHER: 5}).n_open == 0, "of the lanes that were asked about"
 
 
@@ -446,12 +446,12 @@ def test_a_prune_takes_the_longest_unused_and_nothing_a_run_still_needs(
 def test_what_does_not_fit_keeps_nothing_waiting_behind_it(store: Store, clock: SetClock) -> None:
     small, big = work(6), work(6, reserve=1_000)
     start(store, [big[i] if i in (0, 1, 3) else small[i] for i in range(6)])
-    found = turn(store, 2, budget=Budget(run=50))
-    assert numbers(found.claimed[LANE]) == [2, 4]
-    assert found.over_budget == {}, "as many as were wanted"
-    found = turn(store, 2, budget=Budget(run=50))
-    assert numbers(found.claimed[LANE]) == [5]
-    over = found.over_budget[LANE]
+    outcome = turn(store, 2, budget=Budget(run=50))
+    assert numbers(outcome.claimed[LANE]) == [2, 4]
+    assert outcome.over_budget == {}, "as many as were wanted"
+    outcome = turn(store, 2, budget=Budget(run=50))
+    assert numbers(outcome.claimed[LANE]) == [5]
+    over = outcome.over_budget[LANE]
     assert over.left == 50, "they will never fit, whatever becomes of those under way"
     assert sorted(store.generation.fail_open("run", LANE, "budget", over.why, above=over.left)) == [
         0,
@@ -472,8 +472,8 @@ def submit(store: Store, n: int) -> None:
 
 
 def read_batches(store: Store) -> list[tuple[str | None, list[int]]]:
-    found = store.generation.read_batches("run")
-    return [(batch.batch_id, numbers(batch.claims)) for batch in found]
+    batches = store.generation.read_batches("run")
+    return [(batch.batch_id, numbers(batch.claims)) for batch in batches]
 
 
 def test_process_that_ends_before_its_batch_has_called_nothing(store: Store) -> None:
@@ -500,11 +500,11 @@ def test_batch_keeps_its_items_until_they_are_released(store: Store, clock: SetC
 def test_batch_is_settled_once_whoever_reads_it(store: Store) -> None:
     start(store, work(2))
     submit(store, 2)
-    made = attempt(0, submission_id=BATCH)
-    turn(store, 0, [made], owner="me")
+    success = attempt(0, submission_id=BATCH)
+    turn(store, 0, [success], owner="me")
     assert read_batches(store) == [(None, [1])]
     failed = attempt(1, "failed", submission_id=BATCH)
-    assert turn(store, 0, [made, failed], owner="other").late == [0]
+    assert turn(store, 0, [success, failed], owner="other").late == [0]
     assert read_batches(store) == []
     assert [s.state for s in store.generation.item_states("run")] == ["succeeded", "failed"]
     assert len(rows(store, generation_attempts)) == 2
@@ -514,5 +514,5 @@ def test_other_runs_wait_neither_for_a_batch_nor_for_its_budget(store: Store) ->
     start(store, work(1))
     submit(store, 1)
     start(store, work(1), run_id="other run")
-    found = turn(store, 1, run_id="other run", owner="other", budget=Budget(day=10))
-    assert numbers(found.claimed[LANE]) == [0]
+    outcome = turn(store, 1, run_id="other run", owner="other", budget=Budget(day=10))
+    assert numbers(outcome.claimed[LANE]) == [0]

@@ -32,7 +32,7 @@ def test_threads_that_wait_share_a_transaction(published, make_vote):
 
 def test_one_refused_vote_does_not_refuse_its_neighbours(published, make_vote):
     published.votes.cast(make_vote("c1", idempotency_key="taken"))
-    sent = [
+    batch = [
         make_vote("c0"),
         make_vote("c99"),
         make_vote("c2"),
@@ -41,7 +41,7 @@ def test_one_refused_vote_does_not_refuse_its_neighbours(published, make_vote):
     ]
     with ThreadPoolExecutor(8) as pool:
         with published.database.write_transaction():
-            waiting = [pool.submit(published.votes.cast, vote) for vote in sent]
+            waiting = [pool.submit(published.votes.cast, vote) for vote in batch]
             _until(lambda: len(published.votes._waiting) >= 4)
         errors = [type(future.exception(10)) for future in waiting]
     assert errors == [type(None), UnknownComparison, type(None), IdempotencyConflict, type(None)]

@@ -59,8 +59,8 @@ def test_an_imported_comparison_keeps_what_it_was_given(store, make_comparisons)
     )
     store.comparisons.publish(frame, published_at=NOON)
     row = store.comparisons.with_ids(["c0"]).iloc[0]
-    given = ("source", "source_pair_id", "split_group", "split", "gold", "flag")
-    assert tuple(row[list(given)]) == ("elsewhere", "x1", "debate", "test", "b", "repeated")
+    columns = ("source", "source_pair_id", "split_group", "split", "gold", "flag")
+    assert tuple(row[list(columns)]) == ("elsewhere", "x1", "debate", "test", "b", "repeated")
     assert store.comparisons.with_source_ids(["x1", "x2"]) == {"x1": "c0"}
 
 

@@ -8,8 +8,8 @@ from tests.unit.store.conftest import NOON
 
 
 def test_an_import_is_started_and_then_finished_or_failed(store):
-    one = store.imports.start("comparisons", "/data/pairs.csv", {"sha256": "ab"})
-    store.imports.finish(one, {"sha256": "ab", "imported": 3})
+    import_id = store.imports.start("comparisons", "/data/pairs.csv", {"sha256": "ab"})
+    store.imports.finish(import_id, {"sha256": "ab", "imported": 3})
     two = store.imports.start("votes", "/data/votes.csv", {"sha256": "cd"})
     store.imports.fail(two, {"sha256": "cd", "error": "no space is left"})
     first, second = store.imports.all()

@@ -33,11 +33,11 @@ def test_days_before_are_counted_and_the_day_itself_is_listed(published, make_vo
     cast(2, "c2", choice="a", duration_s=7.0)
     cast(2, "c4", choice="skip")
     judgements = StandingJudgements(published.database)
-    told = judgements.snapshot_before("ann", TODAY, n_paces=3)
-    assert told.by_day == {date(2026, 1, 1): 3, date(2026, 1, 2): 1}
-    assert (told.n_again, told.n_same) == (2, 1)
-    assert sorted(told.known) == [GoldCount(0.9, False, 1), GoldCount(0.9, True, 1)]
-    assert told.paces == [None, None, 5.0]
-    assert told.today == [7.0]
+    snapshot = judgements.snapshot_before("ann", TODAY, n_paces=3)
+    assert snapshot.by_day == {date(2026, 1, 1): 3, date(2026, 1, 2): 1}
+    assert (snapshot.n_again, snapshot.n_same) == (2, 1)
+    assert sorted(snapshot.known) == [GoldCount(0.9, False, 1), GoldCount(0.9, True, 1)]
+    assert snapshot.paces == [None, None, 5.0]
+    assert snapshot.today == [7.0]
     nobody = judgements.snapshot_before("nobody", TODAY, n_paces=3)
     assert (nobody.by_day, nobody.known, nobody.today) == ({}, [], [])

@@ -16,7 +16,7 @@ GIVEN = datetime(2026, 1, 3, 9, tzinfo=UTC)
 
 
 @pytest.fixture
-def written(store) -> Store:
+def filled_store(store) -> Store:
     """Three links, three rows; the fourth link is the comparison of a correction, the fifth its
     vote, the sixth the correction.
     """
@@ -35,8 +35,8 @@ def written(store) -> Store:
     return store
 
 
-def test_what_was_written_verifies(written):
-    assert written.audit.verify() == 6
+def test_what_was_written_verifies(filled_store):
+    assert filled_store.audit.verify() == 6
 
 
 @pytest.mark.parametrize(
@@ -101,10 +101,10 @@ def test_what_was_written_verifies(written):
         ("DELETE FROM feedback WHERE feedback_id = 2", 6, "feedback 2, which was removed"),
     ],
 )
-def test_a_row_that_was_changed_is_named(written, change, seq, what):
-    tamper(written, change)
+def test_a_row_that_was_changed_is_named(filled_store, change, seq, what):
+    tamper(filled_store, change)
     with pytest.raises(StoreError, match=f"broken at seq {seq}: it stands for {what}"):
-        written.audit.verify()
+        filled_store.audit.verify()
 
 
 @pytest.mark.parametrize(
@@ -125,10 +125,10 @@ def test_a_row_that_was_changed_is_named(written, change, seq, what):
         ),
     ],
 )
-def test_a_row_without_its_link_is_found(written, table, change):
-    tamper(written, f"INSERT INTO {table} ({change} FROM {table} LIMIT 1")
+def test_a_row_without_its_link_is_found(filled_store, table, change):
+    tamper(filled_store, f"INSERT INTO {table} ({change} FROM {table} LIMIT 1")
     with pytest.raises(StoreError, match=f"{table}, but . are stored"):
-        written.audit.verify()
+        filled_store.audit.verify()
 
 
 @pytest.fixture

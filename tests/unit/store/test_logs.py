@@ -173,7 +173,7 @@ def test_the_cache_keeps_the_first_value_of_a_key(store):
     cache = store.completions_cache
     cache.put_many({f"k{i}": f"text {i} — ü" for i in range(1200)})
     cache.put_many({"k0": "another", "new": "text"})
-    found = cache.get_many([*(f"k{i}" for i in range(1200)), "new", "unknown", "new"])
-    assert len(found) == 1201
-    assert (found["k0"], found["k1199"], found["new"]) == ("text 0 — ü", "text 1199 — ü", "text")
+    texts = cache.get_many([*(f"k{i}" for i in range(1200)), "new", "unknown", "new"])
+    assert len(texts) == 1201
+    assert (texts["k0"], texts["k1199"], texts["new"]) == ("text 0 — ü", "text 1199 — ü", "text")
     assert cache.get_many([]) == {}

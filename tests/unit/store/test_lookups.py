@@ -15,8 +15,8 @@ def test_votes_on_comparisons_come_from_all_days_up_to_the_seq(store, make_compa
     store.votes.cast(make_vote("c0", "ann"))
     store.votes.cast(make_vote("c1", "ann"))
     store.votes.cast(make_vote("c0", "bob", voted_at=SECOND_DAY))
-    found = counting_votes(store.votes.log(comparison_ids=["c0", "c2", "unknown"]))
-    assert found[["annotator_id", "day"]].values.tolist() == [
+    frame = counting_votes(store.votes.log(comparison_ids=["c0", "c2", "unknown"]))
+    assert frame[["annotator_id", "day"]].values.tolist() == [
         ["ann", "2026-01-01"],
         ["bob", "2026-01-02"],
     ]

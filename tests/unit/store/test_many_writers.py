@@ -34,9 +34,9 @@ def start(target: Callable[..., None], *args: Any) -> Any:
     return process
 
 
-def cast_singly(url: str, sent: list[NewVote]) -> None:
+def cast_singly(url: str, batch: list[NewVote]) -> None:
     with opened(url) as store:
-        for vote in sent:
+        for vote in batch:
             store.votes.cast(vote)
 
 
@@ -68,9 +68,9 @@ def test_fifty_threads_with_one_key_cast_one_vote(store, make_comparisons, make_
 
 def test_eight_threads_leave_one_gapless_chain(store, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(20), published_at=NOON)
-    sent = [[make_vote(f"c{i}", f"ann{t}") for i in range(20)] for t in range(8)]
+    batches = [[make_vote(f"c{i}", f"ann{t}") for i in range(20)] for t in range(8)]
     with ThreadPoolExecutor(8) as pool:
-        seqs = list(pool.map(lambda mine: [store.votes.cast(vote).seq for vote in mine], sent))
+        seqs = list(pool.map(lambda mine: [store.votes.cast(vote).seq for vote in mine], batches))
     assert sorted(seq for mine in seqs for seq in mine) == list(range(1, 161))
     assert whole_votes(store) == 160
 
@@ -95,12 +95,12 @@ def test_a_killed_writer_leaves_whole_transactions_and_can_be_repeated(
     predictions = make_predictions(comparisons)
     if not publishing:
         store.comparisons.publish(comparisons, predictions, published_at=NOON)
-    sent = [make_vote(f"c{i}", f"ann{a}") for a in range(2) for i in range(800)]
+    batch = [make_vote(f"c{i}", f"ann{a}") for a in range(2) for i in range(800)]
 
     def write() -> None:
         with opened(url) as own:
             own.comparisons.publish(comparisons, predictions, published_at=NOON)
-            own.votes.cast_many(sent)
+            own.votes.cast_many(batch)
 
     moments = random.Random(20260101)
     killed = 0

@@ -109,15 +109,18 @@ def test_postgres_answers_in_utc_and_keeps_one_state_for_a_reader(store, make_co
 
 def _plan(store: Store, ask: Callable[[], object]) -> list[str]:
     """How SQLite reads the last query of `ask`."""
-    asked: list[tuple[str, Any]] = []
+    statements: list[tuple[str, Any]] = []
     event.listen(
         store.database.engine,
         "before_cursor_execute",
-        lambda c, cursor, sql, values, *more: asked.append((sql, values)),
+        lambda c, cursor, sql, values, *more: statements.append((sql, values)),
     )
     ask()
     raw = sqlite3.connect(str(store.database.path))
-    steps = [step[3] for step in raw.execute(f"EXPLAIN QUERY PLAN {asked[-1][0]}", asked[-1][1])]
+    steps = [
+        step[3]
+        for step in raw.execute(f"EXPLAIN QUERY PLAN {statements[-1][0]}", statements[-1][1])
+    ]
     raw.close()
     return steps
 

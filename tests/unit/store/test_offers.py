@@ -51,11 +51,11 @@ def test_lower_priority_numbers_come_first(store, ids):
 
 def test_withdrawn_places_are_not_dealt_and_held_cards_stay(store, ids):
     store.cards.offer(ids[:3], overlap=1)
-    (held,) = store.cards.deal("ann", 1, PLAIN)
+    (card,) = store.cards.deal("ann", 1, PLAIN)
     assert store.cards.withdraw(ids, actor="cura") == 2
     assert dealt(store, "bob") == []
-    store.votes.cast(vote_on(held))
-    assert store.cards.count_wanted(ids) == {held.comparison_id: (1, 1)}
+    store.votes.cast(vote_on(card))
+    assert store.cards.count_wanted(ids) == {card.comparison_id: (1, 1)}
 
 
 def test_named_offers_come_first_and_to_nobody_else(store, ids):
@@ -70,9 +70,9 @@ def test_named_offers_come_first_and_to_nobody_else(store, ids):
 def test_annotators_are_asked_once_and_not_for_what_they_met(store, ids, make_vote):
     assert ask(store, "ann", ids[:2]) == 2
     assert ask(store, "ann", ids[:2]) == 0
-    judged, *_ = store.cards.deal("ann", 1, PLAIN)
-    store.votes.cast(vote_on(judged))
-    assert ask(store, "ann", [judged.comparison_id]) == 0
+    card, *_ = store.cards.deal("ann", 1, PLAIN)
+    store.votes.cast(vote_on(card))
+    assert ask(store, "ann", [card.comparison_id]) == 0
     store.cards.offer(ids[2:3], overlap=1)
     assert ids[2] in dealt(store, "ann")
     assert ask(store, "ann", ids[2:3]) == 0
@@ -99,13 +99,13 @@ def test_named_offers_stay_after_release_and_expiry(store, ids, clock):
 
 def test_a_skipped_named_offer_is_open_to_anybody_until_the_undo(store, ids, clock):
     ask(store, "ann", ids[:2])
-    kept, undone = store.cards.deal("ann", 2, PLAIN)
-    store.votes.cast(vote_on(kept, "skip"))
+    skipped, undone = store.cards.deal("ann", 2, PLAIN)
+    store.votes.cast(vote_on(skipped, "skip"))
     skip = store.votes.cast(vote_on(undone, "skip"))
     store.votes.cast(undo_of(undone, skip.vote_id))
-    assert dealt(store, "bo") == [kept.comparison_id]
+    assert dealt(store, "bo") == [skipped.comparison_id]
     clock.tick(hours=1)
-    assert dealt(store, "cy") == [kept.comparison_id]
+    assert dealt(store, "cy") == [skipped.comparison_id]
     assert dealt(store, "ann") == [undone.comparison_id]
 
 
@@ -116,7 +116,7 @@ def test_offers_to_somebody_who_left_are_open_to_anybody(store, ids, leaves):
         email="ann@example.org", name="Ann", roles=[Role.ANNOTATOR, Role.CURATOR], actor="test"
     ).user_id
     ask(store, ann, ids[:3])
-    done, held, *_ = store.cards.deal(ann, 2, PLAIN)
+    done, held_card, *_ = store.cards.deal(ann, 2, PLAIN)
     store.votes.cast(vote_on(done))
     store.users.change(ann, roles=[Role.CURATOR], actor="test")
     assert dealt(store, "bo") == [], "a curator votes"
@@ -126,10 +126,10 @@ def test_offers_to_somebody_who_left_are_open_to_anybody(store, ids, leaves):
         "engineer alone": {"roles": [Role.ENGINEER]},
     }[leaves]
     store.users.change(ann, **change, actor="root")
-    left = sorted({*ids[:3]} - {done.comparison_id, held.comparison_id})
+    left = sorted({*ids[:3]} - {done.comparison_id, held_card.comparison_id})
     assert dealt(store, "bo") == left
     store.database.clock.at += timedelta(hours=1)
-    assert sorted(dealt(store, "cy")) == sorted([held.comparison_id, *left])
+    assert sorted(dealt(store, "cy")) == sorted([held_card.comparison_id, *left])
     (act,) = [
         link for link in store.audit.after(0, limit=100) if link.action == "comparisons.unname"
     ]

@@ -18,13 +18,13 @@ from tests.unit.store.conftest import NOON
 def test_pages_of_votes_hold_each_once(store, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(7), published_at=NOON)
     cast = store.votes.cast_many([make_vote(f"c{i}") for i in range(7)])
-    seen: list[int] = []
+    seqs: list[int] = []
     page = store.votes.page(limit=3)
     while page:
-        seen += [vote.seq for vote in page]
-        store.votes.cast(make_vote("c0", f"late{len(seen)}"))  # pages do not shift
-        page = store.votes.page(limit=3, before_seq=seen[-1])
-    assert seen == [vote.seq for vote in reversed(cast)]
+        seqs += [vote.seq for vote in page]
+        store.votes.cast(make_vote("c0", f"late{len(seqs)}"))  # pages do not shift
+        page = store.votes.page(limit=3, before_seq=seqs[-1])
+    assert seqs == [vote.seq for vote in reversed(cast)]
 
 
 def test_a_page_of_votes_says_what_became_of_each(store, make_comparisons, make_vote):
@@ -47,31 +47,31 @@ def test_pages_of_comparisons_hold_each_once(store, make_comparisons):
         store.comparisons.publish(make_comparisons(4, day=day, prefix=day), published_at=NOON)
     twin = make_comparisons(1, prefix="twin")  # same day and position as another
     store.comparisons.publish(twin, published_at=NOON)
-    seen: list[str] = []
+    ids: list[str] = []
     two = ComparisonFilter(limit=2)
     page, following = store.comparisons.page(two)
     while not page.empty:
-        seen += page["comparison_id"].tolist()
+        ids += page["comparison_id"].tolist()
         last = page.iloc[-1]
         assert following in (None, last["comparison_id"])
         page, following = store.comparisons.page(
             two, before=(last["day"], int(last["position"]), last["comparison_id"])
         )
     ordered = store.comparisons.for_days(["2026-01-01", "2026-01-02"])["comparison_id"].tolist()
-    assert seen == ordered[::-1]
-    assert len(seen) == 9
+    assert ids == ordered[::-1]
+    assert len(ids) == 9
     assert page.dtypes.equals(COMPARISONS.empty_frame().dtypes)
 
 
 def list_ids(store, **only) -> list[str]:
     """Over all pages."""
-    found: list[str] = []
+    ids: list[str] = []
     before = None
     while True:
         page, following = store.comparisons.page(ComparisonFilter(**only, limit=2), before=before)
-        found += page["comparison_id"].tolist()
+        ids += page["comparison_id"].tolist()
         if following is None:
-            return sorted(found)
+            return sorted(ids)
         row = store.comparisons.with_ids([following]).iloc[0]
         before = row["day"], int(row["position"]), row["comparison_id"]
 
@@ -144,13 +144,13 @@ def test_filters_of_votes_combine(store, make_comparisons, make_vote, monkeypatc
     store.votes.cast(make_vote("c1", voted_at=late + timedelta(days=1), is_blind=False))
 
     def seqs(**only) -> list[int]:
-        found: list[int] = []
+        seqs: list[int] = []
         before = None
         while True:
             page, before = store.votes.search(VoteFilter(**only, limit=2), before_seq=before)
-            found += [vote.seq for vote in page]
+            seqs += [vote.seq for vote in page]
             if before is None:
-                return found
+                return seqs
 
     day = late.date().isoformat()
     for only, expected in [

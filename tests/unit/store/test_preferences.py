@@ -48,8 +48,8 @@ def cast(store, make_comparisons, make_vote):
 
 def whole(store, measure, days=(DAY,)):
     """n_groups, n and total over all cells."""
-    found = store.preferences.sums(MEASURES, days, by_group=False)
-    rows = [one[measure] for one in found.values() if measure in one]
+    cells = store.preferences.sums(MEASURES, days, by_group=False)
+    rows = [cell_sums[measure] for cell_sums in cells.values() if measure in cell_sums]
     return tuple(sum(row[i] for row in rows) for i in range(3))
 
 
@@ -75,15 +75,17 @@ def test_dimensions_are_not_read_from_highlights(store, make_comparisons, make_v
         details = VoteDetails(dimensions=dimensions, highlights=(span,))
         store.votes.cast(make_vote(f"c{n}", "ann", "a", details=details))
     measures = ["dimension.side", "dimension.tone", f"dimension.{odd}"]
-    (found,) = store.preferences.sums(measures, [DAY], by_group=False).values()
-    n_and_total = {name: (sums.n, sums.total) for name, sums in found.items()}
+    (cells,) = store.preferences.sums(measures, [DAY], by_group=False).values()
+    n_and_total = {name: (sums.n, sums.total) for name, sums in cells.items()}
     assert n_and_total == dict(zip(measures, ((1, 1), (2, 1), (1, 0)), strict=True))
 
 
 def test_squares_are_over_comparisons(cast):
-    found = cast.preferences.sums(["choice.a"], [DAY], by_group=False)
-    (one,) = (sums["choice.a"] for cell, sums in found.items() if cell.model_version == SEVERAL)
-    assert one == (1, 2, 2, 4, 4, 4), "two votes for a on one comparison"
+    cells = cast.preferences.sums(["choice.a"], [DAY], by_group=False)
+    (choice_sums,) = (
+        sums["choice.a"] for cell, sums in cells.items() if cell.model_version == SEVERAL
+    )
+    assert choice_sums == (1, 2, 2, 4, 4, 4), "two votes for a on one comparison"
 
 
 def test_agreement_equals_that_of_the_frame(cast):
@@ -95,9 +97,9 @@ def test_agreement_equals_that_of_the_frame(cast):
 def test_groups_are_those_given_or_the_origin(cast):
     assert cast.annotator_groups.assign({"ann": "experts", "nobody": "experts"}, actor="me") == 2
     assert cast.annotator_groups.assign({"ann": "experts"}, actor="me") == 0
-    found = cast.preferences.sums(["choice.skip"], [DAY], by_group=True)
+    cells = cast.preferences.sums(["choice.skip"], [DAY], by_group=True)
     n = {}
-    for cell, sums in found.items():
+    for cell, sums in cells.items():
         n[cell.annotator_group] = n.get(cell.annotator_group, 0) + sums["choice.skip"].n
     assert n == {"experts": 4, "simulation": 2, "api": 1}
     voters = {(cell.annotator_group, who) for cell, who in cast.preferences.voters([DAY])}
@@ -107,9 +109,9 @@ def test_groups_are_those_given_or_the_origin(cast):
 
 
 def test_cells_name_day_kind_and_models(cast):
-    found = cast.preferences.sums(["choice.skip"], [DAY, "2026-01-09"], by_group=False)
-    assert PreferenceCell(DAY, EVERYBODY, "factual", "this project", SEVERAL) in found
-    assert {cell.day for cell in found} == {DAY}
+    cells = cast.preferences.sums(["choice.skip"], [DAY, "2026-01-09"], by_group=False)
+    assert PreferenceCell(DAY, EVERYBODY, "factual", "this project", SEVERAL) in cells
+    assert {cell.day for cell in cells} == {DAY}
 
 
 def test_changed_days_include_those_of_votes_that_no_longer_count(cast, make_vote):

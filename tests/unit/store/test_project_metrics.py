@@ -37,13 +37,13 @@ def test_votes_are_counted_by_source_and_timed_for_people(store, make_comparison
         )
     ):
         store.votes.cast(make_vote(f"c{n}", **more))
-    found = measure(store)
-    assert {key[1]: point.n for key, point in found.items() if key[0] == "votes.cast"} == {
+    points = measure(store)
+    assert {key[1]: point.n for key, point in points.items() if key[0] == "votes.cast"} == {
         "page": 2,
         "api": 1,
         "pipeline": 1,
     }
-    seconds = found["votes.seconds",]
+    seconds = points["votes.seconds",]
     assert (seconds.n, seconds.total, seconds.total_squares, seconds.value) == (2, 6.0, 20.0, 3.0)
     assert ("votes.seconds",) not in measure(store, NOON + timedelta(days=1))
 
@@ -53,9 +53,9 @@ def test_the_queue_is_what_the_annotators_see(store, make_comparisons):
     store.cards.offer(["c0", "c1"], overlap=2)
     store.cards.deal("ann", 1, AnnotationRules(repeat_share=0))
     now = store.database.clock.now()
-    found = measure(store, now)
-    assert found["queue.open",].value == store.cards.remaining_work().n_open == 3
-    assert found["queue.oldest_hours",].value == pytest.approx(0, abs=0.1), "since the offer"
+    points = measure(store, now)
+    assert points["queue.open",].value == store.cards.remaining_work().n_open == 3
+    assert points["queue.oldest_hours",].value == pytest.approx(0, abs=0.1), "since the offer"
     later = measure(store, now + timedelta(hours=5))
     assert later["queue.oldest_hours",].value == pytest.approx(5, abs=0.1)
     assert later["votes.idle_hours",].value == pytest.approx(5, abs=0.1), "nobody has voted yet"

@@ -26,8 +26,12 @@ def imported(
     prefix: str = "c",
 ) -> pd.DataFrame:
     frame = make_comparisons(n, prefix=prefix)
-    given = {"source": "small", "source_pair_id": [f"{prefix}-{i}" for i in range(n)], "flag": flag}
-    return frame.assign(**given).astype({name: "str" for name in given})
+    columns = {
+        "source": "small",
+        "source_pair_id": [f"{prefix}-{i}" for i in range(n)],
+        "flag": flag,
+    }
+    return frame.assign(**columns).astype({name: "str" for name in columns})
 
 
 def vote(
@@ -147,8 +151,8 @@ def test_no_day_is_predicted_by_a_model_that_has_seen_votes_of_a_later_one(
         store.predictions.count_left_out(DAYS[0], data_seq=3) == 0
     )  # learnt from itself, not late
     predicted = make_predictions(frame.iloc[2:4]).assign(day=DAYS[1])
-    made = store.predictions.replay(predicted, data_seq=3)
-    assert (made.n_written, made.n_refused) == (0, 2)
+    replay = store.predictions.replay(predicted, data_seq=3)
+    assert (replay.n_written, replay.n_refused) == (0, 2)
     assert store.predictions.replay(predicted, data_seq=2).n_written == 2
     assert store.predictions.count_left_out(DAYS[1], data_seq=3) == 0  # predicted honestly before
 

@@ -20,7 +20,7 @@ def test_rules_are_versioned_and_come_back_as_they_were(store):
     assert store.rules.put(rules, after=0, actor="cura") == 1
     assert store.rules.put(rules.model_copy(update={"overlap": 4}), after=1, actor="cura") == 2
     assert store.rules.latest()[0] == 2
-    assert [(version, one.overlap, by) for version, one, _, by in store.rules.history()] == [
+    assert [(version, rules.overlap, by) for version, rules, _, by in store.rules.history()] == [
         (2, 4, "cura"),
         (1, 3, "cura"),
     ]
@@ -46,7 +46,7 @@ def test_guidelines_are_read_by_version(store):
     assert store.guidelines.latest() is None
     store.guidelines.add("One — ü", after=0, actor="cura")
     store.guidelines.add("Two", after=1, actor="cura")
-    assert [one.text for one in store.guidelines.all()] == ["Two", "One — ü"]
+    assert [guidelines.text for guidelines in store.guidelines.all()] == ["Two", "One — ü"]
     assert store.guidelines.get(1).text == "One — ü"
     with pytest.raises(NotFound, match="no version 3"):
         store.guidelines.get(3)

@@ -9,10 +9,10 @@ from rlhf_pipeline.core.frames import COMPARISONS, EXPORTED_VOTES, check_frame
 from tests.unit.store.conftest import NOON
 
 
-def imported(comparisons, **given):
+def imported(comparisons, **columns):
     return check_frame(
         comparisons.assign(
-            source="elsewhere", source_pair_id="pair " + comparisons["comparison_id"], **given
+            source="elsewhere", source_pair_id="pair " + comparisons["comparison_id"], **columns
         ),
         COMPARISONS,
     )

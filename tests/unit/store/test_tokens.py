@@ -53,11 +53,11 @@ def test_a_secret_is_kept_as_its_hash_alone(store, ann):
     digest = hashlib.sha256(secret.encode()).hexdigest()
     assert token.token_id == digest[:16]
     with store.database.read_transaction() as connection:
-        kept = str(connection.exec_driver_sql("SELECT * FROM tokens").all()) + str(
+        rows = str(connection.exec_driver_sql("SELECT * FROM tokens").all()) + str(
             connection.exec_driver_sql("SELECT * FROM audit").all()
         )
-    assert digest in kept
-    assert secret not in kept
+    assert digest in rows
+    assert secret not in rows
     assert store.tokens.find(secret).scopes == ("votes.cast", "votes.read")
     assert store.tokens.find(secret[:-1]) is None
 

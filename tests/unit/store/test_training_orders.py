@@ -42,11 +42,11 @@ def test_key_names_one_job_for_good(store: Store) -> None:
 def test_cancelled_job_starts_no_run_and_names_who_ended_it(store: Store) -> None:
     place(store)
     assert store.training_jobs.find_cancellation(1) is None
-    made = store.training_jobs.cancel(1, reason="wrong set", actor="bob", now=NOON)
-    assert (made.action, made.answers, made.actor) == ("hold", 1, "bob")
-    assert made.reasons == ("by hand: cancels job 1: wrong set",)
-    assert store.training_jobs.find_cancellation(1) == made
-    assert store.training_jobs.cancel(1, reason="again", actor="bob", now=NOON) == made
+    decision = store.training_jobs.cancel(1, reason="wrong set", actor="bob", now=NOON)
+    assert (decision.action, decision.answers, decision.actor) == ("hold", 1, "bob")
+    assert decision.reasons == ("by hand: cancels job 1: wrong set",)
+    assert store.training_jobs.find_cancellation(1) == decision
+    assert store.training_jobs.cancel(1, reason="again", actor="bob", now=NOON) == decision
     assert store.training_jobs.pending() == []
     assert store.decisions.get(1).error == "cancelled by bob: wrong set"
     assert place(store) == (3, True), "the same order later is a new job"

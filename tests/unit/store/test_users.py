@@ -32,9 +32,9 @@ def test_a_user_is_found_by_id_and_by_address_in_any_case(store):
 def test_the_id_is_a_pseudonym_and_the_chain_holds_no_name(store):
     ann = store.users.add(email="ann@example.org", name="Ann", actor="test")
     assert "ann" not in ann.user_id
-    told = "".join(link.model_dump_json() for link in store.audit.after(0, limit=10))
-    assert "ann@" not in told
-    assert "Ann" not in told
+    links = "".join(link.model_dump_json() for link in store.audit.after(0, limit=10))
+    assert "ann@" not in links
+    assert "Ann" not in links
 
 
 @pytest.mark.parametrize(
@@ -80,17 +80,17 @@ def test_roles_are_given_and_taken(store):
 
 
 def test_the_last_admin_is_neither_disabled_nor_demoted(store):
-    one = store.users.add(email="one@example.org", name="One", roles=[Role.ADMIN], actor="test")
+    user = store.users.add(email="one@example.org", name="One", roles=[Role.ADMIN], actor="test")
     two = store.users.add(email="two@example.org", name="Two", roles=[Role.ADMIN], actor="test")
     store.users.change(two.user_id, disabled=True, actor="test")
     for change in (
-        lambda: store.users.change(one.user_id, disabled=True, actor="test"),
-        lambda: store.users.change(one.user_id, roles=[], actor="test"),
+        lambda: store.users.change(user.user_id, disabled=True, actor="test"),
+        lambda: store.users.change(user.user_id, roles=[], actor="test"),
     ):
         with pytest.raises(ConfigurationError, match="last admin"):
             change()
     store.users.change(two.user_id, disabled=False, actor="test")
-    assert store.users.change(one.user_id, roles=[], actor="test").roles == ()
+    assert store.users.change(user.user_id, roles=[], actor="test").roles == ()
 
 
 def test_who_is_disabled_has_no_token_that_holds_and_who_comes_back_gets_none_back(store):

@@ -33,14 +33,14 @@ def cast(store: Store, make_vote: Callable[..., NewVote]) -> Cast:
 
 
 def publish(store: Store, frame: pd.DataFrame, **more: object) -> None:
-    shown = frame.assign(completion_a=LONG, completion_b=LONG, **more)
-    store.comparisons.publish(shown, published_at=store.database.clock.now())
+    comparisons = frame.assign(completion_a=LONG, completion_b=LONG, **more)
+    store.comparisons.publish(comparisons, published_at=store.database.clock.now())
 
 
 def find(store: Store, mark: Any) -> list[int]:
-    found = store.vote_marks.find(mark, "ann", fastest=FASTEST, before_seq=None, limit=50)
-    assert found == store.vote_marks.find(mark, None, fastest=FASTEST, before_seq=None, limit=50)
-    return found[::-1]
+    marked = store.vote_marks.find(mark, "ann", fastest=FASTEST, before_seq=None, limit=50)
+    assert marked == store.vote_marks.find(mark, None, fastest=FASTEST, before_seq=None, limit=50)
+    return marked[::-1]
 
 
 def test_same_as_before_needs_known_sides(store: Store, make_comparisons: Any, cast: Cast) -> None:
@@ -105,14 +105,14 @@ def test_marks_are_the_figures_of_annotators(
         ]
     )
     votes = store.votes.log()
-    shown = store.comparisons.with_ids([f"c{n}" for n in range(40)])
-    told = annotator_figures(votes, joint_model(counting_votes(votes)), comparisons=shown)
-    told = told.set_index("annotator_id")
+    comparisons = store.comparisons.with_ids([f"c{n}" for n in range(40)])
+    figures = annotator_figures(votes, joint_model(counting_votes(votes)), comparisons=comparisons)
+    figures = figures.set_index("annotator_id")
     counts = store.vote_marks.count(FASTEST)
-    for who, found in counts.items():
-        assert found.n_votes == told.loc[who, "n_votes"]
+    for who, counts_of_one in counts.items():
+        assert counts_of_one.n_votes == figures.loc[who, "n_votes"]
         for mark, n in (("too_fast", "n_read"), ("same_as_before", "n_followed")):
-            marked, of = found.marks[mark]
-            assert (of, marked / of) == (told.loc[who, n], pytest.approx(told.loc[who, mark]))
+            marked, of = counts_of_one.marks[mark]
+            assert (of, marked / of) == (figures.loc[who, n], pytest.approx(figures.loc[who, mark]))
     assert len(counts) == 4
-    assert set(MARKS) == set(found.marks)
+    assert set(MARKS) == set(counts_of_one.marks)

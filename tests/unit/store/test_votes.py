@@ -27,9 +27,9 @@ def published(store, make_comparisons):
 
 
 def test_a_vote_comes_back_as_it_was_cast(store, make_vote):
-    sent = make_vote(strength=3, reason="warmer — ü", stated_confidence=0.8, duration_s=4)
-    vote = store.votes.cast(sent)
-    assert vote.model_dump(include=set(type(sent).model_fields)) == sent.model_dump()
+    new_vote = make_vote(strength=3, reason="warmer — ü", stated_confidence=0.8, duration_s=4)
+    vote = store.votes.cast(new_vote)
+    assert vote.model_dump(include=set(type(new_vote).model_fields)) == new_vote.model_dump()
     assert (vote.seq, vote.day) == (1, date(2026, 1, 1))
     assert store.votes.get(vote.vote_id) == vote
 
@@ -192,11 +192,11 @@ def test_both_rules_hold_whatever_was_repeated_and_corrected_on_whichever_day(
             assert (
                 cast.loc[cast["is_counting"], "seq"].tolist() == counting_votes(log)["seq"].tolist()
             )
-        for asked in (days[:1], days[1:2], days[:2]):
-            of_days = [row["seq"] for row in rows if row["day"] in asked and row["seq"] <= seq]
-            assert store.votes.log(asked, up_to_seq=seq)["seq"].tolist() == of_days
-            if len(asked) == 1:
-                assert store.votes.day_digest(asked[0], seq).n == len(of_days)
+        for subset in (days[:1], days[1:2], days[:2]):
+            of_days = [row["seq"] for row in rows if row["day"] in subset and row["seq"] <= seq]
+            assert store.votes.log(subset, up_to_seq=seq)["seq"].tolist() == of_days
+            if len(subset) == 1:
+                assert store.votes.day_digest(subset[0], seq).n == len(of_days)
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -236,23 +236,25 @@ def test_judging_and_teaching_votes_are_those_of_the_log(store, make_vote, make_
     ids = ["c0", "c1", "r0", "r1"]
     expected = select_judgements(store.votes.log(comparison_ids=ids))
     assert len(expected) >= 3, "some judgements count"
-    found = store.votes.judgements(ids).sort_values("seq", ignore_index=True)
-    pd.testing.assert_frame_equal(found, expected)
+    judgements = store.votes.judgements(ids).sort_values("seq", ignore_index=True)
+    pd.testing.assert_frame_equal(judgements, expected)
     assert store.votes.judgements([]).empty
     for seq in (40, 80, 120, 160):
         log = store.votes.log(up_to_seq=seq)
-        shown = store.comparisons.with_ids(sorted(set(log["comparison_id"])))
-        decided = store.adjudications.standing(list(shown["comparison_id"]), up_to_seq=seq)
+        frame = store.comparisons.with_ids(sorted(set(log["comparison_id"])))
+        decided = store.adjudications.standing(list(frame["comparison_id"]), up_to_seq=seq)
         for since in ({}, {"ann": 70, "bob": 100}):
-            rule = TeachingRule(Quarantines(since), {c: one.choice for c, one in decided.items()})
-            teach = teaching_votes(log, shown, rule).votes
-            wanted = select(votes.c.seq).join(
+            rule = TeachingRule(
+                Quarantines(since), {c: adjudication.choice for c, adjudication in decided.items()}
+            )
+            teach = teaching_votes(log, frame, rule).votes
+            teaching_seqs = select(votes.c.seq).join(
                 comparisons, comparisons.c.comparison_id == votes.c.comparison_id
             )
-            found_seqs = store.database.fetch_scalars(
-                wanted.where(is_teaching(seq, since)).order_by(votes.c.seq)
+            seqs = store.database.fetch_scalars(
+                teaching_seqs.where(is_teaching(seq, since)).order_by(votes.c.seq)
             )
-            assert found_seqs == teach["seq"].tolist()
+            assert seqs == teach["seq"].tolist()
             for after in (0, 60, 115):
                 n = teach.loc[teach["seq"] > after, "comparison_id"].nunique()
                 options = {"up_to_seq": seq, "quarantined": since}

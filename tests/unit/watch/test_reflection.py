@@ -73,10 +73,10 @@ SHOWN = comparisons(c1=("long text", "short"), c2=("x", "much longer"), c3=("sam
 
 
 def predicted(
-    shown: pd.DataFrame = SHOWN, label: str = "demo.reward_model@1", **more
+    frame: pd.DataFrame = SHOWN, label: str = "demo.reward_model@1", **more
 ) -> pd.DataFrame:
     return predict(
-        shown,
+        frame,
         LengthModel(),
         reward_model_label=label,
         calibrator_version="none",
@@ -145,14 +145,14 @@ def test_a_vote_without_a_prediction_is_reported():
 
 def test_judged_predictions_are_in_order_of_seq_and_fit_for_evidently():
     cast = votes(*[(c, f"w{i}", "ab"[i % 2]) for i in range(30) for c in ("c1", "c2")])
-    judged = judged_predictions(reflect(predicted(), cast))
-    assert judged["seq"].is_monotonic_increasing
-    assert set(judged["error"]) == {0.0, 1.0}
+    predictions = judged_predictions(reflect(predicted(), cast))
+    assert predictions["seq"].is_monotonic_increasing
+    assert set(predictions["error"]) == {0.0, 1.0}
     assert (
-        judged.loc[judged["group"] == "c1", "outcome"]
-        == 1 - judged.loc[judged["group"] == "c1", "error"]
+        predictions.loc[predictions["group"] == "c1", "outcome"]
+        == 1 - predictions.loc[predictions["group"] == "c1", "error"]
     ).all()
-    assert not evidently_calibration_report(judged).passed
+    assert not evidently_calibration_report(predictions).passed
 
 
 def test_a_model_is_not_compared_with_its_own_votes():

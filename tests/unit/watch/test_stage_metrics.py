@@ -17,13 +17,13 @@ def test_the_worst_verdict_of_a_space_counts_and_insufficient_is_no_number():
     rows = [("errors", "stable"), ("errors", "drift"), ("errors", "insufficient")]
     rows += [("policy", "insufficient"), ("overall", "warning")]
     report = pd.DataFrame(rows, columns=["space", "verdict"]).assign(day="2026-01-04", n_current=40)
-    found = {point.labels["space"]: point for point in verdict_points(report, NOON)}
-    assert {space: point.value for space, point in found.items()} == {
+    points = {point.labels["space"]: point for point in verdict_points(report, NOON)}
+    assert {space: point.value for space, point in points.items()} == {
         "errors": 2,
         "policy": None,
         "overall": 1,
     }
-    assert (found["errors"].day, found["errors"].n) == (date(2026, 1, 4), 40)
+    assert (points["errors"].day, points["errors"].n) == (date(2026, 1, 4), 40)
 
 
 def test_what_was_not_measured_has_no_point():

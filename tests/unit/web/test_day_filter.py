@@ -16,8 +16,8 @@ def test_a_day_is_left_out_only_before_the_days_shown_by_default(
     since: date | None, first: int, left_out: bool
 ):
     day = FIRST_SHOWN + timedelta(days=first)
-    found = DayFilter(since=since).find_left_out([NEWEST, day])
-    assert found == (day if left_out else None)
+    left_out_day = DayFilter(since=since).find_left_out([NEWEST, day])
+    assert left_out_day == (day if left_out else None)
 
 
 def test_nothing_is_left_out_of_no_days():

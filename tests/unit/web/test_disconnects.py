@@ -17,7 +17,7 @@ def test_a_client_that_disconnects_while_sending_is_not_a_bug(store: Store, sett
             {"type": "http.disconnect"},
         ]
     )
-    sent: list[dict[str, Any]] = []
+    responses: list[dict[str, Any]] = []
     scope = {
         "type": "http",
         "method": "POST",
@@ -40,8 +40,8 @@ def test_a_client_that_disconnects_while_sending_is_not_a_bug(store: Store, sett
         return next(messages)
 
     async def send(message: dict[str, Any]) -> None:
-        sent.append(message)
+        responses.append(message)
 
     with ThreadPoolExecutor(1) as pool:
         pool.submit(lambda: asyncio.run(app(scope, receive, send))).result()
-    assert sent[0]["status"] == 408
+    assert responses[0]["status"] == 408

@@ -93,21 +93,21 @@ def test_lockout_never_exceeds_five_minutes(auth: Auth, store: Store, clock: Shi
 
 
 def test_homes_on_one_host_have_cookies_of_their_own(store: Store, settings: Settings):
-    one = Auth(store, settings, FAST)
+    here = Auth(store, settings, FAST)
     other = Auth(store, settings.model_copy(update={"home": settings.home / "other"}), FAST)
-    assert one.cookie.startswith("rlhf_session_")
-    assert len({one.cookie, one.device_cookie, other.cookie, other.device_cookie}) == 4
-    assert Auth(store, settings, FAST).cookie == one.cookie  # after a restart
+    assert here.cookie.startswith("rlhf_session_")
+    assert len({here.cookie, here.device_cookie, other.cookie, other.device_cookie}) == 4
+    assert Auth(store, settings, FAST).cookie == here.cookie  # after a restart
     ann = add(store, "ann@example.org")
-    both = cookies_of(log_in(one, ann.email)) | cookies_of(log_in(other, ann.email))
+    both = cookies_of(log_in(here, ann.email)) | cookies_of(log_in(other, ann.email))
     header = "; ".join(f"{name}={value}" for name, value in both.items())
     request = Request({"type": "http", "headers": [(b"cookie", header.encode())]})
-    for auth in (one, other):
+    for auth in (here, other):
         secret = auth.secret_of(request)
         assert secret is not None
-        found = auth.find_principal(secret, from_cookie=True)
-        assert found is not None
-        assert found.user_id == ann.user_id
+        principal = auth.find_principal(secret, from_cookie=True)
+        assert principal is not None
+        assert principal.user_id == ann.user_id
 
 
 def test_https_cookies_are_bound_to_their_host(store: Store, settings: Settings):
@@ -116,6 +116,9 @@ def test_https_cookies_are_bound_to_their_host(store: Store, settings: Settings)
     assert set(cookies_of(response)) == {auth.cookie, auth.device_cookie}
     set_cookies = [value.decode() for name, value in response.raw_headers if name == b"set-cookie"]
     assert all(
-        one.startswith("__Host-rlhf_") and "Secure" in one and "HttpOnly" in one and "Path=/" in one
-        for one in set_cookies
+        cookie.startswith("__Host-rlhf_")
+        and "Secure" in cookie
+        and "HttpOnly" in cookie
+        and "Path=/" in cookie
+        for cookie in set_cookies
     )

@@ -73,9 +73,9 @@ def records(*frames):
     return json.loads(file.getvalue())
 
 
-def rows_of(tmp_path, found, kind):
+def rows_of(tmp_path, rows, kind):
     path = tmp_path / "records.json"
-    path.write_text(json.dumps(found))
+    path.write_text(json.dumps(rows))
     opened = open_rows(path)
     assert is_argilla(opened)
     flat = ArgillaRows(opened, comparison_of if kind == "comparisons" else votes_of)
@@ -83,9 +83,9 @@ def rows_of(tmp_path, found, kind):
 
 
 def test_a_record_has_the_shape_that_argillas_client_writes_and_reads():
-    said = {"strength": 3, "reason": "kürzer", "stated_confidence": 0.75}
+    details = {"strength": 3, "reason": "kürzer", "stated_confidence": 0.75}
     machine = {"annotator_kind": "machine", "stated_confidence": 0.9}
-    cast = votes(("c0", "u1", "a", said), ("c0", "u2", "tie", {}), ("c0", "m@1", "b", machine))
+    cast = votes(("c0", "u1", "a", details), ("c0", "u2", "tie", {}), ("c0", "m@1", "b", machine))
     (record,) = records(record_rows(comparisons(), cast))
     assert list(record) == ["id", "fields", "suggestions", "responses", "vectors", "metadata"]
     assert (record["id"], record["vectors"]) == ("c0", {})

@@ -44,14 +44,14 @@ def test_written_file_is_read_back_equal(form, tmp_path):
     path = tmp_path / f"file{form.suffix}"
     path.write_bytes(write_bytes(form, frame[:2], frame[2:]))
     columns = plain_columns(frame, SCHEMA)
-    wanted = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    expected = [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
     rows = list(open_rows(path))
     assert [row.fault for row in rows] == [None] * len(frame)
     cells = [dict(row.cells) for row in rows]
     if form.name == "csv":
         cells = [{name: unprotect_cell(cell) for name, cell in row.items()} for row in cells]
     assert [{n: as_cell(v) for n, v in row.items()} for row in cells] == [
-        {n: as_cell(v) for n, v in row.items()} for row in wanted
+        {n: as_cell(v) for n, v in row.items()} for row in expected
     ]
 
 

@@ -70,7 +70,7 @@ def votes(*rows):
         "is_superseded": False,
         "is_counting": True,
     }
-    made = [
+    vote_rows = [
         {
             **usual,
             "seq": seq,
@@ -82,7 +82,7 @@ def votes(*rows):
         for seq, (comparison, choice, more) in enumerate(rows, start=1)
     ]
     return check_frame(
-        pd.DataFrame(made, columns=list(EXPORTED_VOTES.columns), dtype=object), EXPORTED_VOTES
+        pd.DataFrame(vote_rows, columns=list(EXPORTED_VOTES.columns), dtype=object), EXPORTED_VOTES
     )
 
 
@@ -122,14 +122,14 @@ def test_the_json_schema_matches_the_frame_schema(kind):
         "bool": "boolean",
         "time": "string",
     }
-    said = json_schema()["$defs"][kind]
-    assert list(said["properties"]) == list(KINDS[kind].columns)
+    schema = json_schema()["$defs"][kind]
+    assert list(schema["properties"]) == list(KINDS[kind].columns)
     # Files from before these two were exported stay valid.
     later = ("dimensions", "highlights")
-    assert said["required"] == [name for name in KINDS[kind].columns if name not in later]
-    assert said["additionalProperties"] is False
+    assert schema["required"] == [name for name in KINDS[kind].columns if name not in later]
+    assert schema["additionalProperties"] is False
     for name, column in KINDS[kind].columns.items():
-        field = said["properties"][name]
+        field = schema["properties"][name]
         assert field["description"] == column.description, name
         if name == "schema":
             assert field["const"] == KINDS[kind].name

@@ -37,8 +37,8 @@ def test_votes_are_sorted_by_time_then_line_with_undated_last(tmp_path):
     staged.add(enumerate(votes[100:], start=100))
     assert len(staged) == 300
     latest = START + timedelta(days=1)
-    wanted = sorted(range(300), key=lambda line: (moments[line] or latest, line))
-    assert [vote for batch in staged for vote in batch] == [votes[line] for line in wanted]
+    order = sorted(range(300), key=lambda line: (moments[line] or latest, line))
+    assert [vote for batch in staged for vote in batch] == [votes[line] for line in order]
     assert list(tmp_path.iterdir()) == []  # so that a kill leaves nothing behind
 
 
@@ -70,14 +70,14 @@ def test_rejects_go_to_the_home_if_the_inputs_folder_is_not_writable(tmp_path, m
 
 
 def test_the_same_person_gets_the_same_pseudonym_in_one_home_only(tmp_path):
-    one = Pseudonyms.load(tmp_path / "a")
+    pseudonyms = Pseudonyms.load(tmp_path / "a")
     again = Pseudonyms.load(tmp_path / "a")
     other = Pseudonyms.load(tmp_path / "b")
-    name = one("ann@example.org")
+    name = pseudonyms("ann@example.org")
     assert PSEUDONYM.fullmatch(name)
     assert again("ann@example.org") == name != other("ann@example.org")
-    assert one("bob@example.org") != name
-    assert one(name) == name
+    assert pseudonyms("bob@example.org") != name
+    assert pseudonyms(name) == name
 
 
 def test_the_salt_is_its_owners_alone_and_whole(tmp_path):

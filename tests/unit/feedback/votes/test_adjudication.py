@@ -17,9 +17,9 @@ CAST = votes(
 
 def test_a_pair_rests_on_the_votes_that_agree_with_the_decision() -> None:
     rule = TeachingRule(decided={"even": "b", "lost": "b", "tied": "tie"})
-    made, counts = make_pairs(CAST, SHOWN, rule=rule)
+    pair_rows, counts = make_pairs(CAST, SHOWN, rule=rule)
     assert counts.n_overruled == 4
-    pairs = made.set_index("comparison_id")
+    pairs = pair_rows.set_index("comparison_id")
     assert pairs["chosen_side"].to_dict() == {"even": "b", "lost": "b", "plain": "b"}
     assert pairs.loc["lost", ["n_votes", "agreement", "margin"]].tolist() == [1, 1.0, 0.75]
     assert pairs.loc["plain", "n_votes"] == 2

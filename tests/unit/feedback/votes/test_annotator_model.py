@@ -34,14 +34,14 @@ def test_without_votes_nothing_is_learnt():
 
 def test_the_last_pass_teaches_and_earlier_ones_measure_consistency_alone():
     truth = simulate(60, n_annotators=8, ties=False, seed=4)
-    judged = truth.votes.assign(pass_no=1)
-    again = judged.head(40).assign(
-        choice=judged["choice"].head(40).map({"a": "b", "b": "a"}),
-        vote_id="again-" + judged["vote_id"].head(40),
-        seq=judged["seq"].head(40) + 1000,
+    first_pass = truth.votes.assign(pass_no=1)
+    again = first_pass.head(40).assign(
+        choice=first_pass["choice"].head(40).map({"a": "b", "b": "a"}),
+        vote_id="again-" + first_pass["vote_id"].head(40),
+        seq=first_pass["seq"].head(40) + 1000,
         pass_no=2,
     )
-    log = pd.concat([again, judged], ignore_index=True)
+    log = pd.concat([again, first_pass], ignore_index=True)
     learnt, last = (fit_annotator_model(v, truth.comparisons) for v in (log, counting_votes(log)))
     pd.testing.assert_frame_equal(learnt.labels, last.labels, check_exact=True)
     assert learnt.alpha == last.alpha
@@ -57,17 +57,17 @@ def test_the_last_pass_teaches_and_earlier_ones_measure_consistency_alone():
 def test_open_votes_are_left_out_of_figures_on_request_but_teach():
     truth = simulate(60, n_annotators=6, ties=False, seed=5)
     is_open = truth.votes["annotator_id"].eq(truth.votes["annotator_id"].iloc[0])
-    said = truth.votes.assign(is_blind=(~is_open).astype("boolean"))
+    cast = truth.votes.assign(is_blind=(~is_open).astype("boolean"))
     every, blind = (
-        fit_annotator_model(said, truth.comparisons, blind_only=only) for only in (False, True)
+        fit_annotator_model(cast, truth.comparisons, blind_only=only) for only in (False, True)
     )
     pd.testing.assert_frame_equal(every.labels, blind.labels, check_exact=True)
-    assert every.agreement.n_votes == len(said)
-    assert blind.agreement.n_votes == len(said) - is_open.sum()
+    assert every.agreement.n_votes == len(cast)
+    assert blind.agreement.n_votes == len(cast) - is_open.sum()
     assert (every.agreement.n_annotators, blind.agreement.n_annotators) == (6, 5)
-    unknown = said.assign(is_blind=pd.array([pd.NA] * len(said), dtype="boolean"))
+    unknown = cast.assign(is_blind=pd.array([pd.NA] * len(cast), dtype="boolean"))
     known = fit_annotator_model(unknown, truth.comparisons, blind_only=True)
-    assert known.agreement.n_votes == len(said)
+    assert known.agreement.n_votes == len(cast)
 
 
 def test_a_repeat_needs_its_original_too():
@@ -105,18 +105,24 @@ def test_labels_rest_on_no_vote_of_the_test_split_and_figures_on_all():
 
 def test_prompt_in_two_splits_does_not_leak_test_votes_into_train():
     truth = simulate(1, completions=4, n_annotators=4, votes_each=4)
-    given = truth.comparisons.assign(split=["train", "train", "train", "test", "test", "test"])
-    asked = truth.votes[
-        truth.votes["comparison_id"].isin(given.loc[given["split"] == "train", "comparison_id"])
+    comparisons = truth.comparisons.assign(
+        split=["train", "train", "train", "test", "test", "test"]
+    )
+    train_votes = truth.votes[
+        truth.votes["comparison_id"].isin(
+            comparisons.loc[comparisons["split"] == "train", "comparison_id"]
+        )
     ]
-    labels = training_labels(truth.votes, given)
-    assert labels["comparison_id"].tolist() == sorted(asked["comparison_id"].unique())
-    pd.testing.assert_frame_equal(labels, joint_model(asked, given).labels, check_exact=True)
+    labels = training_labels(truth.votes, comparisons)
+    assert labels["comparison_id"].tolist() == sorted(train_votes["comparison_id"].unique())
+    pd.testing.assert_frame_equal(
+        labels, joint_model(train_votes, comparisons).labels, check_exact=True
+    )
 
 
 def test_a_repeat_is_in_the_split_of_its_original():
     truth = simulate(3)
-    given = truth.comparisons.assign(split=["test", "train", "train"])
+    comparisons = truth.comparisons.assign(split=["test", "train", "train"])
     again = votes_of([7], 0, ["b"]).assign(repeat_of="c00000", vote_id="again", seq=99)
     both = pd.concat([truth.votes, again], ignore_index=True)
-    assert training_labels(both, given)["n_votes"].sum() == len(truth.votes) - 5
+    assert training_labels(both, comparisons)["n_votes"].sum() == len(truth.votes) - 5

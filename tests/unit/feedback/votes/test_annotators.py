@@ -30,11 +30,11 @@ def ends(row: pd.Series, measure: str) -> list[float]:
 def test_reliability_and_bias_come_from_the_joint_model_least_first():
     truth = simulate(60, n_annotators=6)
     model = joint_model(truth.votes)
-    found = annotator_figures(truth.votes, model)
-    known = model.annotators.set_index("annotator_id").loc[found["annotator_id"]].reset_index()
+    table = annotator_figures(truth.votes, model)
+    known = model.annotators.set_index("annotator_id").loc[table["annotator_id"]].reset_index()
     for name in ("n_votes", *ends_of("reliability"), *ends_of("position_bias")):
-        assert found[name].tolist() == known[name].tolist()
-    assert found["reliability"].is_monotonic_increasing
+        assert table[name].tolist() == known[name].tolist()
+    assert table["reliability"].is_monotonic_increasing
 
 
 def ends_of(measure: str) -> list[str]:
@@ -42,9 +42,9 @@ def ends_of(measure: str) -> list[str]:
 
 
 def test_an_unmeasured_figure_is_missing_and_not_zero():
-    found = figures(votes_of([0, 1, 2], 0, ["a", "b", "tie"])).iloc[0]
-    assert found[["n_again", "n_timed", "n_read", "n_gold", "n_sure"]].tolist() == [0] * 5
-    assert found["n_followed"] == 0  # nobody knows which side stood left
+    row = figures(votes_of([0, 1, 2], 0, ["a", "b", "tie"])).iloc[0]
+    assert row[["n_again", "n_timed", "n_read", "n_gold", "n_sure"]].tolist() == [0] * 5
+    assert row["n_followed"] == 0  # nobody knows which side stood left
     for measure in (
         "position_bias",
         "self_consistency",
@@ -55,8 +55,8 @@ def test_an_unmeasured_figure_is_missing_and_not_zero():
         "confidence_gap",
         "brier",
     ):
-        assert np.isnan(ends(found, measure)).all(), measure
-    assert np.isnan(found["mean_confidence"])
+        assert np.isnan(ends(row, measure)).all(), measure
+    assert np.isnan(row["mean_confidence"])
 
 
 def test_only_the_last_pass_is_timed_and_compared_with_gold():
@@ -64,19 +64,19 @@ def test_only_the_last_pass_is_timed_and_compared_with_gold():
         pass_no=[1, 1, 2], duration_s=[1.0, 5.0, 5.0]
     )
     texts = make_shown(2, gold="a", completion_a="x" * 150, completion_b="y" * 50)
-    found = figures(votes, comparisons=texts).loc["ann0000"]
-    assert (found["n_timed"], found["n_read"], found["too_fast"]) == (2, 2, 0.0)
-    assert (found["n_gold"], found["gold_accuracy"]) == (2, 0.5)
+    row = figures(votes, comparisons=texts).loc["ann0000"]
+    assert (row["n_timed"], row["n_read"], row["too_fast"]) == (2, 2, 0.0)
+    assert (row["n_gold"], row["gold_accuracy"]) == (2, 0.5)
 
 
 def test_the_median_time_has_ends_from_six_votes_on_and_none_below():
     votes = votes_of(range(11), [0] * 6 + [1] * 5, ["a"] * 11)
-    found = figures(votes.assign(duration_s=[6.0, 1, 5, 2, 4, 3, *range(5)]))
-    assert found.loc["ann0000", "n_timed"] == 6
+    table = figures(votes.assign(duration_s=[6.0, 1, 5, 2, 4, 3, *range(5)]))
+    assert table.loc["ann0000", "n_timed"] == 6
     # 2 in 64 that all six lie on one side of the true median
-    assert ends(found.loc["ann0000"], "median_seconds") == [3.5, 1.0, 6.0]
-    assert found.loc["ann0001", "n_timed"] == 5
-    assert np.isnan(ends(found.loc["ann0001"], "median_seconds")).all()
+    assert ends(table.loc["ann0000"], "median_seconds") == [3.5, 1.0, 6.0]
+    assert table.loc["ann0001", "n_timed"] == 5
+    assert np.isnan(ends(table.loc["ann0001"], "median_seconds")).all()
 
 
 def test_too_fast_means_faster_than_reading_both_completions():
@@ -84,9 +84,9 @@ def test_too_fast_means_faster_than_reading_both_completions():
     texts = make_shown(
         3, completion_a="x" * 150, completion_b="y" * 50
     )  # comparison 3 is not known
-    found = figures(votes, comparisons=texts).loc["ann0000"]
-    assert (found["n_timed"], found["n_read"]) == (4, 3)
-    assert found["too_fast"] == pytest.approx(1 / 3)
+    row = figures(votes, comparisons=texts).loc["ann0000"]
+    assert (row["n_timed"], row["n_read"]) == (4, 3)
+    assert row["too_fast"] == pytest.approx(1 / 3)
     slow = figures(votes, comparisons=texts, params=FiguresParams(fastest_reading=10))
     assert slow.loc["ann0000", "too_fast"] == 1.0
 
@@ -97,22 +97,22 @@ def test_gold_is_asked_of_first_judgements_and_either_kind_of_tie_is_a_tie():
         [votes_of([0, 1, 2, 3], 0, ["a", "a", "both_bad", "b"]), again], ignore_index=True
     )
     known = make_shown(4, gold=["a", "b", "tie", None])
-    found = figures(votes, comparisons=known).loc["ann0000"]
-    assert (found["n_gold"], found["gold_accuracy"]) == (3, pytest.approx(2 / 3))
+    row = figures(votes, comparisons=known).loc["ann0000"]
+    assert (row["n_gold"], row["gold_accuracy"]) == (3, pytest.approx(2 / 3))
 
 
 def test_confidence_is_held_against_what_the_others_say():
     # Ten comparisons, all others say a; the one asked says a on seven, always at 0.9.
-    said = ["a"] * 7 + ["b"] * 3
-    votes = votes_of(np.tile(range(10), 3), np.repeat(range(3), 10), [*said, *["a"] * 20])
+    choices = ["a"] * 7 + ["b"] * 3
+    votes = votes_of(np.tile(range(10), 3), np.repeat(range(3), 10), [*choices, *["a"] * 20])
     sure = [0.9] * 10 + [None] * 20
-    found = figures(votes.assign(stated_confidence=sure))
-    mine = found.loc["ann0000"]
+    table = figures(votes.assign(stated_confidence=sure))
+    mine = table.loc["ann0000"]
     assert (mine["n_sure"], mine["mean_confidence"]) == (10, pytest.approx(0.9))
     low, high = wilson_bounds(0.7, 10)
     assert ends(mine, "confidence_gap") == pytest.approx([0.2, 0.9 - high, 0.9 - low])
     assert mine["brier"] == pytest.approx(0.7 * 0.01 + 0.3 * 0.81)
-    assert found.loc["ann0001", "n_sure"] == 0
+    assert table.loc["ann0001", "n_sure"] == 0
 
 
 def test_machines_and_skips_are_nobodys_figures():

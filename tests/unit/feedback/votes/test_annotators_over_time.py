@@ -20,10 +20,10 @@ SUNDAY = "2026-01-11"
 NEXT_MONDAY = "2026-01-12"
 
 
-def casts(*said: tuple[str, int, int, str], **more: object) -> pd.DataFrame:
+def casts(*votes: tuple[str, int, int, str], **more: object) -> pd.DataFrame:
     """(day, comparison, annotator, choice) in order of seq; `more` are columns."""
     days, comparison, annotator, choice = (
-        (list(column) for column in zip(*said, strict=True)) if said else ([], [], [], [])
+        (list(column) for column in zip(*votes, strict=True)) if votes else ([], [], [], [])
     )
     rows = votes_of(comparison, annotator, choice).assign(day=days, pass_no=1, **more)
     return check_frame(rows, VOTES)
@@ -41,17 +41,17 @@ def of_world(**how: object) -> tuple[pd.DataFrame, pd.DataFrame, np.ndarray]:
         duration_s=rng.lognormal(2, 0.5, n),
         stated_confidence=rng.uniform(0.5, 1, n),
     )
-    shown = truth.comparisons.assign(
+    comparisons = truth.comparisons.assign(
         gold=np.where(truth.d > 0, "a", "b"), completion_a="x" * 300, completion_b="y" * 300
     )
-    return check_frame(frame, VOTES), shown, truth.d
+    return check_frame(frame, VOTES), comparisons, truth.d
 
 
 def test_windows_of_a_week_begin_on_mondays_and_follow_each_other():
-    found = annotators_over_time(
+    windows = annotators_over_time(
         casts((SUNDAY, 0, 0, "a"), (NEXT_MONDAY, 1, 0, "a"), (MONDAY, 2, 0, "a"))
     )
-    assert found[["first_day", "last_day", "n_votes"]].values.tolist() == [
+    assert windows[["first_day", "last_day", "n_votes"]].values.tolist() == [
         [MONDAY, SUNDAY, 2],
         [NEXT_MONDAY, "2026-01-18", 1],
     ]
@@ -90,7 +90,7 @@ def test_a_vote_revised_later_counts_in_its_own_window():
 
 
 def test_last_vote_of_a_window_counts_and_withdrawn_ones_do_not():
-    found = annotators_over_time(
+    windows = annotators_over_time(
         casts(
             (MONDAY, 0, 0, "a"),
             (MONDAY, 0, 1, "b"),
@@ -99,19 +99,19 @@ def test_last_vote_of_a_window_counts_and_withdrawn_ones_do_not():
             (SUNDAY, 1, 0, "skip"),
         )
     ).set_index("annotator_id")
-    assert (found.loc["ann0000", "n_votes"], found.loc["ann0000", "n_compared"]) == (1, 1)
-    assert found.loc["ann0000", "agreement"] == 1.0
+    assert (windows.loc["ann0000", "n_votes"], windows.loc["ann0000", "n_compared"]) == (1, 1)
+    assert windows.loc["ann0000", "agreement"] == 1.0
 
 
 def test_a_late_vote_changes_its_own_window_and_no_other():
-    cast, shown, _ = of_world()
+    cast, comparisons, _ = of_world()
     day = "2026-01-21"  # of the third week
     late = casts((day, 7, 3, "tie"), (day, 399, 4, "b"), is_swapped=True).assign(
         seq=[90_001, 90_002], vote_id=["late", "later"]
     )
     both = pd.concat([cast, late], ignore_index=True)
     before, after = (
-        annotators_over_time(frame, shown).set_index(["annotator_id", "first_day"])
+        annotators_over_time(frame, comparisons).set_index(["annotator_id", "first_day"])
         for frame in (cast, both)
     )
     changed = [
@@ -124,19 +124,19 @@ def test_a_late_vote_changes_its_own_window_and_no_other():
 
 
 def test_agreement_is_the_share_of_the_others_with_the_same_answer():
-    said = [(0, "a"), (0, "a"), (0, "b"), (1, "tie"), (1, "both_bad")]
-    found = annotators_over_time(
-        casts(*((MONDAY, at, who % 3, choice) for who, (at, choice) in enumerate(said)))
+    choices = [(0, "a"), (0, "a"), (0, "b"), (1, "tie"), (1, "both_bad")]
+    windows = annotators_over_time(
+        casts(*((MONDAY, at, who % 3, choice) for who, (at, choice) in enumerate(choices)))
     ).set_index("annotator_id")
-    assert found["agreement"].tolist() == pytest.approx([0.75, 0.75, 0.0])
-    assert found["n_compared"].tolist() == [2, 2, 1]
+    assert windows["agreement"].tolist() == pytest.approx([0.75, 0.75, 0.0])
+    assert windows["n_compared"].tolist() == [2, 2, 1]
     low, high = wilson_bounds(np.array([0.75]), np.array([2]))
-    one = found.loc["ann0000"]
-    assert (one["agreement_low"], one["agreement_high"]) == pytest.approx((low[0], high[0]))
+    row = windows.loc["ann0000"]
+    assert (row["agreement_low"], row["agreement_high"]) == pytest.approx((low[0], high[0]))
 
 
 def test_gold_that_was_seen_before_does_not_count_again():
-    shown = comparisons_of(np.zeros(2, int), [0, 2], [1, 3]).assign(gold="a")
+    comparisons = comparisons_of(np.zeros(2, int), [0, 2], [1, 3]).assign(gold="a")
     again = casts(
         (MONDAY, 0, 0, "b"),
         (TUESDAY, 0, 0, "a"),
@@ -144,39 +144,39 @@ def test_gold_that_was_seen_before_does_not_count_again():
         (NEXT_MONDAY, 1, 0, "a"),
         (SUNDAY, 1, 0, "b"),
     )
-    one, two = annotators_over_time(again, shown).itertuples(index=False)
-    assert (one.n_gold, one.gold_accuracy) == (1, 1.0), (
+    first, second = annotators_over_time(again, comparisons).itertuples(index=False)
+    assert (first.n_gold, first.gold_accuracy) == (1, 1.0), (
         "its last word in the week; a late vote for what is known already does not count"
     )
-    assert (two.n_gold, two.gold_accuracy) == (1, 1.0)
+    assert (second.n_gold, second.gold_accuracy) == (1, 1.0)
 
 
 def test_gold_speed_and_confidence_are_of_the_window():
-    shown = comparisons_of(
+    comparisons = comparisons_of(
         np.arange(12), np.zeros(12, dtype=np.int64), np.ones(12, dtype=np.int64)
     ).assign(gold="a", completion_a="x" * 150, completion_b="y" * 50)
-    said = [(MONDAY, i, 0, "a" if i < 3 else "b") for i in range(6)] + [
+    votes = [(MONDAY, i, 0, "a" if i < 3 else "b") for i in range(6)] + [
         (NEXT_MONDAY, i, 0, "a") for i in range(6, 12)
     ]
-    said += [(NEXT_MONDAY, i, 1, "a") for i in range(6, 12)]
+    votes += [(NEXT_MONDAY, i, 1, "a") for i in range(6, 12)]
     seconds = [1.0, 1, 1, 3, 3, 3, *range(10, 16), *[5.0] * 6]
-    found = annotators_over_time(
-        casts(*said).assign(duration_s=seconds, stated_confidence=0.75), shown
+    windows = annotators_over_time(
+        casts(*votes).assign(duration_s=seconds, stated_confidence=0.75), comparisons
     )
-    one, two, other = (row for _, row in found.iterrows())
-    assert (one["n_gold"], one["gold_accuracy"], two["gold_accuracy"]) == (6, 0.5, 1.0)
-    assert (one["median_seconds"], one["median_seconds_low"], one["median_seconds_high"]) == (
+    first, second, third = (row for _, row in windows.iterrows())
+    assert (first["n_gold"], first["gold_accuracy"], second["gold_accuracy"]) == (6, 0.5, 1.0)
+    assert (first["median_seconds"], first["median_seconds_low"], first["median_seconds_high"]) == (
         2.0,
         1.0,
         3.0,
     )
-    assert (two["median_seconds"], other["median_seconds"]) == (12.5, 5.0)
+    assert (second["median_seconds"], third["median_seconds"]) == (12.5, 5.0)
     # two hundred characters in a second
-    assert (one["n_read"], one["too_fast"], two["too_fast"]) == (6, 0.5, 0.0)
+    assert (first["n_read"], first["too_fast"], second["too_fast"]) == (6, 0.5, 0.0)
     # in the first week nobody else judged
-    assert (one["n_sure"], two["n_sure"], two["mean_confidence"]) == (0, 6, 0.75)
-    assert two["confidence_gap"] == pytest.approx(-0.25)
-    assert two["brier"] == pytest.approx(0.0625)
+    assert (first["n_sure"], second["n_sure"], second["mean_confidence"]) == (0, 6, 0.75)
+    assert second["confidence_gap"] == pytest.approx(-0.25)
+    assert second["brier"] == pytest.approx(0.0625)
 
 
 def test_self_consistency_looks_back_at_the_annotators_earlier_votes():
@@ -194,13 +194,13 @@ def test_self_consistency_looks_back_at_the_annotators_earlier_votes():
     of = {"c00010": "c00000", "c00011": "c00001", "c00012": "c00002", "c00013": "c00099"}
     cast["repeat_of"] = cast["comparison_id"].map(of)
     cast.loc[cast["seq"] == 9, "pass_no"] = 2
-    found = annotators_over_time(cast).set_index(["annotator_id", "first_day"])
-    mine, theirs = found.loc[("ann0000", NEXT_MONDAY)], found.loc[("ann0001", NEXT_MONDAY)]
+    windows = annotators_over_time(cast).set_index(["annotator_id", "first_day"])
+    mine, theirs = windows.loc[("ann0000", NEXT_MONDAY)], windows.loc[("ann0001", NEXT_MONDAY)]
     # b of the swapped one is a, as before; a is another side; a tie stays one; of the last nobody
     # judged the original
     assert (mine["n_again"], mine["self_consistency"]) == (3, pytest.approx(2 / 3))
     assert (theirs["n_again"], theirs["self_consistency"]) == (1, 1.0)
-    assert found.loc[("ann0000", MONDAY), "n_again"] == 0
+    assert windows.loc[("ann0000", MONDAY), "n_again"] == 0
     # changed after the repeat was judged
     later = casts((MONDAY, 1, 0, "b")).assign(seq=99, vote_id="later")
     again = annotators_over_time(pd.concat([cast, later], ignore_index=True)).set_index(

@@ -75,11 +75,11 @@ def test_the_interval_holds_the_truth_however_few_votes_overlap(n: int, each: in
     """15 % mistakes on every comparison, the case in which agreement tells least: two votes agree
     in 74.5 %.
     """
-    shown = noise_ceiling_or_repeats(flipped(n, each, 0.15))
-    assert shown is not None
-    assert shown.low <= 0.85 <= shown.high
-    assert shown.value == pytest.approx(0.85, abs=0.05 if each < 4 else 0.03)
-    assert each < 9 or shown.high - shown.low < 0.12
+    ceiling = noise_ceiling_or_repeats(flipped(n, each, 0.15))
+    assert ceiling is not None
+    assert ceiling.low <= 0.85 <= ceiling.high
+    assert ceiling.value == pytest.approx(0.85, abs=0.05 if each < 4 else 0.03)
+    assert each < 9 or ceiling.high - ceiling.low < 0.12
 
 
 def test_the_estimate_is_between_the_bounds_if_comparisons_differ():
@@ -117,10 +117,10 @@ def test_comparisons_with_more_votes_count_more(easy: tuple[float, int], hard: t
 
 
 def test_unanimity_is_not_certainty():
-    shown = noise_ceiling_or_repeats(flipped(10, 5, 0.0))
-    assert shown is not None
-    assert shown.low < 0.9
-    assert shown.high == pytest.approx(1.0)
+    ceiling = noise_ceiling_or_repeats(flipped(10, 5, 0.0))
+    assert ceiling is not None
+    assert ceiling.low < 0.9
+    assert ceiling.high == pytest.approx(1.0)
 
 
 def test_the_truth_lies_between_the_bounds_if_comparisons_differ():
@@ -164,30 +164,30 @@ def test_without_overlap_nothing_is_claimed():
 
 def test_the_shown_ceiling_is_of_overlaps_where_there_are_any():
     votes = repeated(flipped(200, 3, 0.15), 0.3)
-    shown = noise_ceiling_or_repeats(votes)
-    assert shown is not None
+    ceiling = noise_ceiling_or_repeats(votes)
+    assert ceiling is not None
     row = ceilings(votes).iloc[0]
-    assert (shown.value, shown.low, shown.high) == (
+    assert (ceiling.value, ceiling.low, ceiling.high) == (
         row["estimate"],
         row["estimate_low"],
         row["estimate_high"],
     )
-    assert shown.basis is None
-    assert "repeats" not in str(shown)
+    assert ceiling.basis is None
+    assert "repeats" not in str(ceiling)
 
 
 def test_ceiling_from_repeats_alone_names_its_basis():
     votes = repeated(flipped(450, 1, 0.15), 1 - (0.85**2 + 0.15**2), 10)
-    shown = noise_ceiling_or_repeats(votes)
-    assert shown is not None
+    ceiling = noise_ceiling_or_repeats(votes)
+    assert ceiling is not None
     row = ceilings(votes).iloc[0]
-    assert (shown.value, shown.low, shown.high) == (
+    assert (ceiling.value, ceiling.low, ceiling.high) == (
         row["from_repeats"],
         row["from_repeats_low"],
         row["from_repeats_high"],
     )
-    assert shown.value == pytest.approx(0.85, abs=0.03)
-    assert str(shown).endswith("] from repeats")
+    assert ceiling.value == pytest.approx(0.85, abs=0.03)
+    assert str(ceiling).endswith("] from repeats")
 
 
 def test_later_passes_are_repeats_too_and_count_in_their_group():
@@ -197,9 +197,9 @@ def test_later_passes_are_repeats_too_and_count_in_their_group():
         ["a", "a", "b", "tie", "a", "a", "a"],
         prompt=[0, 1, 2, 3, 0, 1, 3],
     ).assign(pass_no=[1, 1, 1, 1, 2, 2, 2])
-    shown = noise_ceiling_or_repeats(votes)
-    assert shown is not None
-    assert (shown.value, shown.n, shown.basis) == (1.0, 2, "repeats")  # the tie took no side
+    ceiling = noise_ceiling_or_repeats(votes)
+    assert ceiling is not None
+    assert (ceiling.value, ceiling.n, ceiling.basis) == (1.0, 2, "repeats")  # the tie took no side
     rows = ceilings(votes, {"c00000": "x", "c00002": "y"}).set_index("group")
     assert rows["n_votes"].to_dict() == {"all": 4, "x": 1, "y": 1}
     assert rows.loc["x", "from_repeats"] == 1.0

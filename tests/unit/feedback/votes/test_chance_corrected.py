@@ -49,10 +49,10 @@ def test_full_agreement_on_few_comparisons_is_not_certainty():
     assert few.low < 0.5
     assert 0.9 < many.low < 1.0
     # Six of one prompt are six of a kind.
-    one = krippendorff_alpha(
+    short = krippendorff_alpha(
         votes_of([*range(6)] * 2, [0] * 6 + [1] * 6, ["a", "b"] * 6, prompt=[0] * 12)
     )
-    assert one.low < few.low
+    assert short.low < few.low
 
 
 def test_full_disagreement_on_few_comparisons_is_not_certainty():
@@ -71,8 +71,8 @@ def test_full_disagreement_on_few_comparisons_is_not_certainty():
 
 
 def test_without_overlap_there_is_no_agreement():
-    apart = votes_of([0, 1], [0, 1], ["a", "b"])
-    assert krippendorff_alpha(apart) is None
+    lone_votes = votes_of([0, 1], [0, 1], ["a", "b"])
+    assert krippendorff_alpha(lone_votes) is None
 
 
 def test_both_bad_and_tie_are_one_answer():

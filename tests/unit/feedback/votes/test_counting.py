@@ -132,8 +132,8 @@ def test_a_pass_is_listed_in_its_last_revision():
         (0, "a", 2, 1, "v3"),
         (1, "skip", 3, 0, None),
     )
-    found = repeat_passes(votes)
-    assert found.columns.tolist() == [
+    passes = repeat_passes(votes)
+    assert passes.columns.tolist() == [
         "prompt_id",
         "comparison_id",
         "annotator_id",
@@ -141,7 +141,7 @@ def test_a_pass_is_listed_in_its_last_revision():
         "choice_first",
         "choice",
     ]
-    assert found.to_numpy().tolist() == [
+    assert passes.to_numpy().tolist() == [
         ["p1", "c00001", "ann0000", 2, "a", "b"],
         ["p0", "c00000", "ann0000", 2, "tie", "a"],
         ["p1", "c00001", "ann0000", 3, "a", "skip"],
@@ -172,8 +172,8 @@ def test_rows_in_any_order_give_the_same_by_seq(rule: Callable[[pd.DataFrame], p
         (0, "b", 1, 1, "v1"),
         (0, "a", 2, 0, None),
     )
-    found = rule(votes)
-    assert found["seq" if "seq" in found else "comparison_id"].tolist() == {
+    rows = rule(votes)
+    assert rows["seq" if "seq" in rows else "comparison_id"].tolist() == {
         "standing_votes": [1, 3, 4, 5, 6],
         "counting_votes": [3, 4, 6],
         "repeat_passes": ["c00002", "c00000"],
@@ -181,7 +181,7 @@ def test_rows_in_any_order_give_the_same_by_seq(rule: Callable[[pd.DataFrame], p
     for seed in range(5):
         mixed = votes.sample(frac=1, random_state=seed)
         before = mixed.copy()
-        pd.testing.assert_frame_equal(rule(mixed), found)
+        pd.testing.assert_frame_equal(rule(mixed), rows)
         pd.testing.assert_frame_equal(mixed, before)
 
 

@@ -96,14 +96,18 @@ def test_slopes_are_those_of_the_chance_of_all_votes(world):
     for place in np.ndindex(theta.shape):
         moved = np.zeros_like(theta)
         moved[place] = step
-        found = [log_likelihood(votes, theta + sign * moved, STEPS, cavity) for sign in (1, -1)]
+        likelihoods = [
+            log_likelihood(votes, theta + sign * moved, STEPS, cavity) for sign in (1, -1)
+        ]
         assert sums.slope[place] == pytest.approx(
-            (found[0] - found[1]) / (2 * step), rel=1e-4, abs=1e-6
+            (likelihoods[0] - likelihoods[1]) / (2 * step), rel=1e-4, abs=1e-6
         )
     # slopes are by where a step ends, which is where the next begins
     for boundary in range(len(STEPS)):
         moved = np.diff(step * (np.arange(len(STEPS)) == boundary), prepend=0.0)
-        found = [log_likelihood(votes, theta, STEPS + sign * moved, cavity) for sign in (1, -1)]
+        likelihoods = [
+            log_likelihood(votes, theta, STEPS + sign * moved, cavity) for sign in (1, -1)
+        ]
         assert sums.step_slope[boundary] == pytest.approx(
-            (found[0] - found[1]) / (2 * step), rel=1e-4, abs=1e-6
+            (likelihoods[0] - likelihoods[1]) / (2 * step), rel=1e-4, abs=1e-6
         )

@@ -45,11 +45,11 @@ def test_closes_half_the_gap_between_majority_and_known_annotators():
 
 def test_shared_completions_inform_each_other():
     truth = simulate(40, completions=6, votes_each=3)
-    apart = accuracy(joint_model(truth.votes).labels["utility"].to_numpy(), truth.d)
+    separately = accuracy(joint_model(truth.votes).labels["utility"].to_numpy(), truth.d)
     together = accuracy(
         joint_model(truth.votes, truth.comparisons).labels["utility"].to_numpy(), truth.d
     )
-    assert together > apart + 0.02
+    assert together > separately + 0.02
 
 
 def test_spammers_stand_at_the_end_of_the_reliabilities():
@@ -144,11 +144,13 @@ def shown_swapped(truth, rng: np.random.Generator, lean: float) -> pd.DataFrame:
 
 def test_left_bias_is_found_if_displayed_sides_are_known():
     injected = 1 / (1 + np.exp(-0.6)) - 0.5
-    found = []
+    tables = []
     for seed in range(4):
         truth = simulate(400, n_annotators=10, ties=False, seed=seed)
-        found.append(joint_model(shown_swapped(truth, np.random.default_rng(seed), 0.6)).annotators)
-    annotators = pd.concat(found)
+        tables.append(
+            joint_model(shown_swapped(truth, np.random.default_rng(seed), 0.6)).annotators
+        )
+    annotators = pd.concat(tables)
     inside = (annotators["position_bias_low"] <= injected) & (
         injected <= annotators["position_bias_high"]
     )

@@ -49,7 +49,7 @@ def make_votes(choices: str, comparison: int = 0) -> pd.DataFrame:
     """Votes of different people on one comparison: a, b, t(ie) or n(either is good)."""
     words = {"a": "a", "b": "b", "t": "tie", "n": "both_bad"}
     return votes_of(
-        [comparison] * len(choices), range(len(choices)), [words[one] for one in choices]
+        [comparison] * len(choices), range(len(choices)), [words[choice] for choice in choices]
     )
 
 

@@ -104,15 +104,15 @@ def test_an_even_split_has_no_majority_unless_it_is_kept_at_margin_zero():
     cast = votes(("c1", "x", "a", 4), ("c1", "y", "b", 1))
     assert make_pairs(cast, comparisons("c1"))[0].empty
     assert make_pairs(cast, comparisons("c1"))[1].n_without_majority == 1
-    kept = make_pairs(cast, comparisons("c1"), PairParams(keep_even_splits=True))[0].iloc[0]
-    assert (kept["agreement"], kept["margin"]) == (0.5, 0.0)
+    pair = make_pairs(cast, comparisons("c1"), PairParams(keep_even_splits=True))[0].iloc[0]
+    assert (pair["agreement"], pair["margin"]) == (0.5, 0.0)
 
 
 def test_votes_on_repeats_make_no_pair():
-    shown = comparisons("c1", "c2", repeat_of={"c2": "c1"})
+    frame = comparisons("c1", "c2", repeat_of={"c2": "c1"})
     cast = votes(("c1", "x", "a", 1), ("c2", "x", "b", 1))
-    assert make_pairs(cast, shown)[0]["comparison_id"].tolist() == ["c1"]
-    assert make_pairs(cast, shown)[1].n_repeats == 1
+    assert make_pairs(cast, frame)[0]["comparison_id"].tolist() == ["c1"]
+    assert make_pairs(cast, frame)[1].n_repeats == 1
 
 
 def test_a_pair_that_humans_and_machines_judged_is_marked_mixed():
@@ -145,11 +145,11 @@ def test_training_rows_have_the_columns_of_trl_first():
 
 
 def test_a_split_given_with_an_import_wins_and_its_group_stays_together():
-    given = comparisons("c1", "c2", "c3").assign(
+    frame = comparisons("c1", "c2", "c3").assign(
         split=["test", None, None], split_group=["debate", "debate", None]
     )
     cast = votes(("c1", "x", "a", 1), ("c2", "x", "a", 1), ("c3", "x", "a", 1))
-    pairs = make_pairs(cast, given)[0].set_index("comparison_id")
+    pairs = make_pairs(cast, frame)[0].set_index("comparison_id")
     assert pairs["split"].to_dict() == {
         "c1": "test",
         "c2": split_of("debate"),
@@ -158,10 +158,10 @@ def test_a_split_given_with_an_import_wins_and_its_group_stays_together():
 
 
 def test_flagged_comparisons_make_no_pair_and_are_counted():
-    given = comparisons("c1", "c2", "c3").assign(flag=["identical", "repeated", None])
+    frame = comparisons("c1", "c2", "c3").assign(flag=["identical", "repeated", None])
     cast = votes(("c1", "x", "a", 1), ("c2", "x", "a", 1), ("c2", "y", "a", 1), ("c3", "x", "a", 1))
-    assert make_pairs(cast, given)[0]["comparison_id"].tolist() == ["c3"]
-    counts = make_pairs(cast, given)[1]
+    assert make_pairs(cast, frame)[0]["comparison_id"].tolist() == ["c3"]
+    counts = make_pairs(cast, frame)[1]
     assert (counts.n_votes, counts.n_flagged, counts.n_repeats, counts.n_pairs) == (1, 3, 0, 1)
 
 
@@ -173,17 +173,17 @@ def test_machine_votes_give_no_pairs_by_default():
         ("c2", "m", "b", None),
         kinds=("human", "machine", "machine", "machine"),
     )
-    judged = comparisons("c1", "c2")
-    by_default = make_pairs(cast, judged)[0]
-    told = make_pairs(cast, judged, PairParams(with_machine_votes=True))[0]
+    frame = comparisons("c1", "c2")
+    by_default = make_pairs(cast, frame)[0]
+    with_machines = make_pairs(cast, frame, PairParams(with_machine_votes=True))[0]
     assert by_default[
         ["comparison_id", "chosen_side", "annotator_kind", "n_votes"]
     ].values.tolist() == [["c1", "a", "human", 1]]
-    assert told["annotator_kind"].tolist() == ["mixed", "machine"]
-    assert told["chosen_side"].tolist() == ["b", "b"]
-    counts = make_pairs(cast, judged)[1]
+    assert with_machines["annotator_kind"].tolist() == ["mixed", "machine"]
+    assert with_machines["chosen_side"].tolist() == ["b", "b"]
+    counts = make_pairs(cast, frame)[1]
     assert (counts.n_votes, counts.n_machine, counts.n_pairs, counts.n_mixed) == (1, 3, 1, 0)
-    assert make_pairs(cast, judged, PairParams(with_machine_votes=True))[1].n_machine == 0
+    assert make_pairs(cast, frame, PairParams(with_machine_votes=True))[1].n_machine == 0
 
 
 @pytest.mark.parametrize("last", ["tie", "both_bad", "skip"])
@@ -198,10 +198,10 @@ def test_a_pair_carries_the_seq_of_its_last_vote(last):
 
 
 def test_a_prompt_that_an_import_put_into_two_splits_is_named():
-    given = comparisons("c1", "c2", "c3").assign(
+    frame = comparisons("c1", "c2", "c3").assign(
         prompt_id=["p", "p", "q"], split=["test", "train", "train"]
     )
-    pairs = make_pairs(votes(("c1", "x", "a", 1), ("c2", "x", "a", 1), ("c3", "x", "a", 1)), given)[
+    pairs = make_pairs(votes(("c1", "x", "a", 1), ("c2", "x", "a", 1), ("c3", "x", "a", 1)), frame)[
         0
     ]
     assert prompts_in_several_splits(pairs) == ["p"]

@@ -37,8 +37,8 @@ def test_rows_without_a_vote_are_kept():
             "seq": pd.array([9, 10, None, 11], dtype="Int64"),
         }
     )
-    kept = Quarantines({"bob": 10}).drop(rows)
-    assert kept["seq"].tolist() == [9, pd.NA, 11]
+    remaining = Quarantines({"bob": 10}).drop(rows)
+    assert remaining["seq"].tolist() == [9, pd.NA, 11]
     assert NO_QUARANTINES.drop(rows) is rows
 
 

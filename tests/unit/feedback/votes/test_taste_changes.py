@@ -30,7 +30,7 @@ def change(seq, category=None, *, retracted=False):
 
 
 @pytest.mark.parametrize(
-    ("recorded", "given", "expected"),
+    ("recorded", "scopes", "expected"),
     [
         ([], {}, NO_CHANGES),
         ([change(100)], {}, TasteChanges(100)),
@@ -45,8 +45,8 @@ def change(seq, category=None, *, retracted=False):
         ([change(100)], {"change_seq": 150}, TasteChanges(150)),
     ],
 )
-def test_latest_change_of_each_scope_that_is_not_retracted_counts(recorded, given, expected):
-    assert TasteChanges.from_log(recorded, **given) == expected
+def test_latest_change_of_each_scope_that_is_not_retracted_counts(recorded, scopes, expected):
+    assert TasteChanges.from_log(recorded, **scopes) == expected
 
 
 @pytest.mark.parametrize(

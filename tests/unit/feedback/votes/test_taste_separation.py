@@ -22,8 +22,10 @@ def reversed_taste() -> tuple[pd.DataFrame, pd.DataFrame, int]:
         np.where(comparison < N_OLD, "a", "b"),
         prompt=np.zeros(5 * n, dtype=int),
     )
-    shown = comparisons_of(np.zeros(n, dtype=int), np.zeros(n, dtype=int), np.ones(n, dtype=int))
-    return votes, shown, int(votes["seq"].iloc[5 * N_OLD])
+    comparisons = comparisons_of(
+        np.zeros(n, dtype=int), np.zeros(n, dtype=int), np.ones(n, dtype=int)
+    )
+    return votes, comparisons, int(votes["seq"].iloc[5 * N_OLD])
 
 
 def p_a(votes: pd.DataFrame, comparisons: pd.DataFrame) -> np.ndarray:
@@ -39,9 +41,9 @@ def test_labels_since_a_change_rest_on_no_utility_of_before() -> None:
     votes, comparisons, change = reversed_taste()
     # six comparisons of before outvote two of today
     assert (p_a(votes, comparisons)[N_OLD:] > 0.5).all()
-    told = p_a(votes, separate_old_completions(comparisons, votes, TasteChanges(change)))
-    assert (told[N_OLD:] < 0.5).all()
-    assert (told[:N_OLD] > 0.5).all()
+    probabilities = p_a(votes, separate_old_completions(comparisons, votes, TasteChanges(change)))
+    assert (probabilities[N_OLD:] < 0.5).all()
+    assert (probabilities[:N_OLD] > 0.5).all()
 
 
 def test_comparison_judged_on_both_sides_of_a_change_counts_as_new() -> None:

@@ -13,10 +13,10 @@ PAIRS = pd.DataFrame(
 
 
 def opened(pairs: pd.DataFrame = PAIRS, **more: object) -> tuple[pd.DataFrame, list[Opening]]:
-    seen: list[Opening] = []
+    openings: list[Opening] = []
     return open_test_split(
-        pairs, **{"model": "rm@1", "purpose": "accuracy", "record": seen.append, **more}
-    ), seen
+        pairs, **{"model": "rm@1", "purpose": "accuracy", "record": openings.append, **more}
+    ), openings
 
 
 def test_test_pairs_come_in_order_with_a_recorded_opening() -> None:
@@ -52,10 +52,10 @@ def test_counting_is_not_an_opening() -> None:
     assert n_test_pairs(PAIRS) == 2
 
 
-@pytest.mark.parametrize("said", [{"model": " "}, {"purpose": ""}])
-def test_a_look_without_a_name_or_a_reason_is_refused(said: dict[str, str]) -> None:
+@pytest.mark.parametrize("fields", [{"model": " "}, {"purpose": ""}])
+def test_a_look_without_a_name_or_a_reason_is_refused(fields: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="model and purpose must not be blank"):
-        opened(**said)
+        opened(**fields)
 
 
 def test_pairs_without_a_split_are_refused() -> None:

@@ -134,11 +134,13 @@ def test_the_order_of_rows_does_not_matter(random) -> None:  # type: ignore[no-u
 
 
 def test_the_seed_decides_pairs_sides_and_order() -> None:
-    one, two = (pair_completions(*four_each(40), PairingParams(seed=s), day=DAY) for s in (0, 1))
-    assert set(one["comparison_id"]) != set(two["comparison_id"])
-    assert fresh(one)["prompt_id"].tolist() != fresh(two)["prompt_id"].tolist()
+    first, second = (
+        pair_completions(*four_each(40), PairingParams(seed=s), day=DAY) for s in (0, 1)
+    )
+    assert set(first["comparison_id"]) != set(second["comparison_id"])
+    assert fresh(first)["prompt_id"].tolist() != fresh(second)["prompt_id"].tolist()
     other_day = pair_completions(*four_each(40), PairingParams(), day="2026-01-03")
-    assert set(one["comparison_id"]).isdisjoint(other_day["comparison_id"])
+    assert set(first["comparison_id"]).isdisjoint(other_day["comparison_id"])
 
 
 def test_a_repeat_swaps_sides_in_the_second_half_of_the_day() -> None:

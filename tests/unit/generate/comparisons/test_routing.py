@@ -183,13 +183,13 @@ def test_machine_votes_take_the_likelier_side_at_prediction_time():
 
 
 def test_routing_offers_and_casts_once_and_repeating_it_changes_nothing(tmp_path):
-    made, predicted = comparisons(10), predictions(*[0.95] * 7, 0.5, 0.55, 0.6)
+    published, predicted = comparisons(10), predictions(*[0.95] * 7, 0.5, 0.55, 0.6)
     with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store:
         store.migrate()
-        store.comparisons.publish(made, predicted, published_at=DAWN)
+        store.comparisons.publish(published, predicted, published_at=DAWN)
         frame = route(
             store.comparisons.for_days(["2026-01-01"]),
-            store.predictions.for_comparisons(made["comparison_id"].tolist()),
+            store.predictions.for_comparisons(published["comparison_id"].tolist()),
             EXAMPLE,
         )
         first = send_routes(frame, store.cards, store.votes, overlap=2)

@@ -69,13 +69,13 @@ def test_the_grid_is_cycled_and_stored_with_every_completion(prompts: pd.DataFra
 
 
 def test_the_order_of_prompts_and_the_batch_size_do_not_matter(prompts: pd.DataFrame) -> None:
-    one = complete_frame(prompts, Scripted(), CompletionParams(batch_size=1))
+    single = complete_frame(prompts, Scripted(), CompletionParams(batch_size=1))
     backend = Scripted()
     other = complete_frame(prompts.iloc[::-1], backend, CompletionParams(batch_size=7))
     assert backend.batches == [7, 7, 6]
     by_id = ["completion_id"]
     pd.testing.assert_frame_equal(
-        one.sort_values(by_id, ignore_index=True), other.sort_values(by_id, ignore_index=True)
+        single.sort_values(by_id, ignore_index=True), other.sort_values(by_id, ignore_index=True)
     )
 
 

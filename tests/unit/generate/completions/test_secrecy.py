@@ -49,7 +49,7 @@ def test_any_other_address_is_taken_as_it_is(url: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("url", "said", "shown"),
+    ("url", "text", "redacted"),
     [
         (
             "https://host/v1?api-version=2024-02-01&key=canary-9",
@@ -67,18 +67,18 @@ def test_any_other_address_is_taken_as_it_is(url: str) -> None:
     ],
 )
 def test_secrets_of_an_address_are_redacted_but_no_versions_and_short_words(
-    url: str, said: str, shown: str
+    url: str, text: str, redacted: str
 ) -> None:
-    assert redact(said, *secrets_of(url)) == shown
+    assert redact(text, *secrets_of(url)) == redacted
 
 
 SECRET = "pa&s<'s\"w\\d>"
 
 
 @pytest.mark.parametrize(
-    "said", [html.escape(SECRET), repr(SECRET), json.dumps({"message": SECRET}), quote(SECRET)]
+    "text", [html.escape(SECRET), repr(SECRET), json.dumps({"message": SECRET}), quote(SECRET)]
 )
-def test_a_secret_is_found_as_a_page_or_an_object_spells_it(said: str) -> None:
-    shown = redact(said, SECRET)
-    assert "***" in shown
-    assert "w\\" not in shown
+def test_a_secret_is_found_as_a_page_or_an_object_spells_it(text: str) -> None:
+    redacted = redact(text, SECRET)
+    assert "***" in redacted
+    assert "w\\" not in redacted

@@ -30,14 +30,14 @@ def texts_of(backend):
 
 def test_texts_come_in_the_order_asked_and_a_failure_is_no_text():
     texts = texts_of(Odd())
-    found = texts.generate_texts(["one", "bad", "empty", "two"], seed=3)
-    assert [text.partition(" ")[0] for text in found] == ["one", "", "", "two"]
+    answers = texts.generate_texts(["one", "bad", "empty", "two"], seed=3)
+    assert [text.partition(" ")[0] for text in answers] == ["one", "", "", "two"]
     assert texts.failures_ == {
         "refused by the provider": 1,
         "The completion is empty (finish reason stop).": 1,
     }
-    assert texts.generate_texts(["one", "bad", "empty", "two"], seed=3) == found
-    assert texts.generate_texts(["one"], seed=4) != found[:1]
+    assert texts.generate_texts(["one", "bad", "empty", "two"], seed=3) == answers
+    assert texts.generate_texts(["one"], seed=4) != answers[:1]
 
 
 def test_a_backend_writes_prompts():
@@ -64,8 +64,8 @@ def test_what_a_provider_writes_is_in_the_ledger_and_paid_for_once(tmp_path: Pat
             ledger=store.generation,
             calls=calls,
         )
-        made = texts.generate_texts(["one", "two", "three"], seed=3)
-        assert texts.generate_texts(["one", "two", "three"], seed=3) == made
+        answers = texts.generate_texts(["one", "two", "three"], seed=3)
+        assert texts.generate_texts(["one", "two", "three"], seed=3) == answers
         assert stub.n_calls == 3
         [(by, spent)] = store.generation.sum_spending("asset")
         counted = stub.counters

@@ -8,8 +8,8 @@ from rlhf_pipeline.generate.policy.sampling import CPUNoise, DeviceNoise, choose
 
 def choose(logits, temperature, top_p, noise):
     """The tokens as an array."""
-    given = (torch.as_tensor(np.asarray(part)).double() for part in (logits, temperature, top_p))
-    return choose_tokens(*given, torch.as_tensor(noise)).numpy()
+    tensors = (torch.as_tensor(np.asarray(part)).double() for part in (logits, temperature, top_p))
+    return choose_tokens(*tensors, torch.as_tensor(noise)).numpy()
 
 
 def chosen(logits, temperature=1.0, top_p=1.0, n=4000, seed=0):

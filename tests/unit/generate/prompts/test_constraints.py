@@ -37,10 +37,10 @@ def broken(text, embed=None, **params):
     ],
 )
 def test_a_prompt_that_breaks_a_rule_is_refused_with_the_reason(text, params, rule, reason):
-    found = broken(text, **params)
-    assert found is not None
-    assert found.rule == rule
-    assert re.search(reason, found.reason)
+    violation = broken(text, **params)
+    assert violation is not None
+    assert violation.rule == rule
+    assert re.search(reason, violation.reason)
 
 
 @pytest.mark.parametrize(
@@ -61,18 +61,18 @@ def test_a_prompt_that_keeps_all_rules_passes(text, params):
 
 def embed(texts):
     """Unit vectors: how often a text says sea, and how often rock."""
-    found = np.array(
+    vectors = np.array(
         [[1e-3 + text.lower().count("sea"), 1e-3 + text.lower().count("rock")] for text in texts],
         dtype=np.float32,
     )
-    return found / np.linalg.norm(found, axis=1, keepdims=True)
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
 def test_a_topic_is_kept_by_the_similarity_of_embeddings():
     assert broken("Tell me of the sea.", embed, topic="sea") is None
-    found = broken("Tell me of a rock.", embed, topic="sea")
-    assert found.rule == "topic"
-    assert "similarity 0.00 to 'sea', at least 0.30" in found.reason
+    violation = broken("Tell me of a rock.", embed, topic="sea")
+    assert violation.rule == "topic"
+    assert "similarity 0.00 to 'sea', at least 0.30" in violation.reason
 
 
 def test_a_topic_without_an_encoder_is_an_error():
@@ -107,9 +107,9 @@ def test_no_violator_comes_through_and_every_rejection_has_a_reason():
     assert len(frame) == 30
     assert [text for text in frame["text"] if broken(text, **rules)] == []
     assert report.n_kept == 30
-    heard = report.rejections
-    assert 30 < len(heard) <= report.n_rejected.total()
-    assert all(r.reason and r.text and r.rule in rules | {"length": 0} for r in heard)
+    rejections = report.rejections
+    assert 30 < len(rejections) <= report.n_rejected.total()
+    assert all(r.reason and r.text and r.rule in rules | {"length": 0} for r in rejections)
     assert set(report.n_rejected) >= {"length", "must"}
 
 

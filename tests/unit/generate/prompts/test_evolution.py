@@ -52,9 +52,9 @@ def test_five_generations_raise_the_fitness_and_keep_their_parents(writer):
         assert all(
             by_id[parent].generation < individual.generation for parent in individual.child.parents
         )
-    told = [json.loads(variables) for variables in frame["variables"]]
-    assert {t["generation"] for t in told} - {0}
-    for prompt_id, variables in zip(frame["prompt_id"], told, strict=True):
+    variables_of = [json.loads(variables) for variables in frame["variables"]]
+    assert {t["generation"] for t in variables_of} - {0}
+    for prompt_id, variables in zip(frame["prompt_id"], variables_of, strict=True):
         assert variables["parents"] == list(by_id[prompt_id].child.parents)
         assert variables["fitness"] == pytest.approx(by_id[prompt_id].fitness, abs=1e-6)
 
@@ -68,12 +68,12 @@ def test_no_two_evolved_prompts_are_near_duplicates():
 
 
 def test_the_same_seed_gives_the_same_line_of_descent():
-    one, two = EvolutionGenerator(), EvolutionGenerator()
-    generate_with(one, FEW, day=DAY)
-    generate_with(two, FEW, day=DAY)
-    assert one.history_ == two.history_
-    generate_with(two, FEW, day="2026-01-02")
-    assert one.history_ != two.history_
+    first, second = EvolutionGenerator(), EvolutionGenerator()
+    generate_with(first, FEW, day=DAY)
+    generate_with(second, FEW, day=DAY)
+    assert first.history_ == second.history_
+    generate_with(second, FEW, day="2026-01-02")
+    assert first.history_ != second.history_
 
 
 def test_quotas_of_category_and_level_are_exact():
@@ -110,11 +110,11 @@ def test_a_data_set_is_evolved_too_and_no_mutation_of_a_reference_is_wrong(tmp_p
 def test_an_unjudged_prompt_is_left_out_and_reported():
     class Mute(Writer):
         def _answer(self, instruction, rng):
-            said = super()._answer(instruction, rng)
+            answer = super()._answer(instruction, rng)
             return (
                 "hard to say"
                 if "number alone" in instruction and "password" in instruction
-                else said
+                else answer
             )
 
     report = Report()
@@ -148,7 +148,7 @@ def test_a_grade_is_a_number_from_1_to_10_or_none(answer, grade):
 
 
 @pytest.mark.parametrize(
-    ("said", "reason"),
+    ("answer", "reason"),
     [
         ("", "nothing was written"),
         ("Name a TREE.", "came back unchanged"),
@@ -157,14 +157,14 @@ def test_a_grade_is_a_number_from_1_to_10_or_none(answer, grade):
         ("x" * 4001, "4,001 characters"),
     ],
 )
-def test_an_invalid_mutation_is_refused_with_the_reason(said, reason):
+def test_an_invalid_mutation_is_refused_with_the_reason(answer, reason):
     class Says:
         def generate_texts(self, instructions, *, seed):
-            return [said for _ in instructions]
+            return [answer for _ in instructions]
 
     draft = Draft("Name a tree.", "factual", "easy", reference="oak")
     parent = Parent(draft, draft)
-    (found,) = WrittenMutations(Says()).mutate([(parent, parent)], seed=0)
-    assert isinstance(found, RuleViolation)
-    assert found.rule == "mutation"
-    assert reason in found.reason
+    (violation,) = WrittenMutations(Says()).mutate([(parent, parent)], seed=0)
+    assert isinstance(violation, RuleViolation)
+    assert violation.rule == "mutation"
+    assert reason in violation.reason

@@ -85,12 +85,12 @@ def test_plain_lines_of_a_text_file_are_prompts(tmp_path):
 
 
 def test_a_text_generator_receives_the_level_of_each_quota():
-    asked = []
+    requests = []
 
     class Heard(Writer):
         def generate_texts(self, instructions, *, seed):
-            asked.extend(instructions)
-            return [f"Prompt {len(asked)} {i}" for i, _ in enumerate(instructions)]
+            requests.extend(instructions)
+            return [f"Prompt {len(requests)} {i}" for i, _ in enumerate(instructions)]
 
     params = PromptParams(
         n=12,
@@ -103,7 +103,7 @@ def test_a_text_generator_receives_the_level_of_each_quota():
         ("coding", "easy"): 2, ("coding", "hard"): 4, ("safety", "easy"): 2, ("safety", "hard"): 4,
     }  # fmt: skip
     assert [
-        sum(f"Write one {level} prompt" in text for text in asked)
+        sum(f"Write one {level} prompt" in text for text in requests)
         for level in ("easy", "medium", "hard")
     ] == [4, 0, 8]
 

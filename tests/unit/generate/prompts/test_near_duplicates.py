@@ -26,47 +26,47 @@ def changed(rng, text, n):
 @pytest.mark.parametrize("limit", [0.5, 0.7, 0.8, 0.9])
 def test_near_duplicates_are_found_and_nothing_else_is(limit):
     rng = np.random.default_rng(0)
-    seen, texts = NearDuplicates(limit), [sentence(rng) for _ in range(40)]
+    index, texts = NearDuplicates(limit), [sentence(rng) for _ in range(40)]
     for text in texts:
-        seen.add(text)
-    assert len(seen) == 40
+        index.add(text)
+    assert len(index) == 40
     n_near = 0
     known = [shingles(text) for text in texts]
     for text in texts:
         for n in (0, 1, 2, 3, 5, 8):
             other = changed(rng, text, n)
             truth = max(jaccard(shingles(other), t) for t in known)
-            found = seen.find(other)
-            assert (found[0] if found else None) == (truth if truth > limit else None)
+            match = index.find(other)
+            assert (match[0] if match else None) == (truth if truth > limit else None)
             n_near += truth > limit
     assert n_near > 50
 
 
 def test_case_and_spacing_do_not_distinguish_texts():
-    seen = NearDuplicates(0.99)
-    seen.add("Name three  rivers.")
-    assert seen.find("NAME three\nrivers.") == (1.0, "Name three  rivers.")
-    assert seen.find("Name three mountains.") is None
+    index = NearDuplicates(0.99)
+    index.add("Name three  rivers.")
+    assert index.find("NAME three\nrivers.") == (1.0, "Name three  rivers.")
+    assert index.find("Name three mountains.") is None
 
 
 def test_earlier_texts_are_not_read_again(monkeypatch):
-    seen, read = NearDuplicates(0.8), []
+    index, read = NearDuplicates(0.8), []
     monkeypatch.setattr(
         near_duplicates, "shingles", lambda text: read.append(text) or shingles(text)
     )
     for word in WORDS:
         text = f"Write a short story for children about {word}"
-        seen.find(text)
-        seen.add(text)
+        index.find(text)
+        index.add(text)
     assert len(read) == 2 * len(WORDS)
 
 
 @pytest.mark.parametrize("text", ["", "a", "a b", "\ud800x"])
 def test_short_and_broken_texts_are_texts(text):
-    seen = NearDuplicates(0.8)
-    assert seen.find(text) is None
-    seen.add(text)
-    assert seen.find(text) == (1.0, text)
+    index = NearDuplicates(0.8)
+    assert index.find(text) is None
+    index.add(text)
+    assert index.find(text) == (1.0, text)
 
 
 def test_a_similarity_limit_leaves_out_what_differs_in_a_name_alone():

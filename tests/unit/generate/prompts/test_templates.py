@@ -72,9 +72,9 @@ def test_a_wide_template_fills_to_valid_prompts_with_references(template):
 def run_in_python(text):
     """What the code in a prompt prints, by Python itself."""
     code = re.search(r"runs (print\(.*\)) in ", text).group(1)
-    with contextlib.redirect_stdout(io.StringIO()) as said:
+    with contextlib.redirect_stdout(io.StringIO()) as output:
         exec(code, {})
-    return said.getvalue().strip()
+    return output.getvalue().strip()
 
 
 @pytest.mark.parametrize(

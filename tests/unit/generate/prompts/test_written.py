@@ -31,16 +31,16 @@ class Says:
         return [self.text for _ in instructions]
 
 
-@pytest.mark.parametrize("said", NO_PROMPTS)
+@pytest.mark.parametrize("text", NO_PROMPTS)
 @pytest.mark.parametrize("source", ["freeform", "distilabel"])
-def test_an_invalid_text_never_becomes_a_prompt(source, said):
+def test_an_invalid_text_never_becomes_a_prompt(source, text):
     class Task:
         def process(self, inputs):
-            yield [{**row, "instructions": [said] if said else [""]} for row in inputs]
+            yield [{**row, "instructions": [text] if text else [""]} for row in inputs]
 
     report, params = Report(), SourceParams(n=3, source=source)
     generator = (
-        FreeformGenerator(None, Says(said))
+        FreeformGenerator(None, Says(text))
         if source == "freeform"
         else DistilabelGenerator(task=Task())
     )
@@ -51,29 +51,31 @@ def test_an_invalid_text_never_becomes_a_prompt(source, said):
     ):
         generate_with(generator, params, day=DAY, report=report)
     assert set(report.n_rejected) == {"written"}
-    assert NO_PROMPTS[said] in report.rejections[0].reason
+    assert NO_PROMPTS[text] in report.rejections[0].reason
 
 
-@pytest.mark.parametrize("said", NO_PROMPTS)
-def test_evolution_continues_without_written_mutations(said):
+@pytest.mark.parametrize("answer", NO_PROMPTS)
+def test_evolution_continues_without_written_mutations(answer):
     class Judges(Says):
         def generate_texts(self, instructions, *, seed):
-            return ["5" if "number alone" in asked else self.text for asked in instructions]
+            return [
+                "5" if "number alone" in instruction else self.text for instruction in instructions
+            ]
 
     report = Report()
     frame = generate(
         SourceParams(n=6, source="evolution", population=3, generations=2),
         day=DAY,
-        text_generator=Judges(said),
+        text_generator=Judges(answer),
         report=report,
     )
     assert len(frame) == 6
     assert report.n_rejected["mutation"] == 2 * 3 * 6
-    assert all(NO_PROMPTS[said] in r.reason for r in report.rejections if r.rule == "mutation")
+    assert all(NO_PROMPTS[answer] in r.reason for r in report.rejections if r.rule == "mutation")
 
 
 @pytest.mark.parametrize(
-    "said",
+    "answer",
     [
         "Name a tree.",
         "\u5199\u4e00\u9996\u8bd7",
@@ -81,8 +83,8 @@ def test_evolution_continues_without_written_mutations(said):
         "What does {x: 1} mean?",
     ],
 )
-def test_valid_prompts_are_left_unchanged(said):
-    assert find_prompt_fault(said) is None
+def test_valid_prompts_are_left_unchanged(answer):
+    assert find_prompt_fault(answer) is None
 
 
 @pytest.mark.parametrize("n", [0, 1, 3])

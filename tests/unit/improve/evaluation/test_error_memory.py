@@ -21,7 +21,7 @@ class ListedModel:
         self.liked = set(completions)
 
     def score(self, prompts, completions, *, progress=None):
-        return np.array([float(one in self.liked) for one in completions])
+        return np.array([float(completion in self.liked) for completion in completions])
 
 
 def pairs(*rows):
@@ -123,14 +123,14 @@ def test_votes_from_before_a_taste_change_are_forgotten() -> None:
 
 def test_fixes_and_regressions_are_counted_for_trained_and_held_out_pairs() -> None:
     model = ListedModel("e1 chosen", "e2 chosen", "e3 rejected", "h1 rejected", "h2 chosen")
-    found = retest(recall_predictions(ROWS, MADE), model)
-    assert found.trained == MemoryCounts(n_fixed=1, n_regressed=1)
-    assert found.held_out == MemoryCounts(n_fixed=1, n_still_wrong=1, n_still_right=1)
-    assert (found.still_wrong, found.regressed) == (("e3",), ("h1",))
-    assert ErrorMemory.from_metrics(found.metrics()) == found.model_copy(
+    counts = retest(recall_predictions(ROWS, MADE), model)
+    assert counts.trained == MemoryCounts(n_fixed=1, n_regressed=1)
+    assert counts.held_out == MemoryCounts(n_fixed=1, n_still_wrong=1, n_still_right=1)
+    assert (counts.still_wrong, counts.regressed) == (("e3",), ("h1",))
+    assert ErrorMemory.from_metrics(counts.metrics()) == counts.model_copy(
         update={"still_wrong": (), "regressed": ()}
     )
-    assert found.describe() == (
+    assert counts.describe() == (
         "confident predictions re-tested: 1 of 2 errors fixed, 0 of 1 hits lost; of those trained "
         "on 1 of 1 errors fixed, 1 of 1 hits lost"
     )

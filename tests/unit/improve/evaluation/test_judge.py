@@ -119,7 +119,7 @@ def test_policies_are_compared_in_each_dimension_with_a_head(champion, prompts):
     long, short = (Says(champion, text) for text in ("a long completion", "short"))
     result, _ = judge(long, short, prompts, HasHeads(), heads=HEADS)
     correct, helpful, style = result.by_dimension
-    assert [one.head for one in result.by_dimension] == list(HEADS)
+    assert [head_result.head for head_result in result.by_dimension] == list(HEADS)
     assert (correct.win_rate, correct.score_difference) == (None, None)
     assert (helpful.win_rate.value, helpful.win_rate.n) == (1.0, 20)
     assert helpful.score_difference.value == pytest.approx(2.4)

@@ -26,7 +26,7 @@ def predicted(p: list[float]) -> pd.DataFrame:
         "calibrator": "none",
         "data_hash": "d",
         "features_hash": "f",
-        "score_a": [one - 0.5 for one in p],
+        "score_a": [probability - 0.5 for probability in p],
         "score_b": 0.0,
         "p_raw": p,
         "p_calibrated": p,
@@ -68,21 +68,21 @@ def test_every_bin_lists_as_many_votes_as_it_counts_at_its_edges_too():
     votes = cast("ab" * (len(EDGES) // 2))
     reflections = reflect(predicted(EDGES), votes)
     bins = probe_model(reflections, votes).bins
-    listed = [pairs_of_bin(reflections, found) for found in bins]
-    for found, rows in zip(bins, listed, strict=True):
-        pd.testing.assert_frame_equal(pairs_of_bin(judged_rows(reflections), found), rows)
-    assert [len(rows) for rows in listed] == [found.n for found in bins]
+    listed = [pairs_of_bin(reflections, probe_bin) for probe_bin in bins]
+    for probe_bin, rows in zip(bins, listed, strict=True):
+        pd.testing.assert_frame_equal(pairs_of_bin(judged_rows(reflections), probe_bin), rows)
+    assert [len(rows) for rows in listed] == [probe_bin.n for probe_bin in bins]
     assert sum(map(len, listed)) == reflections["is_error"].notna().sum()
     assert not pd.concat(listed)["vote_id"].duplicated().any()
-    for found, rows in zip(bins, listed, strict=True):
-        assert (1 - rows["wrong"].mean()) == pytest.approx(found.accuracy)
+    for probe_bin, rows in zip(bins, listed, strict=True):
+        assert (1 - rows["wrong"].mean()) == pytest.approx(probe_bin.accuracy)
 
 
 def test_the_wrongly_predicted_come_first_whoever_was_asked_first():
     votes = pd.concat([cast("abb"), cast("baa", "bob", 4)])
     reflections = reflect(predicted([0.91, 0.92, 0.09]), votes)
-    (found,) = probe_model(reflections, votes).bins
-    rows = pairs_of_bin(reflections.sample(frac=1, random_state=1), found)
+    (probe_bin,) = probe_model(reflections, votes).bins
+    rows = pairs_of_bin(reflections.sample(frac=1, random_state=1), probe_bin)
     assert rows["seq"].tolist() == [2, 4, 6, 1, 3, 5]
     assert rows["wrong"].tolist() == [True] * 3 + [False] * 3
 
@@ -93,14 +93,14 @@ def test_a_vote_without_a_predicted_side_counts_half_in_its_bin_and_by_score_in_
     p = [0.52, 0.52, 0.6, 0.6, 0.6, 0.6] * 10
     predictions = predicted(p).assign(p_calibrated=[0.52, 0.52, 0.5, 0.5, 0.5, 0.5] * 10)
     reflections = reflect(predictions, votes)
-    found = probe_model(reflections, votes)
-    assert found.metrics.accuracy.value == pytest.approx(1 - reflections["is_error"].mean())
-    assert found.metrics.accuracy.value == pytest.approx(2 / 6)
+    probe = probe_model(reflections, votes)
+    assert probe.metrics.accuracy.value == pytest.approx(1 - reflections["is_error"].mean())
+    assert probe.metrics.accuracy.value == pytest.approx(2 / 6)
     names = {"category": dict.fromkeys(votes["comparison_id"], "all")}
     (group,) = probe_groups(reflections, votes, names)
     assert group.calibrated is not None
     assert group.calibrated.accuracy.value == pytest.approx(2 / 6)
-    (lowest,) = found.bins
+    (lowest,) = probe.bins
     rows = pairs_of_bin(reflections, lowest)
     assert rows["wrong"].isna().tolist() == [False] * 10 + [True] * 40 + [False] * 10
     assert lowest.accuracy == pytest.approx((1 - rows["wrong"].astype(float)).fillna(0.5).mean())
@@ -110,9 +110,9 @@ def test_a_vote_without_a_predicted_side_counts_half_in_its_bin_and_by_score_in_
 
 def test_a_probe_stands_beside_its_ceiling_or_says_that_nobody_knows_it():
     votes = pd.concat([cast("ab" * 10), cast("ab" * 9 + "ba", "bob", 21)])
-    found = probe_model(reflect(predicted([0.8, 0.2] * 10), votes), votes)
-    assert (found.n_votes, found.n_comparisons) == (40, 20)
-    assert found.metrics.accuracy.value == pytest.approx(38 / 40)
-    assert found.noise_ceiling is not None
+    probe = probe_model(reflect(predicted([0.8, 0.2] * 10), votes), votes)
+    assert (probe.n_votes, probe.n_comparisons) == (40, 20)
+    assert probe.metrics.accuracy.value == pytest.approx(38 / 40)
+    assert probe.noise_ceiling is not None
     alone = cast("ab" * 10)
     assert probe_model(reflect(predicted([0.8, 0.2] * 10), alone), alone).noise_ceiling is None

@@ -36,7 +36,7 @@ def test_a_higher_score_wins_and_an_equal_one_is_half_a_win():
 def test_the_interval_contains_the_judges_error():
     """Judges of eight weights, each known within a sampling error as large as its members'."""
     rng = np.random.default_rng(0)
-    held = {"prompts alone": 0, "with the judge's error": 0}
+    coverage = {"prompts alone": 0, "with the judge's error": 0}
     for _ in range(200):
         true = rng.normal(size=8) / 3
         fitted = true + rng.normal(size=8) * 0.15
@@ -45,11 +45,11 @@ def test_the_interval_contains_the_judges_error():
         truth = np.mean(rng.normal(0.1, 1, size=(20_000, 8)) @ true > 0)
         frame = samples(gaps @ members.mean(axis=0), np.zeros(300))
         wins = score_wins(members @ gaps.T, np.zeros(300))
-        for name, given in zip(held, (None, wins), strict=True):
-            found = win_rate(frame, given, seed=0, n_resamples=200)
-            held[name] += found.low <= truth <= found.high
-    assert held["prompts alone"] < 180
-    assert held["with the judge's error"] >= 186
+        for name, judge_errors in zip(coverage, (None, wins), strict=True):
+            rate = win_rate(frame, judge_errors, seed=0, n_resamples=200)
+            coverage[name] += rate.low <= truth <= rate.high
+    assert coverage["prompts alone"] < 180
+    assert coverage["with the judge's error"] >= 186
 
 
 def test_only_prompts_with_a_reference_are_checked():
@@ -113,12 +113,12 @@ def test_a_win_by_quality_stays_at_equal_length():
 
 
 def test_the_interval_at_equal_length_holds_the_truth_as_often_as_it_says():
-    held = 0
+    n_covering = 0
     for seed in range(60):
         frame = longer_texts(gain=0.5, liking_of_length=1.0, n=200, seed=seed)
-        found = length_controlled_win_rate(frame, NO_MEMBERS, seed=0, n_resamples=200)
-        held += found.low < 1 / (1 + np.exp(-0.5)) < found.high
-    assert held >= 52
+        rate = length_controlled_win_rate(frame, NO_MEMBERS, seed=0, n_resamples=200)
+        n_covering += rate.low < 1 / (1 + np.exp(-0.5)) < rate.high
+    assert n_covering >= 52
 
 
 def test_small_categories_are_left_out_and_the_largest_is_first():

@@ -26,12 +26,12 @@ def decision(remedy, action="hold", *, number=7, named=NAMED, **more) -> Trigger
     )
 
 
-def answer(held, chosen):
-    return answers.answer(held, chosen, reason="seen", actor="ada", now=NOW, max_seq=1500)
+def answer(waiting, chosen):
+    return answers.answer(waiting, chosen, reason="seen", actor="ada", now=NOW, max_seq=1500)
 
 
 @pytest.mark.parametrize(
-    ("held", "chosen", "action", "remedy", "change_seq"),
+    ("asked_remedy", "chosen", "action", "remedy", "change_seq"),
     [
         ("quarantine", "quarantine", "fire", "quarantine", None),
         ("quarantine", "retrain", "fire", "retrain", 900),
@@ -42,33 +42,33 @@ def answer(held, chosen):
         ("ask_for_cause", "retrain", "fire", "retrain", 900),
     ],
 )
-def test_an_answer_is_a_decision_by_hand(held, chosen, action, remedy, change_seq):
-    made = answer(decision(held), chosen)
-    assert (made.action, made.remedy, made.change_seq) == (action, remedy, change_seq)
-    assert (made.answers, made.actor, made.reasons) == (7, "ada", ("by hand: seen",))
-    assert made.quarantine == (NAMED if remedy == "quarantine" else None)
+def test_an_answer_is_a_decision_by_hand(asked_remedy, chosen, action, remedy, change_seq):
+    reply = answer(decision(asked_remedy), chosen)
+    assert (reply.action, reply.remedy, reply.change_seq) == (action, remedy, change_seq)
+    assert (reply.answers, reply.actor, reply.reasons) == (7, "ada", ("by hand: seen",))
+    assert reply.quarantine == (NAMED if remedy == "quarantine" else None)
     if action == "fire":
-        assert (made.state, made.evidence["looked_at"]) == ("pending", {"max_seq": 1500})
+        assert (reply.state, reply.evidence["looked_at"]) == ("pending", {"max_seq": 1500})
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("waiting", "reason"),
     [
         (decision("quarantine", "fire"), "waits for no answer"),
         (decision(None), "waits for no answer"),
         (decision("quarantine", named=None), "names no annotators"),
     ],
 )
-def test_only_a_decision_that_waits_and_names_somebody_is_confirmed(given, reason):
+def test_only_a_decision_that_waits_and_names_somebody_is_confirmed(waiting, reason):
     with pytest.raises(ConfigurationError, match=reason):
-        answer(given, "quarantine")
+        answer(waiting, "quarantine")
 
 
 def test_a_decision_waits_until_it_is_answered():
-    asked = decision("report_two_tastes")
-    fired, held = decision("quarantine", "fire", number=8), decision(None, number=9)
-    assert find_waiting([asked, fired, held]) == [asked]
-    assert find_waiting([asked, answer(asked, "nothing")]) == []
+    question = decision("report_two_tastes")
+    fired, unclear = decision("quarantine", "fire", number=8), decision(None, number=9)
+    assert find_waiting([question, fired, unclear]) == [question]
+    assert find_waiting([question, answer(question, "nothing")]) == []
 
 
 def test_only_a_quarantine_is_lifted():

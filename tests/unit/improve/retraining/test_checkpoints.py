@@ -18,8 +18,8 @@ def test_the_newest_checkpoint_that_was_vouched_for_is_taken(tmp_path):
     assert find_last_complete(folder) is None
     for step in (5, 10, 100):
         mark_complete(checkpoint(folder, step), seconds=step / 10)
-    found = find_last_complete(folder)
-    assert (found.step, found.seconds, found.folder.name) == (100, 10.0, "checkpoint-100")
+    newest = find_last_complete(folder)
+    assert (newest.step, newest.seconds, newest.folder.name) == (100, 10.0, "checkpoint-100")
 
 
 def test_a_checkpoint_cut_off_by_a_kill_is_skipped(tmp_path):

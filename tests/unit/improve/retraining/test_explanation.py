@@ -61,17 +61,17 @@ def test_decision_fires_if_and_only_if_no_condition_is_unmet() -> None:
         (200, 199),
         ({}, {"n_unfinished": 1}, {"n_ordered": 1}),
     ):
-        made = decision(
+        hypothetical = decision(
             events,
             champion=champion,
             last_fired_at=fired,
             n_new_votes=n_new,
             **open_one,
         )
-        conditions = check_conditions(read_inputs(made))
+        conditions = check_conditions(read_inputs(hypothetical))
         is_unmet = any(c.is_met is False for c in conditions)
-        assert is_unmet == (made.action == "hold"), made.reasons
-        actions.append(made.action)
+        assert is_unmet == (hypothetical.action == "hold"), hypothetical.reasons
+        actions.append(hypothetical.action)
     assert set(actions) == {"fire", "hold"}
 
 
@@ -81,15 +81,17 @@ def test_decision_fires_if_and_only_if_no_condition_is_unmet() -> None:
 def test_decision_with_causes_fires_if_and_only_if_no_condition_is_unmet(
     cause: str, probability: float, max_seq: int
 ) -> None:
-    made = decision((risen(1000, CHAMPION, **{cause: probability}),), max_seq=max_seq)
-    conditions = check_conditions(read_inputs(made))
-    assert any(c.is_met is False for c in conditions) == (made.action == "hold"), made.reasons
+    outcome = decision((risen(1000, CHAMPION, **{cause: probability}),), max_seq=max_seq)
+    conditions = check_conditions(read_inputs(outcome))
+    assert any(c.is_met is False for c in conditions) == (outcome.action == "hold"), outcome.reasons
 
 
 def test_each_condition_shows_threshold_and_number() -> None:
-    made = decision(FAR, last_fired_at=NOW - timedelta(hours=6), n_new_votes=40)
-    shown = {c.name: (c.required, c.actual, c.is_met) for c in check_conditions(read_inputs(made))}
-    assert shown == {
+    outcome = decision(FAR, last_fired_at=NOW - timedelta(hours=6), n_new_votes=40)
+    row_of = {
+        c.name: (c.required, c.actual, c.is_met) for c in check_conditions(read_inputs(outcome))
+    }
+    assert row_of == {
         "champion": ("a champion reward model", CHAMPION, True),
         "confirmations": (
             "the sequential test or 2 detectors within 500 votes, or calibration tests that fail "
@@ -106,9 +108,9 @@ def test_each_condition_shows_threshold_and_number() -> None:
 
 @pytest.mark.parametrize("missing", ["looked_at", "params"])
 def test_decision_without_inputs_is_named(missing: str) -> None:
-    made = decision()
-    bare = made.model_copy(
-        update={"evidence": {k: v for k, v in made.evidence.items() if k != missing}}
+    outcome = decision()
+    bare = outcome.model_copy(
+        update={"evidence": {k: v for k, v in outcome.evidence.items() if k != missing}}
     )
     with pytest.raises(ConfigurationError, match=f"Decision 7 .*'{missing}' is missing"):
         read_inputs(bare)

@@ -17,11 +17,11 @@ class Likes:
         return np.array([self.texts[text] for text in completions])
 
 
-def add(given, judge, n=10, references=None):
-    selected = select_pairs(given, scores([0.9] * len(given)), None, BY_PEOPLE)
+def add(frame, judge, n=10, references=None):
+    selected = select_pairs(frame, scores([0.9] * len(frame)), None, BY_PEOPLE)
     rows = add_hard_negatives(
         selected,
-        given,
+        frame,
         CompletionJudge(judge, "demo.reward_model@1"),
         n,
         confidence=0.7,
@@ -49,10 +49,10 @@ def test_a_wrong_answer_is_not_preferred_to_the_right_one():
 
 
 def test_there_is_one_a_prompt_and_no_more_than_asked():
-    given = pairs(
+    frame = pairs(
         4, prompt_id=["p0", "p0", "p1", "p1"], chosen=["w", "y"] * 2, rejected=["x", "z"] * 2
     )
     judge = Likes(w=3.0, x=0.0, y=2.9, z=2.0)
-    assert len(add(given, judge)) == 2
-    assert len(add(given, judge, n=1)) == 1
-    assert add(given, judge, n=0).empty
+    assert len(add(frame, judge)) == 2
+    assert len(add(frame, judge, n=1)) == 1
+    assert add(frame, judge, n=0).empty

@@ -61,8 +61,10 @@ def decision(state: str = "submitted", **values: object) -> TriggerDecision:
 def test_state_follows_from_decision_and_run(
     stored: str, status: str | None, is_cancelled: bool, is_silent: bool, state: str
 ) -> None:
-    found = derive_state(decision(stored), status, is_cancelled=is_cancelled, is_silent=is_silent)
-    assert found == state
+    job_state = derive_state(
+        decision(stored), status, is_cancelled=is_cancelled, is_silent=is_silent
+    )
+    assert job_state == state
 
 
 def job_at(seconds: float, beat_after: float | None) -> TrainingJob:

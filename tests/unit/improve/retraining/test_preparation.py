@@ -39,9 +39,9 @@ def gpt2(llama, tmp_path_factory):
     return folder
 
 
-def complete(size=TINY, place=CPU, *, imitates=False, updates_per_step=1, **given):
+def complete(size=TINY, place=CPU, *, imitates=False, updates_per_step=1, **options):
     how = {"imitates": imitates, "updates_per_step": updates_per_step}
-    return complete_params(StrategyParams(**given), size, place, **how)
+    return complete_params(StrategyParams(**options), size, place, **how)
 
 
 def test_the_learning_rate_falls_with_the_size_and_is_higher_for_adapters():
@@ -89,9 +89,9 @@ def test_only_adapters_are_trained_and_their_names_can_be_chosen(request, family
     name = {"llama": "v_proj", "gpt2": "c_attn"}[family]
     params = AdapterParams(lora_rank=2, lora_targets=[name])
     policy = add_adapters(load_policy(folder), params, seed=0)
-    trained = [name for name, part in policy.model.named_parameters() if part.requires_grad]
+    trained = [layer for layer, part in policy.model.named_parameters() if part.requires_grad]
     assert trained
-    assert all(f".{name}.lora_" in one for one in trained)
+    assert all(f".{name}.lora_" in layer for layer in trained)
     again = add_adapters(load_policy(folder), params, seed=0)
     weights = again.model.state_dict()
     assert all(torch.equal(part, weights[name]) for name, part in policy.model.state_dict().items())

@@ -35,16 +35,16 @@ def retraining_set(n=3, **columns):
 
 
 def test_weight_one_is_taken_once_and_weight_zero_never():
-    taken = sample_by_weight(weighted([1.0] * 20 + [0.0] * 20), seed=0)
-    assert sorted(taken["comparison_id"]) == [f"c{i:03d}" for i in range(20)]
+    sample = sample_by_weight(weighted([1.0] * 20 + [0.0] * 20), seed=0)
+    assert sorted(sample["comparison_id"]) == [f"c{i:03d}" for i in range(20)]
 
 
 @pytest.mark.parametrize(("weight", "expected"), [(0.25, 25), (1.5, 150), (3.0, 300)])
 def test_a_weight_is_the_expected_number_of_copies(weight, expected):
-    taken = sample_by_weight(weighted([weight] * 100), seed=1)
-    assert abs(len(taken) - expected) <= 1
+    sample = sample_by_weight(weighted([weight] * 100), seed=1)
+    assert abs(len(sample) - expected) <= 1
     copies = (
-        taken["comparison_id"]
+        sample["comparison_id"]
         .value_counts()
         .reindex(weighted([weight] * 100)["comparison_id"], fill_value=0)
     )

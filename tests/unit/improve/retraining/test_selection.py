@@ -111,11 +111,11 @@ def test_pairs_from_before_the_change_are_down_weighted_and_only_fill_up():
 
 
 def test_pairs_of_failing_clusters_weigh_more_where_that_is_set():
-    given = (pairs(3), scores([0.6, 0.6, 0.6]), None)
-    plain = select_pairs(*given, PARAMS, failing_ids={"c2"})
-    pd.testing.assert_frame_equal(plain, select_pairs(*given, PARAMS))
+    inputs = (pairs(3), scores([0.6, 0.6, 0.6]), None)
+    plain = select_pairs(*inputs, PARAMS, failing_ids={"c2"})
+    pd.testing.assert_frame_equal(plain, select_pairs(*inputs, PARAMS))
     params = PARAMS.model_copy(update={"failing_cluster_weight": 3.0})
-    chosen = select_pairs(*given, params, failing_ids={"c2"})
+    chosen = select_pairs(*inputs, params, failing_ids={"c2"})
     assert chosen["comparison_id"].tolist() == ["c2", "c0", "c1"]
     assert chosen["weight"].tolist() == [3, 1, 1]
     assert chosen["reason"].iloc[0].endswith("completion, in a failing cluster")
@@ -148,9 +148,9 @@ def test_old_votes_get_the_choice_of_the_refitted_model_where_it_is_sure():
 
 
 def test_a_pair_that_prefers_a_wrong_answer_to_the_right_one_is_left_out():
-    given = pairs(4, chosen=["three", "two", "three", "four"], rejected=["two", "three", "2", "2"])
+    frame = pairs(4, chosen=["three", "two", "three", "four"], rejected=["two", "three", "2", "2"])
     right = {"p0": "two", "p1": "two", "p2": "two"}
-    chosen = select_pairs(given, scores([0.6] * 4), None, PARAMS, references=right)
+    chosen = select_pairs(frame, scores([0.6] * 4), None, PARAMS, references=right)
     # both of c2 are wrong, nobody knows the answer to p3
     assert set(chosen["comparison_id"]) == {"c1", "c2", "c3"}
 
@@ -219,8 +219,8 @@ def test_a_pair_that_nobody_preferred_a_side_of_is_not_trained_on():
 
 
 def test_reserved_pairs_get_the_models_label_or_none():
-    given = scores([0.9, 0.1, 0.6, 0.6]).assign(is_reserved=[True, True, True, False])
-    chosen = select_pairs(pairs(4), given, None, PARAMS).set_index("comparison_id")
+    scored = scores([0.9, 0.1, 0.6, 0.6]).assign(is_reserved=[True, True, True, False])
+    chosen = select_pairs(pairs(4), scored, None, PARAMS).set_index("comparison_id")
     assert chosen["origin"].to_dict() == {"c0": "relabelled", "c1": "relabelled", "c3": "vote"}
     assert chosen["chosen"].to_dict() == {"c0": "two 0", "c1": "three", "c3": "two 3"}
     assert chosen.loc["c0", "reason"] == (
@@ -231,5 +231,5 @@ def test_reserved_pairs_get_the_models_label_or_none():
 
 def test_comparisons_to_leave_out_are_never_selected():
     params = BY_PEOPLE.model_copy(update={"leave_out": ["c1", "unknown"]})
-    found = select_pairs(pairs(4), scores([0.9, 0.55, 0.6, 0.7]), None, params)
-    assert sorted(found["comparison_id"]) == ["c0", "c2", "c3"]
+    selection = select_pairs(pairs(4), scores([0.9, 0.55, 0.6, 0.7]), None, params)
+    assert sorted(selection["comparison_id"]) == ["c0", "c2", "c3"]

@@ -65,6 +65,6 @@ def test_a_stop_says_what_to_do_and_what_remains(tmp_path):
 
 
 def test_a_stop_before_the_first_checkpoint_fails(tmp_path):
-    found = r"Sentinel length .* before its first checkpoint: 40"
-    with pytest.raises(StoppedBySentinel, match=found):
+    message = r"Sentinel length .* before its first checkpoint: 40"
+    with pytest.raises(StoppedBySentinel, match=message):
         watch_that_stopped(tmp_path).describe_stop(kept_step=None)

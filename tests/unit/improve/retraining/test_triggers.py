@@ -184,8 +184,8 @@ def test_a_sure_sign_of_another_cause_or_of_others_is_no_sign_of_that_change():
 
 def test_a_question_concerns_the_events_of_its_own_change():
     first, second = risen(1000, carelessness=0.95), risen(2000, newcomers=0.95)
-    asked = decide(evidence(first, second))
-    assert (asked.remedy, asked.event_ids) == ("quarantine", (first.event_id,))
+    question = decide(evidence(first, second))
+    assert (question.remedy, question.event_ids) == ("quarantine", (first.event_id,))
 
 
 def test_a_second_question_about_people_waits_for_the_answer_to_the_first():
@@ -198,8 +198,8 @@ def test_a_second_question_about_people_waits_for_the_answer_to_the_first():
     fired = decide(evidence(taste, held_events=(others,), left_to_people=(left,)))
     assert (fired.action, fired.remedy) == ("fire", "retrain")
     answered = left.model_copy(update={"is_answered": True})
-    asked = decide(evidence(held_events=(others,), left_to_people=(answered,)))
-    assert (asked.action, asked.remedy) == ("hold", "quarantine")
+    question = decide(evidence(held_events=(others,), left_to_people=(answered,)))
+    assert (question.action, question.remedy) == ("hold", "quarantine")
 
 
 def test_an_unclear_cause_waits_for_more_votes_and_then_retrains():
@@ -218,10 +218,10 @@ def test_an_unclear_cause_waits_for_more_votes_and_then_retrains():
     assert replay(waiting) == waiting
     assert decide_at(1500).remedy == "retrain"
     assert decide_at(1100, min_certainty=0.5).remedy == "retrain"
-    asked = decide_at(1500, unclear_cause="hold")
-    assert held(asked, "the cause is not clear: a person decides whether to retrain")
-    assert (asked.remedy, asked.quarantine) == ("ask_for_cause", None)
-    assert replay(asked) == asked
+    question = decide_at(1500, unclear_cause="hold")
+    assert held(question, "the cause is not clear: a person decides whether to retrain")
+    assert (question.remedy, question.quarantine) == ("ask_for_cause", None)
+    assert replay(question) == question
     careless = risen(1000, carelessness=0.6, taste=0.4)
     assert decide_at(1499, careless).remedy is None
     assert decide_at(1500, careless).remedy == "quarantine"
@@ -251,10 +251,10 @@ def test_no_model_is_promoted_while_the_cause_of_a_change_is_unclear():
 def test_a_rise_that_further_votes_do_not_confirm_is_dismissed():
     alarm, other = risen(1000, nothing=0.6, taste=0.4), event("ddm", 2000)
     assert held(decide(evidence(alarm, other, max_seq=1499)), "cause not clear yet")
-    made = decide(evidence(alarm, other, max_seq=1500, n_new_votes=1))
-    assert held(made, "dismissed as a false alarm")
-    assert (made.remedy, made.event_ids) == ("dismiss", (alarm.event_id,))
-    assert replay(made) == made
+    dismissal = decide(evidence(alarm, other, max_seq=1500, n_new_votes=1))
+    assert held(dismissal, "dismissed as a false alarm")
+    assert (dismissal.remedy, dismissal.event_ids) == ("dismiss", (alarm.event_id,))
+    assert replay(dismissal) == dismissal
     flat = risen(1000, taste=0.8, low=-0.01)
     assert decide(evidence(flat, max_seq=1500)).remedy == "dismiss"
     assert decide(evidence(risen(1000, taste=0.8), max_seq=1500)).remedy == "retrain"
@@ -320,8 +320,8 @@ def test_too_few_new_votes_hold():
     assert decide(evidence(event("ddm"), event("adwin"), n_new_votes=200), TWO).action == "fire"
 
 
-@pytest.mark.parametrize("given", [(event("ddm"), event("adwin")), (event("ddm"),), ()])
-def test_a_decision_can_be_made_again_from_its_own_evidence(given):
-    decision = decide(evidence(*given), TWO.model_copy(update={"cool_down_hours": 6.0}))
+@pytest.mark.parametrize("events", [(event("ddm"), event("adwin")), (event("ddm"),), ()])
+def test_a_decision_can_be_made_again_from_its_own_evidence(events):
+    decision = decide(evidence(*events), TWO.model_copy(update={"cool_down_hours": 6.0}))
     stored = TriggerDecision.from_json(decision.model_dump_json())
     assert replay(stored) == decision == stored

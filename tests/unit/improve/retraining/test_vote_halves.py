@@ -73,10 +73,10 @@ def test_the_halves_of_one_retraining_are_fitted_once(tmp_path, monkeypatch):
         patch.setattr(EmbeddingRewardModel, "fit", None)
         read = VoteHalves.fit(judge, VERSION, pairs, cache=tmp_path / "halves")
     for half in ("labelling", "judging"):
-        one, other = getattr(fitted, half), getattr(read, half)
-        assert members_hash(one) == members_hash(other)
-        assert (one.label, one.heads) == (other.label, other.heads)
-        assert one.calibrator.to_json() == other.calibrator.to_json()
+        half_a, other = getattr(fitted, half), getattr(read, half)
+        assert members_hash(half_a) == members_hash(other)
+        assert (half_a.label, half_a.heads) == (other.label, other.heads)
+        assert half_a.calibrator.to_json() == other.calibrator.to_json()
     VoteHalves.fit(judge, VERSION, pairs.iloc[:-1], cache=tmp_path / "halves")
     assert len(list((tmp_path / "halves").iterdir())) == 1  # those of the last retraining
 

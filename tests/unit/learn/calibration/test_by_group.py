@@ -103,8 +103,8 @@ def test_a_group_s_ceiling_is_of_its_own_votes() -> None:
     votes = simulate(80, seed=3).votes
     ids = sorted(votes["comparison_id"].unique())
     half = dict.fromkeys(ids[:40], "first")
-    found = ceilings_by_group(votes, {"source": half, "category": {ids[0]: "alone"}})
-    assert found["source"] == {
+    ceilings = ceilings_by_group(votes, {"source": half, "category": {ids[0]: "alone"}})
+    assert ceilings["source"] == {
         "first": noise_ceiling_or_repeats(votes[votes["comparison_id"].isin(half)])
     }
     single = votes.drop_duplicates("comparison_id")
@@ -123,12 +123,14 @@ def test_a_group_without_overlap_has_the_ceiling_of_its_repeats() -> None:
         [votes, again.assign(choice=swapped, seq=again["seq"] + 1000)], ignore_index=True
     )
     first = dict.fromkeys(sorted(votes["comparison_id"])[:40], "first")
-    found = ceilings_by_group(both, {"source": first})["source"]["first"]
-    assert (found.value, found.n, found.basis) == (1.0, 40, "repeats")
-    one = sorted(votes["comparison_id"])[50]
-    later = votes[votes["comparison_id"] == one].assign(pass_no=2, vote_id="later", seq=5000)
+    ceiling = ceilings_by_group(both, {"source": first})["source"]["first"]
+    assert (ceiling.value, ceiling.n, ceiling.basis) == (1.0, 40, "repeats")
+    comparison_id = sorted(votes["comparison_id"])[50]
+    later = votes[votes["comparison_id"] == comparison_id].assign(
+        pass_no=2, vote_id="later", seq=5000
+    )
     log = pd.concat([votes.assign(pass_no=1), later], ignore_index=True)
-    by_source = ceilings_by_group(log, {"source": {one: "second"} | first})["source"]
+    by_source = ceilings_by_group(log, {"source": {comparison_id: "second"} | first})["source"]
     assert by_source.keys() == {"second"}
     assert (by_source["second"].value, by_source["second"].n) == (1.0, 1)
 
@@ -179,10 +181,10 @@ def test_the_panels_are_of_the_largest_groups_whatever_they_are_grouped_by() -> 
     """Twelve categories left no room for a source, and were called the larger ones."""
     p, y, ids, sources = rows({"web": 200, "tiny": 3})
     names = {i: f"c{n % 15}" for n, i in enumerate(dict.fromkeys(ids))}
-    found = calibration_by_group(PredictedVotes(p, y, ids), {"category": names, **sources})
-    assert [(g.by, g.group) for g in largest_groups(found, 3)] == [
+    groups = calibration_by_group(PredictedVotes(p, y, ids), {"category": names, **sources})
+    assert [(g.by, g.group) for g in largest_groups(groups, 3)] == [
         ("category", "c0"),
         ("category", "c1"),
         ("source", "web"),
     ]
-    assert largest_groups(found, 100) == sorted(found, key=lambda g: (g.by, -g.n, g.group))
+    assert largest_groups(groups, 100) == sorted(groups, key=lambda g: (g.by, -g.n, g.group))

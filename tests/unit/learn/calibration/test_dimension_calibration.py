@@ -65,8 +65,8 @@ def measure(
 ) -> dict[str, DimensionCalibration]:
     calib, test = (pairs[pairs["split"] == split] for split in ("calib", "test"))
     more = () if changes is None else (changes,)
-    found = calibration_by_dimension(calib, test, SharpenedHeads(), PARAMS, *more)
-    return {head.group: head for head in found}
+    heads = calibration_by_dimension(calib, test, SharpenedHeads(), PARAMS, *more)
+    return {head.group: head for head in heads}
 
 
 def test_each_head_has_the_slope_of_its_overconfidence_and_is_mended(report, pairs):
@@ -103,16 +103,18 @@ def test_figures_are_kept_in_mlflow_and_the_report_loads_again(report):
 
 def test_few_judged_pairs_have_no_figures(pairs):
     """10 test pairs for figures, `min_pairs` of the calib split for a calibrator."""
-    judged = {
+    rated = {
         "calib": pairs.index[pairs["split"] == "calib"][:19],
         "test": pairs.index[pairs["split"] == "test"][:9],
     }
 
     def keep(more: int) -> dict[str, DimensionCalibration]:
         test = pairs.index[pairs["split"] == "test"][: 9 + more]
-        kept = judged["calib"].union(test)
+        remaining = rated["calib"].union(test)
         return measure(
-            pairs.assign(dimension_votes=pairs["dimension_votes"].where(pairs.index.isin(kept)))
+            pairs.assign(
+                dimension_votes=pairs["dimension_votes"].where(pairs.index.isin(remaining))
+            )
         )
 
     few = keep(0)["helpful"]

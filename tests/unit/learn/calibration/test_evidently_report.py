@@ -87,11 +87,11 @@ def test_html_is_rendered_on_demand_and_holds_the_reliability_diagram_and_the_ce
     result = evidently_calibration_report(frame, noise_ceiling=ceiling)
     html = result.html().decode()
     assert len(html) > 1_000_000
-    for said in (
+    for phrase in (
         "Reliability",
         "noise ceiling 0.810 [0.777, 0.850]",
     ):
-        assert said in html
+        assert phrase in html
     drawn = next(
         m["config"] for m in result.json["metrics"] if m["config"]["quantity"] == "ece_equal_mass"
     )

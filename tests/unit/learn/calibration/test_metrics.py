@@ -40,10 +40,10 @@ def test_few_groups_are_no_certainty_and_say_so(n_groups):
     each = calibration_metrics(p, y)
     few = calibration_metrics(p, y, groups=np.arange(120) % n_groups)
     for name in ("accuracy", "ece_equal_mass", "brier", "log_loss"):
-        wide, found = getattr(each, name), getattr(few, name)
-        assert found.value == wide.value
-        assert found.high - found.low > 0.7 * (wide.high - wide.low)
-        assert (wide.few_groups, found.few_groups) == (None, n_groups)
+        wide, narrow = getattr(each, name), getattr(few, name)
+        assert narrow.value == wide.value
+        assert narrow.high - narrow.low > 0.7 * (wide.high - wide.low)
+        assert (wide.few_groups, narrow.few_groups) == (None, n_groups)
     assert str(few.accuracy).endswith(f"] within {n_groups} group{'s' if n_groups > 1 else ''}")
 
 
@@ -190,23 +190,23 @@ def twelve(seed, sharpen, votes, sd=1.5):
 @pytest.mark.parametrize("votes", [1, 3])
 @pytest.mark.parametrize("sharpen", [1.0, 3.0])
 def test_the_slope_of_a_small_group_is_where_its_interval_says_or_there_is_none(sharpen, votes, sd):
-    held = []
+    coverage = []
     for seed in range(300):
         p, y, of, _ = twelve(seed, sharpen, votes, sd)
         try:
-            found = calibration_slope(p, y, groups=of)
+            slope = calibration_slope(p, y, groups=of)
         except NotEnoughData:
             continue
-        assert found.low < found.value < found.high
-        held.append(found.low <= 1 / sharpen <= found.high)
-    assert np.mean(held) >= 0.9
-    assert len(held) > 150
+        assert slope.low < slope.value < slope.high
+        coverage.append(slope.low <= 1 / sharpen <= slope.high)
+    assert np.mean(coverage) >= 0.9
+    assert len(coverage) > 150
 
 
 @pytest.mark.parametrize("n", [2, 15])
 @pytest.mark.parametrize(("p", "right"), [(0.9, 1.0), (0.6, 0.0), (1 - 1e-7, 0.0)])
 def test_rows_that_all_agree_are_no_certainty(n, p, right):
-    found = calibration_metrics(np.full(n, p), np.full(n, right))
+    metrics = calibration_metrics(np.full(n, p), np.full(n, right))
     for name in (
         "accuracy",
         "ece_debiased",
@@ -214,30 +214,30 @@ def test_rows_that_all_agree_are_no_certainty(n, p, right):
         "brier",
         "log_loss",
     ):
-        interval = getattr(found, name)
+        interval = getattr(metrics, name)
         assert interval.low < interval.high, name
         assert interval.low <= interval.value <= interval.high
-    assert found.ece_debiased.high <= 1.0
-    assert found.slope is None
+    assert metrics.ece_debiased.high <= 1.0
+    assert metrics.slope is None
     # What the other votes of a calibrated model could have been is no miscalibration: 15 of 15 at
     # 0.9 are every fifth such draw.
-    assert (found.ece_debiased.low == 0.0) == (p == 0.9 or (p == 0.6 and n == 2))
+    assert (metrics.ece_debiased.low == 0.0) == (p == 0.9 or (p == 0.6 and n == 2))
 
 
 def test_the_intervals_of_slope_and_debiased_ece_hold_the_truth_about_as_often_as_they_say():
     for sharpen in (1.0, 2.0):
         truth = ece_equal_mass(*world(99, 200_000, sharpen))
-        found = [
+        measurements = [
             calibration_metrics(*world(seed, 400, sharpen), params=BootstrapParams(n_resamples=200))
             for seed in range(60)
         ]
         # 95 % are promised; of 60, chance alone leaves 83 % or more in 999 of 1000 trials.
-        assert np.mean([m.slope.low <= 1 / sharpen <= m.slope.high for m in found]) >= 0.83
+        assert np.mean([m.slope.low <= 1 / sharpen <= m.slope.high for m in measurements]) >= 0.83
         assert (
             np.mean(
                 [
                     m.ece_debiased.low <= truth + 0.002 and truth <= m.ece_debiased.high
-                    for m in found
+                    for m in measurements
                 ]
             )
             >= 0.83
@@ -246,12 +246,12 @@ def test_the_intervals_of_slope_and_debiased_ece_hold_the_truth_about_as_often_a
 
 @pytest.mark.parametrize("n", [50, 100])
 def test_bins_whose_rows_all_agree_do_not_make_a_calibrated_model_miscalibrated(n):
-    found = [
+    measurements = [
         calibration_metrics(*world(seed, n, sd=3.0), params=BootstrapParams(n_resamples=200))
         for seed in range(150)
     ]
     # without the noise of such bins: 9 and 5 %
-    assert np.mean([m.ece_debiased.low > 0 for m in found]) <= 0.025
+    assert np.mean([m.ece_debiased.low > 0 for m in measurements]) <= 0.025
 
 
 def test_the_test_of_overconfidence_fires_on_doubled_logits_and_seldom_on_calibrated_ones():

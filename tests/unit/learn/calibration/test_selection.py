@@ -122,11 +122,13 @@ def test_a_cross_fitted_probability_knows_no_vote_on_its_prompt():
     calib = pairs[pairs["split"] == "calib"].sample(frac=1, random_state=0)
     calibrator, _ = fit_calibrator(pairs, SharpenedModel(3.0), params)
     p = cross_fitted_p(calib, SharpenedModel(3.0), calibrator, params)
-    one = calib["prompt_id"] == calib["prompt_id"].iloc[0]
-    turned = calib.assign(agreement=calib["agreement"].mask(one, 1 - calib["agreement"]))
+    is_first_prompt = calib["prompt_id"] == calib["prompt_id"].iloc[0]
+    turned = calib.assign(
+        agreement=calib["agreement"].mask(is_first_prompt, 1 - calib["agreement"])
+    )
     again = cross_fitted_p(turned, SharpenedModel(3.0), calibrator, params)
-    np.testing.assert_array_equal(again[one], p[one])
-    assert np.abs(again - p)[~one].max() > 0
+    np.testing.assert_array_equal(again[is_first_prompt], p[is_first_prompt])
+    assert np.abs(again - p)[~is_first_prompt].max() > 0
     scores = [SharpenedModel(3.0).score([], calib[side]) for side in ("chosen", "rejected")]
     fitted = calibrator.transform(scores[0] - scores[1])
 
@@ -165,10 +167,10 @@ def test_pairs_before_a_change_of_taste_count_less():
     before = make_pairs(3000)
     swapped = before.rename(columns={"chosen": "rejected", "rejected": "chosen"}).assign(max_seq=1)
     both = pd.concat([swapped.head(1500), before.tail(1500)], ignore_index=True)
-    told, report = run(check_frame(both, PREFERENCE_PAIRS), 1.0, taste_changes=TasteChanges(2))
+    weighted, report = run(check_frame(both, PREFERENCE_PAIRS), 1.0, taste_changes=TasteChanges(2))
     blind, _ = run(check_frame(both, PREFERENCE_PAIRS), 1.0)
     two = np.array([2.0])
-    assert told.transform(two)[0] > blind.transform(two)[0] + 0.1
+    assert weighted.transform(two)[0] > blind.transform(two)[0] + 0.1
     assert report.raw.accuracy.value > 0.6
 
 
@@ -258,16 +260,18 @@ def test_without_test_pairs_nothing_can_be_said_calibrated_or_not():
 
 
 def test_the_test_split_is_opened_once_and_only_after_the_choice():
-    seen = []
+    test_prompts = []
 
     class Watching(SharpenedModel):
         def score(self, prompts, completions, *, progress=None):
-            seen.append(len(prompts) // 2)
+            test_prompts.append(len(prompts) // 2)
             return super().score(prompts, completions)
 
     pairs = make_pairs(600)
-    calibrate(pairs, Watching(2.0), reward_model_label="rm@7", data_hash="h", record=seen.append)
-    n_calib, opening, n_test = seen
+    calibrate(
+        pairs, Watching(2.0), reward_model_label="rm@7", data_hash="h", record=test_prompts.append
+    )
+    n_calib, opening, n_test = test_prompts
     assert (opening.model, opening.purpose, opening.n_pairs) == (
         "rm@7",
         "calibration report",
@@ -277,7 +281,7 @@ def test_the_test_split_is_opened_once_and_only_after_the_choice():
 
 
 def test_a_class_missing_in_the_calib_split_alone_is_named_and_opens_nothing():
-    seen, pairs = [], make_pairs(1200)
+    test_sizes, pairs = [], make_pairs(1200)
     one_sided = pairs[
         (pairs["split"] != "calib") | ((pairs["chosen_side"] == "b") & (pairs["agreement"] == 1))
     ]
@@ -287,9 +291,9 @@ def test_a_class_missing_in_the_calib_split_alone_is_named_and_opens_nothing():
             SharpenedModel(2.0),
             reward_model_label="rm@7",
             data_hash="h",
-            record=seen.append,
+            record=test_sizes.append,
         )
-    assert seen == []
+    assert test_sizes == []
 
 
 def test_the_report_holds_each_category_beside_its_ceiling():

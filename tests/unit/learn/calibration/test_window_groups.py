@@ -27,18 +27,22 @@ def votes_of(
     return reflect_by_vote_day(predictions, votes), votes
 
 
-def measure(judged: pd.DataFrame, votes: pd.DataFrame, categories: dict[str, str], **groups: str):
-    found = group_votes(votes, {"category": categories}, groups)
-    measured = windows_by_group(judged, votes, found, DAYS[:1], OverTimeParams(window_days=1))
-    return {(one.by, one.group): one for one in measured[DAYS[0]]}
+def measure(
+    predictions: pd.DataFrame, votes: pd.DataFrame, categories: dict[str, str], **groups: str
+):
+    group_of = group_votes(votes, {"category": categories}, groups)
+    measured = windows_by_group(
+        predictions, votes, group_of, DAYS[:1], OverTimeParams(window_days=1)
+    )
+    return {(group.by, group.group): group for group in measured[DAYS[0]]}
 
 
 def test_accuracy_of_a_group_is_that_of_its_own_votes():
     wrong = {f"c{i:03d}": "b" for i in (0, 1, 2, 12)}  # three of coding's 12, one of 24 others
-    judged, votes = votes_of(36, wrong)
+    predictions, votes = votes_of(36, wrong)
     categories = {f"c{i:03d}": "coding" if i < 12 else "facts" for i in range(36)}
-    found = measure(judged, votes, categories)
-    coding, facts = found["category", "coding"], found["category", "facts"]
+    figures = measure(predictions, votes, categories)
+    coding, facts = figures["category", "coding"], figures["category", "facts"]
     assert coding.calibrated is not None
     assert facts.calibrated is not None
     assert (coding.n, coding.calibrated.n) == (12, 36)
@@ -46,7 +50,7 @@ def test_accuracy_of_a_group_is_that_of_its_own_votes():
     assert facts.calibrated.accuracy.value == pytest.approx(69 / 72)
     of_coding = votes[votes["comparison_id"].map(categories) == "coding"]
     assert coding.noise_ceiling == noise_ceiling_or_repeats(of_coding)
-    assert list(found) == [
+    assert list(figures) == [
         ("category", "facts"),
         ("category", "coding"),
         ("annotator_group", ORIGIN),
@@ -54,15 +58,16 @@ def test_accuracy_of_a_group_is_that_of_its_own_votes():
 
 
 def test_an_annotator_is_in_the_group_of_their_tag_else_of_the_origin():
-    judged, votes = votes_of(12, by=(*PEOPLE, "tess", "theo", "tina"))
+    predictions, votes = votes_of(12, by=(*PEOPLE, "tess", "theo", "tina"))
     is_late = votes["annotator_id"].isin(["theo"]) & (votes["comparison_id"] == "c000")
     votes = votes.assign(choice=votes["choice"].mask(is_late, "b"))
-    is_late = judged["seq"].isin(votes.loc[is_late, "seq"])
-    judged = judged.assign(
-        outcome=judged["outcome"].mask(is_late, 0.0), error=judged["error"].mask(is_late, 1.0)
+    is_late = predictions["seq"].isin(votes.loc[is_late, "seq"])
+    predictions = predictions.assign(
+        outcome=predictions["outcome"].mask(is_late, 0.0),
+        error=predictions["error"].mask(is_late, 1.0),
     )
-    found = measure(judged, votes, {}, tess="experts", theo="experts", tina="experts")
-    experts, others = (found["annotator_group", name].calibrated for name in ("experts", ORIGIN))
+    figures = measure(predictions, votes, {}, tess="experts", theo="experts", tina="experts")
+    experts, others = (figures["annotator_group", name].calibrated for name in ("experts", ORIGIN))
     assert experts is not None
     assert others is not None
     assert experts.accuracy.value == pytest.approx(35 / 36)
@@ -70,22 +75,22 @@ def test_an_annotator_is_in_the_group_of_their_tag_else_of_the_origin():
 
 
 def test_few_comparisons_few_people_and_small_groups_of_many_have_no_figures():
-    judged, votes = votes_of(9 + 10)
+    predictions, votes = votes_of(9 + 10)
     categories = {f"c{i:03d}": "few" if i < 9 else "enough" for i in range(19)}
-    found = measure(judged, votes, categories, x="pair", y="pair")
-    assert list(found) == [("category", "enough")], "9 comparisons, 2 people, 1 person"
+    figures = measure(predictions, votes, categories, x="pair", y="pair")
+    assert list(figures) == [("category", "enough")], "9 comparisons, 2 people, 1 person"
 
-    judged, votes = votes_of(10 * MAX_GROUPS + 21)
+    predictions, votes = votes_of(10 * MAX_GROUPS + 21)
     categories = {f"c{i:03d}": f"k{max(0, i - 11) // 10:02d}" for i in range(10 * MAX_GROUPS + 21)}
-    largest = [group for by, group in measure(judged, votes, categories) if by == "category"]
+    largest = [group for by, group in measure(predictions, votes, categories) if by == "category"]
     assert len(largest) == MAX_GROUPS
     assert largest[0] == "k00"
 
 
 def test_votes_predicted_by_an_earlier_model_are_in_no_group():
-    judged, votes = votes_of(24)
-    judged["reward_model"] = judged["reward_model"].mask(
-        judged["group"] < "c010", "demo.reward_model@0"
+    predictions, votes = votes_of(24)
+    predictions["reward_model"] = predictions["reward_model"].mask(
+        predictions["group"] < "c010", "demo.reward_model@0"
     )
-    found = measure(judged, votes, {f"c{i:03d}": "all" for i in range(24)})
-    assert found["category", "all"].n == 14
+    figures = measure(predictions, votes, {f"c{i:03d}": "all" for i in range(24)})
+    assert figures["category", "all"].n == 14

@@ -73,8 +73,8 @@ class LengthRewardModel(RewardModel):
             "mean": self.mean_,
             "weights_hash": self.weights_hash,
         }
-        with replace_folder_atomically(folder) as made:
-            (made / "config.json").write_text(json.dumps(config))
+        with replace_folder_atomically(folder) as partial_folder:
+            (partial_folder / "config.json").write_text(json.dumps(config))
 
     @classmethod
     def load(cls, folder, *, encoder=None):

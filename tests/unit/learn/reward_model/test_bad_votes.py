@@ -18,7 +18,7 @@ TEXTS = ["kind right", "curt right", "kind vague", "curt vague"]
 def comparisons(n: int, texts: list[tuple[str, str]] | None = None) -> pd.DataFrame:
     """Each of a prompt of its own; a likes to be kind as often as b does."""
     rng = np.random.default_rng(0)
-    shown = texts or [
+    pairs = texts or [
         tuple(f"{text} {i}" for text in rng.choice(TEXTS, 2, replace=False)) for i in range(n)
     ]
     rows = [
@@ -38,7 +38,7 @@ def comparisons(n: int, texts: list[tuple[str, str]] | None = None) -> pd.DataFr
             "position": i,
             "seed": 0,
         }
-        for i, (a, b) in enumerate(shown)
+        for i, (a, b) in enumerate(pairs)
     ]
     return check_frame(pd.DataFrame(rows), COMPARISONS)
 
@@ -79,34 +79,34 @@ def other(choices: list[str]) -> list[str]:
 
 
 def test_all_ties_teach_nothing_and_say_so():
-    shown = comparisons(60)
-    cast = votes(shown, {"x": ["tie"] * 60, "y": ["both_bad"] * 60})
+    frame = comparisons(60)
+    cast = votes(frame, {"x": ["tie"] * 60, "y": ["both_bad"] * 60})
     with pytest.raises(NotEnoughData, match="train split"):
-        fit_reward_model(LearningData(make_pairs(cast, shown)[0]), encoder=WordEncoder())
-    kept = make_pairs(cast, shown, PairParams(keep_only_ties=True))[0]
-    assert (kept["n_votes"].tolist(), kept["n_ties"].tolist()) == ([0] * 60, [2] * 60)
+        fit_reward_model(LearningData(make_pairs(cast, frame)[0]), encoder=WordEncoder())
+    ties = make_pairs(cast, frame, PairParams(keep_only_ties=True))[0]
+    assert (ties["n_votes"].tolist(), ties["n_ties"].tolist()) == ([0] * 60, [2] * 60)
     with pytest.raises(NotEnoughData, match="label annotators"):
-        EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder()).fit(kept)
+        EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder()).fit(ties)
 
 
 def test_the_annotator_model_corrects_an_inverted_annotator():
     """Two of three know what they want; one always says the opposite, and alone on half the
     comparisons.
     """
-    shown = comparisons(400)
-    right = kind_side(shown)
+    frame = comparisons(400)
+    right = kind_side(frame)
     rng = np.random.default_rng(2)
     alone = rng.random(400) < 0.5
-    cast = votes(shown, {"x": right, "y": right, "contrary": other(right)})
+    cast = votes(frame, {"x": right, "y": right, "contrary": other(right)})
     cast = cast[
         (cast["annotator_id"] == "contrary")
-        | ~cast["comparison_id"].isin(shown["comparison_id"][alone])
+        | ~cast["comparison_id"].isin(frame["comparison_id"][alone])
     ]
-    annotators = joint_model(cast, shown)
+    annotators = joint_model(cast, frame)
     reliability = annotators.annotators.set_index("annotator_id")["reliability"]
     assert reliability["contrary"] < 0.2
     assert reliability["x"] > 0.8
-    pairs = make_pairs(cast, shown)[0]
+    pairs = make_pairs(cast, frame)[0]
     by_majority, by_annotators = (
         fit_reward_model(
             LearningData(pairs, soft_labels=annotators.labels),
@@ -122,13 +122,13 @@ def test_the_annotator_model_corrects_an_inverted_annotator():
 
 
 def test_opposite_votes_give_no_majority_and_cancel_out():
-    shown = comparisons(60, [("kind 1", "curt 1")] * 60)
-    split = votes(shown, {"x": ["a"] * 60, "y": ["b"] * 60})
-    assert make_pairs(split, shown)[0].empty
-    kept = make_pairs(split, shown, PairParams(keep_even_splits=True))[0]
-    assert (kept["agreement"] == 0.5).all()
+    frame = comparisons(60, [("kind 1", "curt 1")] * 60)
+    split = votes(frame, {"x": ["a"] * 60, "y": ["b"] * 60})
+    assert make_pairs(split, frame)[0].empty
+    splits = make_pairs(split, frame, PairParams(keep_even_splits=True))[0]
+    assert (splits["agreement"] == 0.5).all()
     # The same two completions in two comparisons, preferred once this way and once that.
-    opposite = make_pairs(votes(shown, {"x": ["a", "b"] * 30}), shown)[0].assign(prompt="ask")
-    for pairs in (kept.assign(prompt="ask"), opposite):
+    opposite = make_pairs(votes(frame, {"x": ["a", "b"] * 30}), frame)[0].assign(prompt="ask")
+    for pairs in (splits.assign(prompt="ask"), opposite):
         model = EmbeddingRewardModel(EmbeddingParams(**FEW), WordEncoder()).fit(pairs)
         assert np.ptp(model.score(["ask"] * 2, ["kind 1", "curt 1"])) < 1e-3

@@ -9,10 +9,10 @@ def all_against_all(n: int, offset: int = 0) -> list[tuple[int, int]]:
     return [(offset + i, offset + j) for i in range(n) for j in range(i)]
 
 
-def groups_of(pairs, **given):
+def groups_of(pairs, **params):
     usual = {"texts_per_batch": 6, "texts_per_prompt": 6, "seed": 0}
     first, second = (np.array(side, dtype=np.int64) for side in zip(*pairs, strict=True))
-    return group_comparisons(first, second, **(usual | given))
+    return group_comparisons(first, second, **(usual | params))
 
 
 def test_every_pair_is_in_a_group_and_no_group_is_too_large():
@@ -58,8 +58,8 @@ def test_completions_compared_with_themselves_are_not_data():
 @pytest.mark.parametrize("seed", range(20))
 def test_padding_and_passes_cost_least_of_all_cuts(seed):
     lengths = np.random.default_rng(seed).integers(1, 200, 7)
-    found = group_by_length(lengths, overhead=40)
-    assert sorted(np.concatenate(found).tolist()) == list(range(7))
+    groups = group_by_length(lengths, overhead=40)
+    assert sorted(np.concatenate(groups).tolist()) == list(range(7))
 
     def cost(groups):
         return sum(len(group) * lengths[group].max() + 40 for group in groups)
@@ -69,4 +69,4 @@ def test_padding_and_passes_cost_least_of_all_cuts(seed):
         np.split(order, [cut for cut in range(1, 7) if mask >> (cut - 1) & 1])
         for mask in range(2**6)
     ]
-    assert cost(found) == min(cost(groups) for groups in every)
+    assert cost(groups) == min(cost(groups) for groups in every)

@@ -55,8 +55,10 @@ def test_each_head_correlates_with_its_own_truth_most(fitted):
     truths = {name: true_scores(texts, name) for name in TRUTH}
     assert set(scores) == set(TRUTH)
     overall = fitted.model.score(prompts, texts)
-    for name, found in scores.items():
-        with_truth = {other: np.corrcoef(found, truth)[0, 1] for other, truth in truths.items()}
+    for name, head_scores in scores.items():
+        with_truth = {
+            other: np.corrcoef(head_scores, truth)[0, 1] for other, truth in truths.items()
+        }
         others = [value for other, value in with_truth.items() if other != name]
         assert with_truth[name] > 0.85, with_truth
         assert with_truth[name] > max(others) + 0.4, with_truth

@@ -146,11 +146,11 @@ def test_the_test_split_is_never_learnt_from():
     flipped.loc[unseen, ["chosen", "rejected"]] = pairs.loc[
         unseen, ["rejected", "chosen"]
     ].to_numpy()
-    one, two = (
+    first, second = (
         fit_reward_model(LearningData(p), reward_model_params(), encoder=WordEncoder())
         for p in (pairs, flipped)
     )
-    assert one.report.weights_hash == two.report.weights_hash
+    assert first.report.weights_hash == second.report.weights_hash
 
 
 def test_a_warm_start_differs_from_a_cold_one_only_by_parent_and_start():
@@ -178,18 +178,18 @@ def test_votes_before_a_change_of_taste_count_less():
     blind = fit_reward_model(
         LearningData(pairs), reward_model_params(), encoder=WordEncoder()
     ).model
-    told = fit_reward_model(
+    weighted = fit_reward_model(
         LearningData(pairs, taste_changes=TasteChanges(10_000)),
         reward_model_params(weight_before_change=0.02),
         encoder=WordEncoder(),
     )
     kind, sourced = blind.score(["q"] * 2, ["kind", "sourced"])
     assert kind > sourced
-    kind, sourced = told.model.score(["q"] * 2, ["kind", "sourced"])
+    kind, sourced = weighted.model.score(["q"] * 2, ["kind", "sourced"])
     assert sourced > kind
-    assert told.report.n_before_change == (before["split"] == "train").sum()
-    assert told.report.test_since_change.n == (after["split"] == "test").sum()
-    assert told.report.test_since_change.accuracy.value > told.report.test.accuracy.value
+    assert weighted.report.n_before_change == (before["split"] == "train").sum()
+    assert weighted.report.test_since_change.n == (after["split"] == "test").sum()
+    assert weighted.report.test_since_change.accuracy.value > weighted.report.test.accuracy.value
 
 
 def test_the_weight_of_old_votes_is_chosen_on_new_ones():

@@ -125,7 +125,7 @@ def test_texts_beyond_the_window_keep_their_beginning(caplog):
 
 def test_cached_texts_are_not_encoded_again(tmp_path):
     first = Encoder(cache=EmbeddingCache(tmp_path))
-    made = first.encode(TEXTS)
+    vectors = first.encode(TEXTS)
     second = Encoder(cache=EmbeddingCache(tmp_path))
-    np.testing.assert_array_equal(second.encode(TEXTS[::-1]), made[::-1])
+    np.testing.assert_array_equal(second.encode(TEXTS[::-1]), vectors[::-1])
     assert second._loaded is None  # the weights were not even read

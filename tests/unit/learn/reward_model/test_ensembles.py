@@ -40,10 +40,10 @@ def test_an_ensemble_depends_on_pairs_and_seed_only(ensemble):
 def test_disagreement_is_symmetric_and_zero_for_identical_texts(ensemble):
     model, texts = ensemble, make_pairs(60, seed=2)
     prompts, a, b = (texts[name].tolist() for name in ("prompt", "chosen", "rejected"))
-    apart = disagreement(model, prompts, a, b)
-    assert (apart > 0).all()
-    assert (apart <= 0.5).all()
-    np.testing.assert_allclose(apart, disagreement(model, prompts, b, a))
+    doubts = disagreement(model, prompts, a, b)
+    assert (doubts > 0).all()
+    assert (doubts <= 0.5).all()
+    np.testing.assert_allclose(doubts, disagreement(model, prompts, b, a))
     assert disagreement(model, ["q"], ["kind right"], ["kind right"])[0] == 0.0
 
 
@@ -56,9 +56,9 @@ def test_members_disagree_more_about_what_few_pairs_taught():
     for seed in range(4):
         pairs = make_pairs(800, seed=seed)
         has_cold = (pairs["chosen"] + " " + pairs["rejected"]).str.contains("cold")
-        kept = pd.concat([pairs[~has_cold], pairs[has_cold].head(8)], ignore_index=True)
+        uneven = pd.concat([pairs[~has_cold], pairs[has_cold].head(8)], ignore_index=True)
         model = EmbeddingRewardModel(FOUR.model_copy(update={"n_members": 20}), WordEncoder()).fit(
-            kept
+            uneven
         )
         often, rarely = (
             disagreement(model, ["q"] * 20, [f"{text} {word}" for text in others], others)

@@ -141,16 +141,16 @@ def test_a_model_of_soft_labels_has_seen_what_they_rest_on():
 
 def test_labels_that_rest_on_later_votes_are_refused():
     pairs = make_pairs(20)
-    seen = soft_labels(pairs, 0.7).assign(max_seq=60)
-    assert join_soft_labels(pairs, seen, up_to_seq=60)["soft_label"].notna().all()
+    labels = soft_labels(pairs, 0.7).assign(max_seq=60)
+    assert join_soft_labels(pairs, labels, up_to_seq=60)["soft_label"].notna().all()
     with pytest.raises(
         FrameError,
         match=r"rest on votes up to seq 60, but only votes up to seq 59 .* with up_to_seq 59",
     ):
-        join_soft_labels(pairs, seen, up_to_seq=59)
+        join_soft_labels(pairs, labels, up_to_seq=59)
     with pytest.raises(FrameError, match="rest on votes up to seq 900"):
         fit_reward_model(
-            LearningData(pairs, soft_labels=seen.assign(max_seq=900), up_to_seq=60),
+            LearningData(pairs, soft_labels=labels.assign(max_seq=900), up_to_seq=60),
             reward_model_params(label="annotators", **FEW),
             encoder=WordEncoder(),
         )

@@ -13,15 +13,15 @@ def log_logistic(x: np.ndarray) -> np.ndarray:
 
 
 def test_the_loss_is_the_cross_entropy_with_the_share():
-    found = pair_losses(MARGINS, TARGETS)
+    losses = pair_losses(MARGINS, TARGETS)
     p = TARGETS
     np.testing.assert_allclose(
-        found, -p * log_logistic(MARGINS) - (1 - p) * log_logistic(-MARGINS), rtol=1e-12
+        losses, -p * log_logistic(MARGINS) - (1 - p) * log_logistic(-MARGINS), rtol=1e-12
     )
     entropy = -0.3 * np.log(0.3) - 0.7 * np.log(0.7)
     assert pair_losses(np.log(p[2:3] / (1 - p[2:3])), p[2:3])[0] == pytest.approx(entropy)
     # swapping both sides changes nothing
-    np.testing.assert_allclose(pair_losses(-MARGINS, 1 - p), found, rtol=1e-12)
+    np.testing.assert_allclose(pair_losses(-MARGINS, 1 - p), losses, rtol=1e-12)
 
 
 def test_torch_and_numpy_agree_and_autograd_gives_the_slopes():

@@ -146,13 +146,13 @@ def test_a_model_that_is_surely_better_than_length_is_not_doubted():
 def test_a_transformer_has_its_own_parameters_beside_those_of_every_kind():
     own = {"max_tokens": 64, "steps": 7, "trainer": {"max_grad_norm": 0.5}}
     params = reward_model_params(kind="transformer", seed=7, fine_tuning=own)
-    made = params.kind_params()
-    assert {name: getattr(made, name) for name in own} == own
-    assert made.seed == 7
+    trainer = params.kind_params()
+    assert {name: getattr(trainer, name) for name in own} == own
+    assert trainer.seed == 7
     section = set(type(params.fine_tuning).model_fields)
     assert set(TransformerParams.model_fields) == section | SHARED
     assert not section & set(launchpad_class().model_fields)  # each stands in one place
-    assert params.to_report() == made.model_dump(mode="json") | {
+    assert params.to_report() == trainer.model_dump(mode="json") | {
         "kind": "transformer",
         "weight_before_change": None,
         "allow_mixed_annotators": False,
@@ -165,10 +165,10 @@ def test_a_transformer_has_its_own_parameters_beside_those_of_every_kind():
 
 
 def test_an_obstacle_to_a_warm_start_is_explained():
-    one, other = (EmbeddingRewardModel(encoder=WordEncoder(name)) for name in ("one", "other"))
-    assert find_warm_start_obstacle(one, EmbeddingRewardModel(encoder=WordEncoder("one"))) is None
-    assert find_warm_start_obstacle(one, other) == "its encoder is one, now it is other"
-    assert find_warm_start_obstacle(one, LikesLength()) == "it is of kind embedding"
+    model, other = (EmbeddingRewardModel(encoder=WordEncoder(name)) for name in ("one", "other"))
+    assert find_warm_start_obstacle(model, EmbeddingRewardModel(encoder=WordEncoder("one"))) is None
+    assert find_warm_start_obstacle(model, other) == "its encoder is one, now it is other"
+    assert find_warm_start_obstacle(model, LikesLength()) == "it is of kind embedding"
 
 
 CHANGE = 10_000  # vote seq

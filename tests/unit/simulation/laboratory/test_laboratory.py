@@ -17,9 +17,9 @@ QUICK = ["young_model", "cause_taste"]
 def test_a_scenario_counts_what_it_observes(name):
     scenario = LAB_SCENARIOS[name]
     assert scenario.name == name
-    seen = scenario.observe(1)
-    assert 0 <= seen.n_counts <= seen.n_counted
-    figure = scenario.measure([seen, seen])
+    observation = scenario.observe(1)
+    assert 0 <= observation.n_counts <= observation.n_counted
+    figure = scenario.measure([observation, observation])
     assert figure.low <= figure.value <= figure.high
 
 
@@ -30,13 +30,15 @@ def test_after_a_retraining_a_new_model_is_watched_from_its_first_vote():
     )
     world = VoteWorld(n_votes=3500, error_rate=0.15, changes=changes)
     votes = draw_votes(world, 4)
-    found = find_responses(world, votes, 4)
-    retrainings = [one for one in found if one.retrains]
+    responses = find_responses(world, votes, 4)
+    retrainings = [response for response in responses if response.retrains]
     assert 1000 < retrainings[0].seq < 1400
     assert abs(retrainings[0].decision.change_seq - 1000) < 150
-    assert any(2500 < one.seq < 2900 for one in retrainings)
+    assert any(2500 < response.seq < 2900 for response in retrainings)
     first = find_responses(world, votes, 4, until=999)
-    assert [one.seq for one in first] == [one.seq for one in found[: len(first)]]
+    assert [response.seq for response in first] == [
+        response.seq for response in responses[: len(first)]
+    ]
 
 
 def test_a_response_comes_at_a_tick_and_not_before_its_change_is_confirmed():
@@ -53,10 +55,12 @@ def test_people_are_asked_about_careless_annotators_and_nothing_is_retrained():
     careless = Change(cause="carelessness", at=600, size=0.4, is_fast=False)
     world = VoteWorld(n_votes=2500, n_annotators=20, changes=(careless,))
     responses = find_responses(world, draw_votes(world, 23), 23)
-    asked = [one for one in responses if one.remedy == "quarantine"]
-    assert asked[0].decision.action == "hold"
-    assert {f"annotator {i}" for i in range(8)} >= set(asked[0].decision.quarantine.annotator_ids)
-    assert not any(one.retrains for one in responses)
+    questions = [response for response in responses if response.remedy == "quarantine"]
+    assert questions[0].decision.action == "hold"
+    assert {f"annotator {i}" for i in range(8)} >= set(
+        questions[0].decision.quarantine.annotator_ids
+    )
+    assert not any(response.retrains for response in responses)
 
 
 def test_a_changed_calibration_is_answered_by_another_calibration():
@@ -68,9 +72,9 @@ def test_a_changed_calibration_is_answered_by_another_calibration():
 
 
 def test_no_retraining_in_5000_votes_still_has_an_interval():
-    found = measure_rate([Observation(n_counted=5000, n_counts=0)])
-    assert (found.value, found.low) == (0, 0)
-    assert found.high == pytest.approx(3.689 / 5, abs=1e-3)  # Garwood 1936
+    rate = measure_rate([Observation(n_counted=5000, n_counts=0)])
+    assert (rate.value, rate.low) == (0, 0)
+    assert rate.high == pytest.approx(3.689 / 5, abs=1e-3)  # Garwood 1936
 
 
 def test_the_suite_stands_in_its_file():

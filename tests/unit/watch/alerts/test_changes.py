@@ -136,8 +136,8 @@ def test_a_recalibration_ends_a_change_when_its_run_finished():
 
 
 def test_a_change_that_waits_for_people_ends_with_their_answer_or_a_new_reward_model():
-    held = decision(state="held", action="hold", remedy="quarantine")
-    reading = read_one([held], champion=promotion(NOON, "reward_model"))
+    held_decision = decision(state="held", action="hold", remedy="quarantine")
+    reading = read_one([held_decision], champion=promotion(NOON, "reward_model"))
     assert reading.detail.endswith("votes of careless annotators once a person agrees")
     by_hand = {"actor": "ada", "answers": 1}
     for answer, expected in (
@@ -146,42 +146,42 @@ def test_a_change_that_waits_for_people_ends_with_their_answer_or_a_new_reward_m
         (decision(2, "succeeded", "quarantine", **by_hand), 0.0),
         (decision(2, "succeeded", "quarantine", actor="ada", answers=7), 1.0),
     ):
-        assert value([held, answer]) == expected
+        assert value([held_decision, answer]) == expected
     later = promotion(NOON + timedelta(hours=2), "reward_model")
-    assert value([held], champion=later) == 0.0
+    assert value([held_decision], champion=later) == 0.0
 
 
 def test_a_replayed_decision_ends_by_what_was_promoted_after_the_replay():
     replayed_at = NOON + timedelta(days=50)
     before, after = (replayed_at + timedelta(hours=hours) for hours in (-1, 1))
-    asked = decision(remedy="quarantine", action="hold", state="held", recorded_at=replayed_at)
+    question = decision(remedy="quarantine", action="hold", state="held", recorded_at=replayed_at)
     own = promotion(before, kind="reward_model")
-    assert read_one([asked], champion=own).progress == "waits for a person"
+    assert read_one([question], champion=own).progress == "waits for a person"
     newer = promotion(after, kind="reward_model")
-    assert read_one([asked], champion=newer).detail == "demo.reward_model@2 is the champion now"
+    assert read_one([question], champion=newer).detail == "demo.reward_model@2 is the champion now"
     retrained = decision(state="succeeded", recorded_at=replayed_at)
     assert value([retrained], policies=[promotion(before)]) == 1.0
     assert value([retrained], policies=[promotion(after)]) == 0.0
 
 
 def test_an_unconfirmed_hold_and_a_decision_by_hand_are_no_drift():
-    held = decision(state="held", action="hold", remedy=None)
-    assert read_changes([held.model_copy(update={"evidence": {"confirmed": []}})]) == []
+    held_decision = decision(state="held", action="hold", remedy=None)
+    assert read_changes([held_decision.model_copy(update={"evidence": {"confirmed": []}})]) == []
     assert read_changes([decision(actor="ada")]) == []
 
 
 def waiting(number, *reasons, **known):
-    held = decision(number, "held", None, "hold")
-    evidence = held.evidence | {"looked_at": known}
-    return held.model_copy(update={"reasons": reasons, "evidence": evidence})
+    held_decision = decision(number, "held", None, "hold")
+    evidence = held_decision.evidence | {"looked_at": known}
+    return held_decision.model_copy(update={"reasons": reasons, "evidence": evidence})
 
 
 def test_a_change_that_waits_for_a_clear_cause_is_one_change_with_its_answer():
-    held = waiting(1, "cause not clear yet")
-    reading = read_one([held, waiting(2, "cause not clear yet")])
+    held_decision = waiting(1, "cause not clear yet")
+    reading = read_one([held_decision, waiting(2, "cause not clear yet")])
     assert (reading.value, reading.progress) == (1.0, "not answered")
     assert reading.detail == "Annotators' taste changed. Not answered yet: cause not clear yet"
-    reading = read_one([held, decision(2)])
+    reading = read_one([held_decision, decision(2)])
     assert reading.detail == "Annotators' taste changed. Decision 2: retrain"
 
 
@@ -190,9 +190,9 @@ def test_a_change_that_is_probably_nothing_opens_no_alert_while_it_waits():
         causes = CAUSES.model_copy(
             update={"causes": (CAUSES.causes[0].model_copy(update={"name": name}),)}
         )
-        held = waiting(number, "cause not clear yet")
-        evidence = held.evidence | {"causes": causes.model_dump(mode="json")}
-        return held.model_copy(update={"evidence": evidence})
+        held_decision = waiting(number, "cause not clear yet")
+        evidence = held_decision.evidence | {"causes": causes.model_dump(mode="json")}
+        return held_decision.model_copy(update={"evidence": evidence})
 
     assert value([unclear(1, "nothing")]) == 0.0
     assert value([unclear(1, "nothing"), unclear(2, "taste")]) == 1.0
@@ -209,7 +209,7 @@ def test_a_false_alarm_ends_the_change_until_the_next_one():
 
 def test_decisions_that_wait_for_an_answer_leave_it_in_view():
     left = {"decision_id": 1, "seq": 900, "is_answered": False}
-    asked = decision(state="held", action="hold", remedy="report_two_tastes")
+    question = decision(state="held", action="hold", remedy="report_two_tastes")
     during = waiting(2, "1 earlier retraining decision not finished", n_unfinished=1)
     for answer, later, progress in (
         (decision(state="submitted"), during, "its run is not finished"),
@@ -218,7 +218,7 @@ def test_decisions_that_wait_for_an_answer_leave_it_in_view():
         assert read_one([answer, later]).progress == progress
     answered = waiting(2, "not clear", left_to_people=[left | {"is_answered": True}])
     dismissed = decision(3, "held", None, "hold", actor="ada", answers=1)
-    readings = read_changes([asked, answered, dismissed])
+    readings = read_changes([question, answered, dismissed])
     assert [(r.value, r.progress) for r in readings] == [(0.0, ""), (1.0, "not answered")]
 
 

@@ -96,9 +96,9 @@ def test_a_secret_that_is_rotated_signs_beside_the_new_one(
 
 def test_a_private_address_is_refused_by_default(opened: AlertMessage) -> None:
     with serve_hook(Hook()) as hook:
-        said = failure(opened, hook.url, allow_private=False)
-    assert said.startswith("127.0.0.1 has the private address 127.0.0.1")
-    assert "set allow_private" in said
+        message = failure(opened, hook.url, allow_private=False)
+    assert message.startswith("127.0.0.1 has the private address 127.0.0.1")
+    assert "set allow_private" in message
     assert hook.received == []
 
 
@@ -167,8 +167,8 @@ def test_only_a_failed_connection_tries_the_next_address(
     opened: AlertMessage, monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     with serve_hook(Hook(status=status)) as hook:
-        found = ["127.0.0.2", "127.0.0.1", "127.0.0.1"]  # none listens at the first
-        monkeypatch.setattr(channels, "resolve_allowed", lambda *_, **__: found)
+        addresses = ["127.0.0.2", "127.0.0.1", "127.0.0.1"]  # none listens at the first
+        monkeypatch.setattr(channels, "resolve_allowed", lambda *_, **__: addresses)
         if status:
             assert post(opened, hook.url) == "127.0.0.1 answered 204"
         else:
@@ -182,11 +182,11 @@ def test_an_attempt_ends_though_the_reply_drips(
     monkeypatch.setattr(channels, "TIMEOUT_S", 0.5)
 
     def drip(server: socket.socket) -> None:
-        taken, _ = server.accept()
-        with taken, suppress(OSError):
-            taken.sendall(b"HTTP/1.1 204 OK\r\nx: ")
+        connection, _ = server.accept()
+        with connection, suppress(OSError):
+            connection.sendall(b"HTTP/1.1 204 OK\r\nx: ")
             while not is_over.wait(0.05):
-                taken.sendall(b"x")
+                connection.sendall(b"x")
 
     is_over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as server:
@@ -204,17 +204,17 @@ def test_http_is_refused_for_public_addresses(opened: AlertMessage) -> None:
 
 def test_the_name_is_looked_up_once(opened: AlertMessage, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second answer of the DNS may lead elsewhere (rebinding)."""
-    asked = []
+    hosts = []
     original = socket.getaddrinfo
 
     def look_up(host: Any, *rest: Any, **more: Any) -> Any:
-        asked.append(host)
+        hosts.append(host)
         return original("127.0.0.1" if host == "hooks.example.org" else host, *rest, **more)
 
     monkeypatch.setattr(socket, "getaddrinfo", look_up)
     with serve_hook(Hook()) as hook:
         post(opened, hook.url.replace("127.0.0.1", "hooks.example.org"))
-    assert asked == ["hooks.example.org", "127.0.0.1"]
+    assert hosts == ["hooks.example.org", "127.0.0.1"]
     assert hook.received[0][0]["Host"] == f"hooks.example.org:{hook.port}"
 
 
@@ -244,9 +244,12 @@ def test_a_chat_receives_title_text_and_kind(opened: AlertMessage) -> None:
 
 
 def test_a_refusing_service_is_named_without_its_token(opened: AlertMessage) -> None:
-    with serve_hook(Hook(status=403)) as hook, pytest.raises(DeliveryFailed, match="403") as said:
+    with (
+        serve_hook(Hook(status=403)) as hook,
+        pytest.raises(DeliveryFailed, match="403") as failure_info,
+    ):
         send(opened, channel="apprise", url=f"json://127.0.0.1:{hook.port}/s3cr3t-t0ken")
-    assert "s3cr3t-t0ken" not in str(said.value)
+    assert "s3cr3t-t0ken" not in str(failure_info.value)
     with pytest.raises(ConfigurationError, match="cannot use the url") as unknown:
         send(opened, channel="apprise", url="nosuchservice://s3cr3t-t0ken")
     assert "s3cr3t-t0ken" not in str(unknown.value)

@@ -59,8 +59,8 @@ class World:
             self.sent += self.plan.build(changed, "resolved", changed.targets, self.now)
 
     def alert(self):
-        (found,) = self.alerts.values()
-        return found
+        (alert,) = self.alerts.values()
+        return alert
 
 
 def test_a_message_holds_cause_figures_and_link():
@@ -107,7 +107,7 @@ def test_an_alert_that_nobody_acknowledges_is_escalated_and_reminded_of():
 
 
 @pytest.mark.parametrize(
-    ("levels", "told"),
+    ("levels", "recipients"),
     [
         ([["bos"]], ["opened>log"]),
         ([], ["opened>log", "opened>team", "opened>boss"]),
@@ -117,8 +117,8 @@ def test_an_alert_that_nobody_acknowledges_is_escalated_and_reminded_of():
     ],
     ids=["unknown target", "no levels", "empty level", "repeated names", "nobody"],
 )
-def test_first_messages_go_to_the_first_level(levels, told):
-    assert World(params=AlertParams(levels=levels)).tick(80) == told
+def test_first_messages_go_to_the_first_level(levels, recipients):
+    assert World(params=AlertParams(levels=levels)).tick(80) == recipients
 
 
 def test_an_acknowledged_alert_is_neither_escalated_nor_reminded_of():

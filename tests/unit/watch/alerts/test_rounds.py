@@ -101,5 +101,5 @@ def test_silence_is_counted_from_the_last_tick() -> None:
         (None, 600, []),
     ):
         now = NOON + timedelta(seconds=seconds)
-        found = readings.read_silence(last, now, expected_s=60)
-        assert [reading.value for reading in found] == expected
+        silences = readings.read_silence(last, now, expected_s=60)
+        assert [reading.value for reading in silences] == expected

@@ -27,7 +27,7 @@ def look(name, readings, alerts=(), **rule) -> list[Alert]:
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "opens", "ends"),
+    ("name", "readings", "opens", "ends"),
     [
         ("calibration_error", {"value": 0.2}, True, False),
         ("calibration_error", {"value": 0.2, "low": 0.1, "high": 0.3}, True, False),
@@ -42,22 +42,22 @@ def look(name, readings, alerts=(), **rule) -> list[Alert]:
         ("agreement", {"value": 0.7, "low": 0.5, "high": 0.9}, False, True),
     ],
 )
-def test_an_estimate_opens_an_alert_by_its_bound_and_ends_it_by_itself(name, given, opens, ends):
+def test_an_estimate_opens_an_alert_by_its_bound_and_ends_it_by_itself(name, readings, opens, ends):
     reads = "model.ece" if name == "calibration_error" else "agreement.rate"
     sure = reading(reads, 0.5 if name == "calibration_error" else 0.1)
-    found = reading(reads, **given)
+    figure = reading(reads, **readings)
     (alert,) = look(name, [sure])
-    assert bool(look(name, [found])) == opens
-    changed = look(name, [found], [alert])
+    assert bool(look(name, [figure])) == opens
+    changed = look(name, [figure], [alert])
     assert [each.state for each in changed if each.ended_at] == ["resolved"] * ends
 
 
 def test_between_the_threshold_and_resolve_at_an_alert_stays_open():
-    given = {"threshold": 0.1, "resolve_at": 0.05}
-    (alert,) = look("calibration_error", [reading(value=0.11)], **given)
-    (near,) = look("calibration_error", [reading(value=0.07)], [alert], **given)
+    limits = {"threshold": 0.1, "resolve_at": 0.05}
+    (alert,) = look("calibration_error", [reading(value=0.11)], **limits)
+    (near,) = look("calibration_error", [reading(value=0.07)], [alert], **limits)
     assert (near.state, near.value) == ("open", 0.07)
-    (ended,) = look("calibration_error", [reading(value=0.05)], [alert], **given)
+    (ended,) = look("calibration_error", [reading(value=0.05)], [alert], **limits)
     assert ended.state == "resolved"
 
 
@@ -90,8 +90,8 @@ def test_labels_choose_what_a_rule_reads_and_a_replaced_model_has_no_alert():
     ]
     own = {"reads": "groups.ece", "threshold": 0.1}
     assert [alert.subject for alert in look("own", groups, **own)] == ["rm@2, x", "rm@2, y"]
-    (found,) = look("own", groups, **own, labels={"group": "y"})
-    assert found.title == "groups.ece of rm@2, y is 0.2, above 0.1"
+    (alert,) = look("own", groups, **own, labels={"group": "y"})
+    assert alert.title == "groups.ece of rm@2, y is 0.2, above 0.1"
     assert look("own", groups, **own, is_on=False) == []
 
 
@@ -101,14 +101,14 @@ def test_unknown_placeholder_of_a_title_is_refused():
 
 
 def test_a_title_holds_the_figures_and_never_fails_for_a_missing_label():
-    (found,) = look("calibration_error", [reading(labels={})])
-    assert found.title == "The calibration error of ? is 0.200 (limit 0.08)"
+    (alert,) = look("calibration_error", [reading(labels={})])
+    assert alert.title == "The calibration error of ? is 0.200 (limit 0.08)"
     title = merge_rules({})["daemon_silent"].fill_title(reading(value=72_180.0))
     assert title == "No sensor has ticked for 20:03:00: the daemon is not running"
 
 
 @pytest.mark.parametrize(
-    ("rule", "given", "message"),
+    ("rule", "fields", "message"),
     [
         ("queue_agee", {"threshold": 5}, r"alerts\.rules: .*Did you mean queue_age\?"),
         ("queue_age", {"treshold": 5}, r"'queue_age' .*treshold"),
@@ -118,6 +118,6 @@ def test_a_title_holds_the_figures_and_never_fails_for_a_missing_label():
         ("queue_age", {"title": "{value.size}"}, "title"),
     ],
 )
-def test_an_error_in_the_settings_file_names_rule_and_field(rule, given, message):
+def test_an_error_in_the_settings_file_names_rule_and_field(rule, fields, message):
     with pytest.raises(ConfigurationError, match=message):
-        LoopSettings.parse({"alerts": {"rules": {rule: given}}})
+        LoopSettings.parse({"alerts": {"rules": {rule: fields}}})

@@ -33,19 +33,19 @@ def find(name: str, **more: Any) -> ChangeCauses:
     return find_causes(draw(name, **more), AT + 1, draw_reference(VoteWorld(), 1))
 
 
-def cause_of(found: ChangeCauses, name: str) -> Cause:
-    return next(cause for cause in found.causes if cause.name == name)
+def cause_of(causes: ChangeCauses, name: str) -> Cause:
+    return next(cause for cause in causes.causes if cause.name == name)
 
 
 @pytest.mark.parametrize("name", SIZES)
 def test_a_clear_cause_is_on_top(name: str) -> None:
-    found = find(name)
-    top = found.causes[0]
+    causes = find(name)
+    top = causes.causes[0]
     assert (top.name, top.probability > 0.3) == (name, True)
-    assert len(found.causes) == 7
-    assert sum(cause.probability for cause in found.causes) == pytest.approx(1)
-    assert (found.n_after, found.until_seq) == (500, AT + 500)
-    assert ChangeCauses.from_json(found.model_dump_json()) == found
+    assert len(causes.causes) == 7
+    assert sum(cause.probability for cause in causes.causes) == pytest.approx(1)
+    assert (causes.n_after, causes.until_seq) == (500, AT + 500)
+    assert ChangeCauses.from_json(causes.model_dump_json()) == causes
 
 
 def test_the_effect_of_a_cause_is_its_rise_with_an_interval() -> None:
@@ -58,21 +58,21 @@ def test_the_effect_of_a_cause_is_its_rise_with_an_interval() -> None:
 @pytest.mark.parametrize("one_sided", [0.5, 0.9])
 def test_careless_annotators_are_named_by_their_votes_alone(one_sided: float) -> None:
     """They answer by a coin, or mostly one displayed side."""
-    found = find("carelessness", one_sided=one_sided, n_after=900)
-    assert found.causes[0].name == "carelessness"
-    named = {each["annotator_id"] for each in found.causes[0].evidence["each"]}
-    assert named == set(found.causes[0].evidence["annotator_ids"])
+    causes = find("carelessness", one_sided=one_sided, n_after=900)
+    assert causes.causes[0].name == "carelessness"
+    named = {each["annotator_id"] for each in causes.causes[0].evidence["each"]}
+    assert named == set(causes.causes[0].evidence["annotator_ids"])
     careless = {f"annotator {i}" for i in range(12)}
     assert len(named & careless) > 6
     assert len(named - careless) <= 1
 
 
 def test_evidence_and_summary_name_what_changed() -> None:
-    found = find("category")
-    category = found.causes[0].evidence
+    causes = find("category")
+    category = causes.causes[0].evidence
     assert category["category"] == "category 0"
     assert category["error_after"] > category["error_expected"] + 0.3
-    assert "the taste in category category 0 changed (errors 0." in found.summary
+    assert "the taste in category category 0 changed (errors 0." in causes.summary
     newcomers = find("newcomers").causes[0].evidence
     assert newcomers["n_annotators"] == len(newcomers["annotator_ids"]) > 20
     assert newcomers["error_after"] > 0.6 > newcomers["error_of_others"]
@@ -83,16 +83,16 @@ def test_careless_annotators_with_a_vote_each_are_not_counted_as_none() -> None:
     is_after = votes["seq"] > AT
     votes["error"] = np.where(is_after, votes["seq"] % 4 == 0, votes["seq"] % 8 == 0) * 1.0
     votes["annotator_id"] = votes["annotator_id"].where(~is_after, votes["seq"].astype(str))
-    found = find_causes(votes, AT + 1, draw_reference(VoteWorld(), 1).assign(expected_error=0.12))
-    assert cause_of(found, "carelessness").evidence["n_annotators"] == 0
-    assert "some annotators are careless, none of them surely (" in found.summary
+    causes = find_causes(votes, AT + 1, draw_reference(VoteWorld(), 1).assign(expected_error=0.12))
+    assert cause_of(causes, "carelessness").evidence["n_annotators"] == 0
+    assert "some annotators are careless, none of them surely (" in causes.summary
 
 
 def test_who_voted_on_an_earlier_model_is_no_newcomer() -> None:
     votes = draw("newcomers")
     known = frozenset(votes["annotator_id"])
-    found = find_causes(votes, AT + 1, draw_reference(VoteWorld(), 1), known)
-    assert cause_of(found, "newcomers").probability == 0
+    causes = find_causes(votes, AT + 1, draw_reference(VoteWorld(), 1), known)
+    assert cause_of(causes, "newcomers").probability == 0
 
 
 def test_an_event_keeps_the_causes_in_the_votes_known_so_far() -> None:

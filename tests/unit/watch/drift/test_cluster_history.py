@@ -69,8 +69,8 @@ def test_failing_comparisons_are_those_of_clusters_that_failed_last() -> None:
     followed: list[DayClusters] = []
     for day, marked in zip(days, states, strict=True):
         clusters = tuple(
-            one.model_copy(update={"comparison_ids": (name,), "is_failing": failed})
-            for one, (name, failed) in zip(day.clusters, marked, strict=True)
+            cluster.model_copy(update={"comparison_ids": (name,), "is_failing": failed})
+            for cluster, (name, failed) in zip(day.clusters, marked, strict=True)
         )
         followed.append(follow(day.model_copy(update={"clusters": clusters}), followed))
     assert find_failing_ids(followed[::-1]) == {"a", "c"}

@@ -57,8 +57,8 @@ def test_the_cluster_that_doubled_and_got_worse_stands_first_and_the_shrunken_on
 ):
     before = window(0, (80, 80, 80, 80), (0.2, 0.2, 0.2, 0.2), name="r")
     now = window(1, (160, 30, 65, 65), (0.6, 0.2, 0.2, 0.2))
-    made = find_clusters(before, now)
-    first = made.clusters[0]
+    shift = find_clusters(before, now)
+    first = shift.clusters[0]
     assert kind_of(first.examples) == {"0"}
     assert (first.is_worse, first.change) == (True, "grew")
     assert first.share_reference.value == pytest.approx(0.25)
@@ -66,26 +66,26 @@ def test_the_cluster_that_doubled_and_got_worse_stands_first_and_the_shrunken_on
     assert first.share_current.low < 0.5 < first.share_current.high
     assert first.error_current is not None
     assert first.error_current.value == pytest.approx(0.6)
-    assert [kind_of(c.examples) for c in made.clusters if c.change == "shrank"] == [{"1"}]
-    assert [c.change for c in made.clusters if kind_of(c.examples) <= {"2", "3"}] == [
+    assert [kind_of(c.examples) for c in shift.clusters if c.change == "shrank"] == [{"1"}]
+    assert [c.change for c in shift.clusters if kind_of(c.examples) <= {"2", "3"}] == [
         "steady",
         "steady",
     ]
-    assert not any(c.is_worse for c in made.clusters[1:])
-    assert made.p_value < 0.001
+    assert not any(c.is_worse for c in shift.clusters[1:])
+    assert shift.p_value < 0.001
 
 
 def test_equal_windows_have_no_changed_cluster() -> None:
     changed = 0
     for seed in range(20):
         sizes = np.random.default_rng(seed).multinomial(200, [0.25] * 4, size=2)
-        made = find_clusters(
+        shift = find_clusters(
             *(
                 window(100 * seed + i, tuple(s), (0.25,) * 4, name="rc"[i])
                 for i, s in enumerate(sizes)
             )
         )
-        changed += sum(c.is_worse or c.change != "steady" for c in made.clusters)
+        changed += sum(c.is_worse or c.change != "steady" for c in shift.clusters)
     assert changed <= 1  # 80 clusters at a false discovery rate of 1 %
 
 
@@ -105,14 +105,14 @@ def test_clusters_are_of_meaning_not_of_length() -> None:
 
 
 def test_a_prompt_counts_once_however_many_comparisons_it_has() -> None:
-    one, many = (
+    single, many = (
         find_clusters(
             window(0, (40, 40), (0.5, 0), name="r"), window(1, (40, 40), (0.5, 0), pairs=n)
         )
         for n in (1, 5)
     )
-    pairs = list(zip(one.clusters, many.clusters, strict=True))
-    assert one.n_current == many.n_current == 80
+    pairs = list(zip(single.clusters, many.clusters, strict=True))
+    assert single.n_current == many.n_current == 80
     assert all(
         a.error_current == b.error_current and a.share_current == b.share_current for a, b in pairs
     )

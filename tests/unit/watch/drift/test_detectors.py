@@ -20,8 +20,10 @@ def test_a_detector_keeps_the_promises(name):
 @EVERY_DETECTOR
 def test_a_rise_is_found_early_and_dated_near_it(name):
     kind = DETECTORS[name]
-    found = [find_rises(kind, draw_votes(seed, (1000, 0.25), (500, 0.55))) for seed in range(10)]
-    after = [next(s for s in signals if s.seq > 3000) for signals in found]
+    signals_by_seed = [
+        find_rises(kind, draw_votes(seed, (1000, 0.25), (500, 0.55))) for seed in range(10)
+    ]
+    after = [next(s for s in signals if s.seq > 3000) for signals in signals_by_seed]
     assert np.median([(s.seq - 3000) / 3 for s in after]) < 200
     assert abs(np.median([(s.change_seq - 3000) / 3 for s in after])) < 80
 

@@ -9,16 +9,16 @@ from rlhf_pipeline.watch.drift.clusters import semantic_clusters
 
 def cluster_day(seed: int, failing: str | None) -> tuple[DayClusters, dict[str, str]]:
     drawn = draw_topic_day(seed, failing, error_rate=0.65)
-    made = semantic_clusters(drawn.reference, drawn.current, prompts=drawn.prompts)
-    return made, drawn.topics
+    shift = semantic_clusters(drawn.reference, drawn.current, prompts=drawn.prompts)
+    return shift, drawn.topics
 
 
 @pytest.mark.parametrize("seed", range(8))
 def test_a_planted_failing_topic_is_the_top_cluster(seed: int) -> None:
     failing = list(TOPICS)[seed]
-    made, topics = cluster_day(seed, failing)
-    top = made.clusters[0]
-    members = [topics[one] for one in top.comparison_ids]
+    shift, topics = cluster_day(seed, failing)
+    top = shift.clusters[0]
+    members = [topics[comparison_id] for comparison_id in top.comparison_ids]
     assert members.count(failing) / len(members) > 0.8
     assert top.is_failing
     assert set(top.name.split(" · ")) <= set(TOPICS[failing].split())

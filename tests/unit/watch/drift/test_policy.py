@@ -78,9 +78,9 @@ def test_a_failed_call_is_a_refusal_only_if_the_model_refused():
 
 
 def test_a_day_is_summarised_over_its_prompts():
-    made = completions(["four", "", "eighteen", "eighteen", "lost", "other"])
-    made.loc[4, ["text", "error", "finish_reason"]] = [None, "did not answer", "error"]
-    made.loc[5, "model_version"] = "demo.policy@2"
+    frame = completions(["four", "", "eighteen", "eighteen", "lost", "other"])
+    frame.loc[4, ["text", "error", "finish_reason"]] = [None, "did not answer", "error"]
+    frame.loc[5, "model_version"] = "demo.policy@2"
     comparisons = pd.DataFrame(
         {
             "comparison_id": ["c0", "c1"],
@@ -99,14 +99,14 @@ def test_a_day_is_summarised_over_its_prompts():
             "score_b": [2.0, 9.0, 100.0],
         }
     )
-    day = summarise_policy_day("2026-01-01", made, comparisons, predictions)
+    day = summarise_policy_day("2026-01-01", frame, comparisons, predictions)
     assert day is not None
     assert (day.policy, day.n_completions, day.reward_model) == (POLICY, 4, MODEL)
     assert day.refused == PromptMean(n=2, mean=0.25, variance=0.125)
     assert day.length.mean == 5
     assert day.reward is not None
     assert day.reward.mean == 2.75  # of prompts: 1.5 and 4
-    unscored = summarise_policy_day("2026-01-01", made, comparisons, predictions.iloc[:0])
+    unscored = summarise_policy_day("2026-01-01", frame, comparisons, predictions.iloc[:0])
     assert unscored is not None
     assert unscored.reward is None
     failed = completions(["x"], error="did not answer")
@@ -157,9 +157,9 @@ def verdicts(today: PolicyDay, earlier: Sequence[PolicyDay]) -> dict[str, Verdic
 def test_a_changed_figure_flags_alone(figure, change):
     for seed in range(5):
         earlier = [policy_day(n, seed) for n in range(1, 8)]
-        found = verdicts(policy_day(8, seed, **change), earlier)
-        assert {name for name, v in found.items() if v == Verdict.DRIFT} == {figure}
-        assert {v for name, v in found.items() if name != figure} == {Verdict.STABLE}
+        verdict_of = verdicts(policy_day(8, seed, **change), earlier)
+        assert {name for name, v in verdict_of.items() if v == Verdict.DRIFT} == {figure}
+        assert {v for name, v in verdict_of.items() if name != figure} == {Verdict.STABLE}
 
 
 def test_a_steady_policy_differs_at_the_stated_rate():

@@ -87,11 +87,11 @@ def test_the_reference_shows_side_a_as_the_annotator_saw_it():
 
 
 def test_one_comparison_per_prompt_is_embedded_and_compared():
-    made = window(embed=lengths_as_embeddings)
-    assert made.embeddings.dtype == np.float32
-    assert made.embeddings.shape == (3, 3)
-    assert made.rows["embedding_row"].tolist() == [0, -1, 1, -1, 2, -1]
-    assert made.one_row_per_prompt()["prompt_id"].tolist() == ["p0", "p1", "p2"]
+    reference = window(embed=lengths_as_embeddings)
+    assert reference.embeddings.dtype == np.float32
+    assert reference.embeddings.shape == (3, 3)
+    assert reference.rows["embedding_row"].tolist() == [0, -1, 1, -1, 2, -1]
+    assert reference.one_row_per_prompt()["prompt_id"].tolist() == ["p0", "p1", "p2"]
     assert window(embed=lengths_as_embeddings, max_embeddings=2).embeddings.shape == (2, 3)
 
 
@@ -122,8 +122,8 @@ def test_a_prediction_that_is_no_probability_is_refused(bad):
 
 def test_the_current_window_has_one_row_per_judged_comparison_of_the_model():
     log, comparisons = log_and_comparisons()
-    made = current_window(log, comparisons, model_version=MODEL, embed=lengths_as_embeddings)
-    rows = made.rows[
+    current = current_window(log, comparisons, model_version=MODEL, embed=lengths_as_embeddings)
+    rows = current.rows[
         [
             "comparison_id",
             "prompt_id",
@@ -138,17 +138,17 @@ def test_the_current_window_has_one_row_per_judged_comparison_of_the_model():
         ["c1", "p1", 5, 3, 0.7, 0.5, 2],
         ["c2", "p1", 5, 4, 0.4, 0.0, 1],
     ]
-    assert made.embeddings.tolist() == [[5.0, 3.0, 1.0]]
-    assert made.rows["score"].tolist() == [1.5, -0.5]
-    assert made.rows["prompt_words"].tolist() == [hash_words("hello"), np.nan]
-    assert made.rows["completion_words"].tolist() == [hash_words("one"), np.nan]
-    assert {*made.words.values()} == {"hello", "one"}
+    assert current.embeddings.tolist() == [[5.0, 3.0, 1.0]]
+    assert current.rows["score"].tolist() == [1.5, -0.5]
+    assert current.rows["prompt_words"].tolist() == [hash_words("hello"), np.nan]
+    assert current.rows["completion_words"].tolist() == [hash_words("one"), np.nan]
+    assert {*current.words.values()} == {"hello", "one"}
 
 
 def test_one_vote_per_prompt_is_counted_ties_included():
     log, comparisons = log_and_comparisons()
-    made = current_window(log, comparisons, model_version=MODEL)
-    assert made.mixes == {
+    current = current_window(log, comparisons, model_version=MODEL)
+    assert current.mixes == {
         "choices": {"b": 1, "tie": 1},
         "strengths": {"3": 1},
         "annotators": {"ann": 1, "ben": 1},
@@ -160,24 +160,24 @@ def test_one_vote_per_prompt_is_counted_ties_included():
 
 def test_a_day_without_votes_is_an_empty_window():
     log, comparisons = log_and_comparisons()
-    made = current_window(
+    current = current_window(
         log.iloc[:0], comparisons, model_version=MODEL, embed=lengths_as_embeddings
     )
-    assert made.rows.empty
-    assert len(made.embeddings) == 0
-    assert made.one_row_per_prompt().empty
+    assert current.rows.empty
+    assert len(current.embeddings) == 0
+    assert current.one_row_per_prompt().empty
 
 
 def test_a_window_survives_its_folder_and_equal_windows_give_equal_bytes(tmp_path):
-    made = window(embed=lengths_as_embeddings, mixes={"choices": {"a": 4, "tie": 2}})
-    made.save(tmp_path / "one")
-    made.save(tmp_path / "two")
-    made.save(tmp_path / "two")  # again: replaced, nothing left over
+    reference = window(embed=lengths_as_embeddings, mixes={"choices": {"a": 4, "tie": 2}})
+    reference.save(tmp_path / "one")
+    reference.save(tmp_path / "two")
+    reference.save(tmp_path / "two")  # again: replaced, nothing left over
     again = Window.load(tmp_path / "one")
     assert again.model_version == MODEL
-    assert again.mixes == made.mixes
-    pd.testing.assert_frame_equal(again.rows, made.rows)
-    np.testing.assert_array_equal(again.embeddings, made.embeddings)
+    assert again.mixes == reference.mixes
+    pd.testing.assert_frame_equal(again.rows, reference.rows)
+    np.testing.assert_array_equal(again.embeddings, reference.embeddings)
     assert folder_hash(tmp_path / "one") == folder_hash(tmp_path / "two")
     assert sorted(p.name for p in tmp_path.iterdir()) == ["one", "two"]
 
@@ -217,9 +217,9 @@ def test_votes_on_the_reference_become_errors_of_its_predictions():
             "choice": ["a", "b", "a", "tie", "a"],
         }
     )
-    judged = judge_votes(
+    errors = judge_votes(
         votes, window().rows.set_index("comparison_id")["p"]
     )  # c00: p of side a is .9; c04: .5
-    assert judged["comparison_id"].tolist() == ["c00", "c00"]
-    assert judged["expected_error"].tolist() == pytest.approx([0.1, 0.1])
-    assert judged["error"].tolist() == [0, 1]
+    assert errors["comparison_id"].tolist() == ["c00", "c00"]
+    assert errors["expected_error"].tolist() == pytest.approx([0.1, 0.1])
+    assert errors["error"].tolist() == [0, 1]

@@ -21,17 +21,17 @@ def votes(n: int = 400, *, confident: float = 1.0, seed: int = 0) -> pd.DataFram
     )
 
 
-def as_window(judged: pd.DataFrame) -> Window:
-    error = np.where(judged["p"] > 0.5, 1 - judged["outcome"], judged["outcome"])
+def as_window(errors: pd.DataFrame) -> Window:
+    error = np.where(errors["p"] > 0.5, 1 - errors["outcome"], errors["outcome"])
     rows = pd.DataFrame(
-        {"comparison_id": judged["group"], "p": judged["p"], "error": error, "n_votes": 1}
+        {"comparison_id": errors["group"], "p": errors["p"], "error": error, "n_votes": 1}
     )
     return Window("demo.reward_model@1", rows, np.zeros((0, 0)))
 
 
 def test_a_window_and_its_votes_are_equally_reliable() -> None:
-    judged = votes()
-    assert reliability_of_reference(as_window(judged)) == reliability_of_day(judged)
+    day_votes = votes()
+    assert reliability_of_reference(as_window(day_votes)) == reliability_of_day(day_votes)
 
 
 def test_an_overconfident_model_has_a_slope_below_one_and_a_calibrated_one_around_it() -> None:

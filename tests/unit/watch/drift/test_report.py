@@ -94,9 +94,9 @@ def report(current: Window | None = None, **more) -> pd.DataFrame:
 
 
 def test_a_quiet_day_is_stable_in_every_space():
-    made = report(policy_days=POLICY_DAYS)
-    assert set(made["verdict"]) == {Verdict.STABLE}
-    assert set(made["space"]) == {
+    rows = report(policy_days=POLICY_DAYS)
+    assert set(rows["verdict"]) == {Verdict.STABLE}
+    assert set(rows["space"]) == {
         "errors",
         "calibration",
         "prompt_text",
@@ -114,8 +114,8 @@ def test_a_quiet_day_is_stable_in_every_space():
         "overall",
     }
     chosen = DriftParams().chosen()
-    assert made.loc[made["space"] == "errors", "detector"].tolist() == [*chosen, "error_rate"]
-    pd.testing.assert_frame_equal(check_frame(made, DRIFT_REPORTS), made)
+    assert rows.loc[rows["space"] == "errors", "detector"].tolist() == [*chosen, "error_rate"]
+    pd.testing.assert_frame_equal(check_frame(rows, DRIFT_REPORTS), rows)
 
 
 def test_three_detectors_make_the_day_drift_and_two_a_warning():
@@ -150,11 +150,16 @@ def test_missing_data_is_insufficient_never_stable():
 
 
 def test_evidently_sees_the_same_shift_and_makes_html_on_demand():
-    made = data_drift_report(window(1), window(2, length=400))
+    data_report = data_drift_report(window(1), window(2, length=400))
     drift = {
-        m["config"]["column"]: m["value"] for m in made.json["metrics"] if "column" in m["config"]
+        m["config"]["column"]: m["value"]
+        for m in data_report.json["metrics"]
+        if "column" in m["config"]
     }
     assert drift["completion_length"] < 1e-6
     assert drift["prompt_length"] > 0.01
-    json.dumps(made.json, allow_nan=False)
-    assert "<html" in made.html()[:500].lower() or "<!doctype" in made.html()[:500].lower()
+    json.dumps(data_report.json, allow_nan=False)
+    assert (
+        "<html" in data_report.html()[:500].lower()
+        or "<!doctype" in data_report.html()[:500].lower()
+    )

@@ -70,11 +70,11 @@ def test_a_late_vote_teaches_nothing_of_its_day():
     votes = draw_stream(3, (900, 0.25), (300, 0.5))
     late = votes[700]._replace(day=votes[0].day, seq=votes[700].seq + 1)
     test = SequentialTest(SequentialTestParams())
-    found = list(test.find_rises([*votes[:701], late, *votes[701:]]))
+    signals = list(test.find_rises([*votes[:701], late, *votes[701:]]))
     again = [
         v if v is not late else late._replace(day=votes[700].day) for v in [*votes[:701], late]
     ]
-    assert found == list(test.find_rises([*again, *votes[701:]]))
+    assert signals == list(test.find_rises([*again, *votes[701:]]))
 
 
 def test_the_stated_chance_of_a_young_model_is_corrected_by_its_reference():

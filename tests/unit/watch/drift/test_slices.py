@@ -40,13 +40,13 @@ def reflections(seed: int, failing: str | None = None, *, n_votes: int = 1) -> p
     """Votes of ten annotators, a fifth against the model; three fifths in the failing category."""
     rng = np.random.default_rng(seed)
     rows = []
-    for i, one in enumerate(comparisons().itertuples()):
-        wrong = rng.random() < (0.6 if one.category == failing else 0.2)
+    for i, comparison in enumerate(comparisons().itertuples()):
+        wrong = rng.random() < (0.6 if comparison.category == failing else 0.2)
         for v in range(n_votes):
             rows.append(
                 {
                     "day": "2026-01-05",
-                    "comparison_id": one.comparison_id,
+                    "comparison_id": comparison.comparison_id,
                     "reward_model": "demo.reward_model@1",
                     "calibrator": "none",
                     "data_hash": "d",
@@ -70,7 +70,9 @@ def reflections(seed: int, failing: str | None = None, *, n_votes: int = 1) -> p
 
 
 def find(slices: tuple[ErrorSlice, ...], by: str, name: str) -> ErrorSlice:
-    return next(one for one in slices if (one.by, one.name) == (by, name))
+    return next(
+        error_slice for error_slice in slices if (error_slice.by, error_slice.name) == (by, name)
+    )
 
 
 def test_the_failing_category_stands_first_with_its_lift() -> None:
@@ -84,9 +86,13 @@ def test_the_failing_category_stands_first_with_its_lift() -> None:
 
 
 def test_alike_slices_do_not_fail() -> None:
-    found = [one for seed in range(15) for one in error_slices(reflections(seed), comparisons())]
-    assert {one.by for one in found} == {"category", "length gap", "annotator"}
-    assert sum(one.is_failing for one in found) <= 2
+    slices = [
+        error_slice
+        for seed in range(15)
+        for error_slice in error_slices(reflections(seed), comparisons())
+    ]
+    assert {error_slice.by for error_slice in slices} == {"category", "length gap", "annotator"}
+    assert sum(error_slice.is_failing for error_slice in slices) <= 2
 
 
 def test_small_slices_are_withheld_and_last() -> None:
@@ -105,5 +111,5 @@ def test_the_length_gap_is_that_of_the_preferred_completion() -> None:
     is_error = (b > a).to_numpy()
     log = log.assign(is_error=is_error, choice=np.where(is_error, "b", "a"))
     slices = error_slices(check_frame(log, REFLECTIONS), texts)
-    names = {one.name for one in slices if one.by == "length gap"}
+    names = {error_slice.name for error_slice in slices if error_slice.by == "length gap"}
     assert names == {"alike", "longer", "much longer"}

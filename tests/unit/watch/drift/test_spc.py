@@ -30,10 +30,13 @@ def subgroups(n: int, *n_errors: int) -> pd.DataFrame:
 
 def test_subgroups_are_votes_in_a_row_and_the_incomplete_rest_is_left_out():
     frame = errors_frame((270, 0.3))
-    found = split_into_subgroups(frame.sample(frac=1, random_state=0), 100)
-    assert found["first_seq"].tolist() == [1, 301]
-    assert found["last_seq"].tolist() == [298, 598]
-    assert found["n_errors"].tolist() == [frame["error"][:100].sum(), frame["error"][100:200].sum()]
+    subgroups = split_into_subgroups(frame.sample(frac=1, random_state=0), 100)
+    assert subgroups["first_seq"].tolist() == [1, 301]
+    assert subgroups["last_seq"].tolist() == [298, 598]
+    assert subgroups["n_errors"].tolist() == [
+        frame["error"][:100].sum(),
+        frame["error"][100:200].sum(),
+    ]
 
 
 def test_limits_are_three_binomial_deviations_around_the_baseline():

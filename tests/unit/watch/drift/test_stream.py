@@ -58,9 +58,9 @@ def test_chances_that_no_held_out_vote_has_tested_explain_no_rise():
     """
     frame = votes_frame()
     frame["expected_error"] = np.where(frame.index < 800, 0.25, 0.55)
-    found = [e.change_seq for e in scanned(frame).events if e.detector == "sequential_test"]
-    assert found
-    assert abs(found[0] - 1611) < 150
+    change_seqs = [e.change_seq for e in scanned(frame).events if e.detector == "sequential_test"]
+    assert change_seqs
+    assert abs(change_seqs[0] - 1611) < 150
     tested = scanned(frame, reference=held_out())
     assert not [e for e in tested.events if e.detector == "sequential_test"]
 
@@ -118,16 +118,16 @@ def test_without_the_votes_of_the_quarantined_nothing_is_found():
     spam = np.arange(1200) % 4 == 0
     frame["annotator_id"] = np.where(spam, "bob", frame["annotator_id"])
     frame.loc[(frame.index >= 800) & spam, "error"] = 1.0
-    seen = scanned(frame)
-    assert seen.events
+    scan = scanned(frame)
+    assert scan.events
     start = int(frame["seq"][800])
-    without = scanned(frame, seen.state, quarantines=Quarantines({"bob": start}))
+    without = scanned(frame, scan.state, quarantines=Quarantines({"bob": start}))
     assert without.events == ()
     assert without.n_quarantined == 100
     lifted = scanned(frame, without.state)
-    assert [e.event_id for e in lifted.events] == [e.event_id for e in seen.events]
+    assert [e.event_id for e in lifted.events] == [e.event_id for e in scan.events]
     assert all(event.is_replayed for event in lifted.events)
-    begun = scanned(frame, {**seen.state, "quarantines": {}}, quarantines=Quarantines({"p1": 1500}))
+    begun = scanned(frame, {**scan.state, "quarantines": {}}, quarantines=Quarantines({"p1": 1500}))
     assert not any(e.is_replayed for e in begun.events if e.seq >= 1500)
 
 

@@ -102,8 +102,8 @@ def test_one_shifted_space_flags_alone():
     others = []
     for i, (space, change) in enumerate(SHIFTS.items()):
         for seed in (10 * i, 10 * i + 5):
-            found = verdicts(made(seed, 150), made(seed + 1, 140, **change))
-            flagged = {name: v for name, v in found.items() if v != Verdict.STABLE}
+            verdict_of = verdicts(made(seed, 150), made(seed + 1, 140, **change))
+            flagged = {name: v for name, v in verdict_of.items() if v != Verdict.STABLE}
             own = {name for name in flagged if name.partition("/")[0] == space}
             assert {flagged[name] for name in own} == {Verdict.DRIFT}
             others += flagged.keys() - own
@@ -128,13 +128,15 @@ def test_each_space_says_what_changed():
         made(2, 140, prompts=0.6, choices={"a": 0.3, "b": 0.3, "tie": 0.4}),
         words={int(hash_words(f"w{i}")): f"w{i}" for i in range(1000, 1500)},
     )
-    found = {v.space: v.evidence for v in _compare(made(1, 150), current, PARAMS)}
-    assert found["prompt_text"]["risen_words"]
-    assert all(word["now"] - word["before"] > 0.04 for word in found["prompt_text"]["risen_words"])
-    change = found["choices"]["changes"][0]
+    evidence = {v.space: v.evidence for v in _compare(made(1, 150), current, PARAMS)}
+    assert evidence["prompt_text"]["risen_words"]
+    assert all(
+        word["now"] - word["before"] > 0.04 for word in evidence["prompt_text"]["risen_words"]
+    )
+    change = evidence["choices"]["changes"][0]
     assert change["label"] == "tie"
     assert change["now"] - change["before"] == pytest.approx(0.3, abs=0.1)
-    assert found["scores"]["mean_reference"] == pytest.approx(0, abs=0.5)
+    assert evidence["scores"]["mean_reference"] == pytest.approx(0, abs=0.5)
 
 
 def test_below_the_least_number_of_rows_there_is_no_verdict():
@@ -157,12 +159,12 @@ def test_a_missing_number_is_an_error_not_a_verdict(column):
 def test_texts_of_a_promoted_policy_are_compared_with_its_own_days():
     reference, current = made(1, 150), made(2, 100, length=260, score=2.0, prompts=0.6)
     own = replace(made(3, 60, length=260, score=2.0), source="days of demo.policy@2 since then")
-    found = {
+    result_of = {
         (test.space, test.detector): test
         for test in judge_tests(run_tests(reference, current, PARAMS, own), PARAMS)
     }
-    assert found["completion_length", "ks"].verdict == Verdict.STABLE
-    assert found["scores", "ks"].evidence["reference"] == "days of demo.policy@2 since then"
-    assert found["prompt_text", "word_classifier"].verdict == Verdict.DRIFT
+    assert result_of["completion_length", "ks"].verdict == Verdict.STABLE
+    assert result_of["scores", "ks"].evidence["reference"] == "days of demo.policy@2 since then"
+    assert result_of["prompt_text", "word_classifier"].verdict == Verdict.DRIFT
     alone = verdicts(reference, current)
     assert alone["completion_length/ks"] == alone["scores/ks"] == Verdict.DRIFT

@@ -30,9 +30,9 @@ def test_texts_of_one_kind_differ_at_the_stated_rate():
 
 
 def test_the_effect_is_about_half_the_share_of_other_texts():
-    found = [word_difference(texts(s, 300), texts(s, 200, 0.4)) for s in range(3)]
-    assert np.mean([result.effect for result in found]) == pytest.approx(0.2, abs=0.05)
-    assert max(result.p_value for result in found) < 0.001
+    results = [word_difference(texts(s, 300), texts(s, 200, 0.4)) for s in range(3)]
+    assert np.mean([result.effect for result in results]) == pytest.approx(0.2, abs=0.05)
+    assert max(result.p_value for result in results) < 0.001
 
 
 def test_one_text_is_not_a_sample():

@@ -69,9 +69,9 @@ def test_an_uncaught_error_is_one_json_line(lines: Any):
     thread.start()
     thread.join()
     [line] = lines()
-    told = json.loads(line)
-    assert (told["level"], told["message"]) == ("critical", "ValueError: a cause")
-    assert "in fail\n" in told["error"]
+    line_fields = json.loads(line)
+    assert (line_fields["level"], line_fields["message"]) == ("critical", "ValueError: a cause")
+    assert "in fail\n" in line_fields["error"]
 
 
 @pytest.mark.parametrize("log_format", ["text", "json"])
@@ -102,10 +102,10 @@ def test_secrets_of_the_settings_are_hidden_in_every_line(log_format: str, lines
     except ValueError:
         ours.exception("failed at postgresql://ann:pass%2Fword@db")
     ours.warning("sent to ops-team")
-    written = "\n".join(lines())
-    assert written.count("…") >= 14
-    assert "sent to ops-team" in written, "a name of a target is no secret"
-    assert not [secret for secret in hidden if secret in written]
+    text_lines = "\n".join(lines())
+    assert text_lines.count("…") >= 14
+    assert "sent to ops-team" in text_lines, "a name of a target is no secret"
+    assert not [secret for secret in hidden if secret in text_lines]
 
 
 def test_secrets_in_files_are_hidden(tmp_path: Path, lines: Any):

@@ -22,7 +22,7 @@ SERVER, CLIENT = 2, 3
 
 
 def attempt(**more: object) -> Attempt:
-    given = dict(
+    fields = dict(
         item_no=1,
         provider="api.example:443",
         model="gpt-4o-mini",
@@ -40,7 +40,7 @@ def attempt(**more: object) -> Attempt:
         cost=2_500_000,
         result='{"text": "a completion"}',
     )
-    return Attempt(**{**given, **more})  # type: ignore[arg-type]
+    return Attempt(**{**fields, **more})  # type: ignore[arg-type]
 
 
 @pytest.fixture
@@ -130,9 +130,9 @@ def test_a_call_has_the_attributes_of_generative_ai(tracer: Tracer, collector: C
     assert failed.attributes["error.type"] == "rate_limit"
     assert called.parent_id == failed.parent_id == ""
     assert called.trace_id != failed.trace_id  # a command's calls: no run holds them together
-    sent = b"".join(collector.bodies)
+    body = b"".join(collector.bodies)
     for text in (b"a completion", b"who am I", b"I am", b"c2VjcmV0"):
-        assert text not in sent
+        assert text not in body
 
 
 def test_spans_arrive_at_the_signal_path_with_the_headers(tracer: Tracer, collector: Collector):
