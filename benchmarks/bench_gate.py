@@ -67,13 +67,13 @@ def make_world(rate: float, accuracy: float, n_prompts: int, rng: np.random.Gene
     single votes, as far as its bias allows.
     """
     ties = rng.uniform(0, 0.25)
-    wanted = 0.5 + (rate - 0.5) / (1 - ties)
+    decisive_rate = 0.5 + (rate - 0.5) / (1 - ties)
     agreement = rng.uniform(max(accuracy + 0.01, 0.72), 0.92)
     shape = rng.standard_normal(n_prompts)
 
     def utilities(spread: float) -> Floats:
         gaps = spread * shape
-        return gaps + brentq(lambda m: expit(gaps + m).mean() - wanted, -300, 300)
+        return gaps + brentq(lambda m: expit(gaps + m).mean() - decisive_rate, -300, 300)
 
     def excess_agreement(spread: float) -> float:
         chances = expit(utilities(spread))

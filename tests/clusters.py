@@ -31,7 +31,7 @@ def failing_cluster(cluster_id: str, comparison_ids: Sequence[str]) -> PromptClu
 
 
 def write_clusters(files: Artefacts, day: str, *clusters: PromptCluster) -> None:
-    found = DayClusters(
+    record = DayClusters(
         day=day,
         model_version="demo.reward_model@1",
         clusters=clusters,
@@ -41,4 +41,4 @@ def write_clusters(files: Artefacts, day: str, *clusters: PromptCluster) -> None
         explained=0.5,
         noise_ceiling=Interval(value=0.9, low=0.85, high=0.94, n=60),
     )
-    put(files.report_path("clusters", day), found.model_dump_json().encode())
+    put(files.report_path("clusters", day), record.model_dump_json().encode())

@@ -36,12 +36,12 @@ class Collector:
 
     @property
     def spans(self) -> list[ReceivedSpan]:
-        found = []
+        spans = []
         for body in list(self.bodies):
             for group in ExportTraceServiceRequest.FromString(body).resource_spans:
                 resource = read_attributes(group.resource.attributes)
-                found += [read(span, resource) for s in group.scope_spans for span in s.spans]
-        return found
+                spans += [read(span, resource) for s in group.scope_spans for span in s.spans]
+        return spans
 
 
 def read(span: Any, resource: dict[str, Any]) -> ReceivedSpan:

@@ -85,11 +85,11 @@ def comparisons(n: int = N) -> pd.DataFrame:
     return check_frame(pd.DataFrame(rows), COMPARISONS)
 
 
-def votes(shown: pd.DataFrame) -> list[NewVote]:
+def votes(frame: pd.DataFrame) -> list[NewVote]:
     """Everybody likes the kind one, mostly; the last annotator does not read."""
     rng = np.random.default_rng(1)
     cast = []
-    for i, row in enumerate(shown.itertuples()):
+    for i, row in enumerate(frame.itertuples()):
         kind = "a" if str(row.completion_a).startswith(("Thank", "Certainly")) else "b"
         for person in rng.permutation(PEOPLE)[:3]:
             follows = rng.random() < (0.5 if person == PEOPLE - 1 else 0.85)
@@ -116,9 +116,9 @@ def voted_home(folder: Path) -> LearntHome:
     prepare(Workspace(settings))
     home = LearntHome(settings)
     with home.store as store:
-        shown = comparisons()
-        store.comparisons.publish(shown, published_at=NOON)
-        store.votes.cast_many(votes(shown))
+        frame = comparisons()
+        store.comparisons.publish(frame, published_at=NOON)
+        store.votes.cast_many(votes(frame))
     return home
 
 

@@ -73,5 +73,5 @@ def complete(
     if not isinstance(backend, HostedBackend):
         return list(backend.complete(requests))
     ledger = temporary_ledger()
-    made = complete_requests(backend, requests, ledger=ledger, calls=CallParams(**calls))
-    return [result for _, result in made]
+    results = complete_requests(backend, requests, ledger=ledger, calls=CallParams(**calls))
+    return [result for _, result in results]

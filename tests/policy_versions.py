@@ -76,12 +76,12 @@ def put_versions(store: Store, frames: Path, project: str = "demo") -> str:
     of the retraining set of 2; that of 3 is gone.
     """
     files = Artefacts(frames)
-    kept = files.keep_version("retraining_set", _retraining_set())
+    set_hash = files.keep_version("retraining_set", _retraining_set())
     now = datetime(2026, 1, 2, 12, tzinfo=UTC)
     decision = store.decisions.fire_by_hand("a test", actor="eve", now=now, run_id="run-2")
     assert decision.decision_id is not None
     promote(store, f"{project}.policy", 1, "first policy of the project")
-    for version, win_rate, data_hash in ((2, 0.7, kept), (3, 0.4, "gone")):
+    for version, win_rate, data_hash in ((2, 0.7, set_hash), (3, 0.4, "gone")):
         evaluation = evaluate(project, version, win_rate)
         gate = decide_promotion(evaluation, GateParams()).model_copy(
             update={
@@ -93,7 +93,7 @@ def put_versions(store: Store, frames: Path, project: str = "demo") -> str:
         write_samples(files, evaluation, _rows(version))
         if gate.promoted:
             promote(store, f"{project}.policy", version, "better")
-    return kept
+    return set_hash
 
 
 def write_samples(files: Artefacts, evaluation: Evaluation, rows: tuple[JudgedSample, ...]) -> None:

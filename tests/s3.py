@@ -45,16 +45,16 @@ def local_s3() -> Iterator[S3]:
     running = server.ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
     running.start()
     host, port = running.get_host_and_port()
-    found = S3(f"http://{host}:{port}")
+    store = S3(f"http://{host}:{port}")
     with pytest.MonkeyPatch.context() as patch:
         for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_ENDPOINT_URL_S3"):
             patch.delenv(name, raising=False)
         for name, value in ENVIRONMENT.items():
             patch.setenv(name, value)
-        point_at(found.endpoint, patch)
+        point_at(store.endpoint, patch)
         try:
             _make_bucket()
-            yield found
+            yield store
         finally:
             running.stop()
     forget_connections()

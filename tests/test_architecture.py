@@ -377,14 +377,14 @@ def test_commands_print_through_one_place() -> None:
         r"|add_row\((?!\s*plain_text\()(?!\s*f\")"
     )
     files = [path for path in sorted((LIBRARY / "cli").glob("*.py")) if path.name != "tables.py"]
-    found = []
+    calls = []
     for path in files:
         text = path.read_text(encoding="utf-8")
-        found += [
+        calls += [
             f"{path.name}:{text[: match.start()].count(chr(10)) + 1}: {match.group()}"
             for match in past_it.finditer(text)
         ]
-    assert not found, f"print by tables.echo or tables.show: {found}"
+    assert not calls, f"print by tables.echo or tables.show: {calls}"
 
 
 def test_no_line_of_a_page_style_or_script_exceeds_100_columns() -> None:
@@ -409,7 +409,7 @@ def test_no_asset_of_group_learn_reads_votes_from_the_store() -> None:
     refused = ("load_earlier_votes", "errors_after")
     learn = [path for path in sorted((ROOT / "assets").glob("*.py")) if _is_of_learn(path)]
     assert len(learn) == 4
-    found = [
+    reads = [
         f"{path.name}:{node.lineno}"
         for path in learn
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
@@ -418,13 +418,13 @@ def test_no_asset_of_group_learn_reads_votes_from_the_store() -> None:
         and node.value.attr == "votes"
         and node.attr != "max_seq"
     ]
-    found += [
+    reads += [
         f"{path.name}: {name}"
         for path in learn
         for name in refused
         if name in path.read_text(encoding="utf-8")
     ]
-    assert not found
+    assert not reads
 
 
 def _is_of_learn(path: Path) -> bool:

@@ -84,9 +84,9 @@ def test_named_commands_exist() -> None:
     pages = [page for page in PAGES if page.name != "CHANGELOG.md"]
     text = text_of(*pages, *(ROOT / "docs" / "notebooks").glob("*.ipynb"))
     named = set(re.findall(r"\brlhf ([a-z]+)(?: ([a-z][a-z-]+))?", text))
-    said = {f"{one} {two}" if one in groups and two else one for one, two in named}
+    commands = {f"{word} {two}" if word in groups and two else word for word, two in named}
     first = {name.split()[0] for name in known}
-    assert sorted(name for name in said if name not in known and name not in first) == []
+    assert sorted(name for name in commands if name not in known and name not in first) == []
 
 
 def test_every_detector_has_a_card() -> None:

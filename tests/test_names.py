@@ -76,7 +76,7 @@ def test_helpers_of_tests_are_not_bare_participles() -> None:
         for node in ast.walk(tree)
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
         and node.name.strip("_") in PARTICIPLES
-        and not any("fixture" in ast.unparse(one) for one in node.decorator_list)
+        and not any("fixture" in ast.unparse(decorator) for decorator in node.decorator_list)
     ]
     assert offenders == []
 
@@ -89,7 +89,7 @@ def test_modules_are_not_metaphors() -> None:
 def test_variables_name_what_they_hold() -> None:
     offenders = [
         f"{path}:{node.lineno} {name}"
-        for path, tree in sources()
+        for path, tree in sources((*FOLDERS, *TEST_FOLDERS))
         for node in _without_fields(tree)
         for name in _bound_names(node)
         if name.strip("_") in METAPHORS | VARIABLES
@@ -113,14 +113,14 @@ def _bound_names(node: ast.AST) -> list[str]:
 
 
 def test_class_name_belongs_to_one_class() -> None:
-    found: dict[str, list[str]] = defaultdict(list)
+    paths_of: dict[str, list[str]] = defaultdict(list)
     for path, tree in sources():
         for node in ast.walk(tree):
             if isinstance(node, ast.ClassDef):
-                found[node.name].append(path.as_posix())
+                paths_of[node.name].append(path.as_posix())
     offenders = {
         name: paths
-        for name, paths in found.items()
+        for name, paths in paths_of.items()
         if len(paths) > 1 and name not in SHARED_CLASSES
     }
     assert offenders == {}
@@ -136,11 +136,11 @@ STUMBLING = re.compile(
 
 def test_docstrings_and_messages_avoid_stumbling_phrases() -> None:
     offenders = [
-        f"{path}:{node.lineno} {found[0]!r}"
+        f"{path}:{node.lineno} {phrase[0]!r}"
         for path, tree in sources()
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
-        for found in STUMBLING.finditer(" ".join(node.value.split()))
+        for phrase in STUMBLING.finditer(" ".join(node.value.split()))
     ]
     assert offenders == []
 
@@ -160,4 +160,4 @@ def test_functions_take_at_most_eight_parameters() -> None:
             if len(names) > 8:
                 offenders.append(f"{path}:{node.lineno} {node.name} has {len(names)}")
     # `rlhf generate` is registered under two names, by calls instead of decorators.
-    assert [one for one in offenders if " generate has 17" not in one] == []
+    assert [offender for offender in offenders if " generate has 17" not in offender] == []

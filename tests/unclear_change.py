@@ -44,7 +44,7 @@ def risen(
     **causes: Any,
 ) -> DriftEvent:
     """An event at vote `seq` with the causes that `build_causes` makes."""
-    found = build_causes(seq, **causes)
+    cause_report = build_causes(seq, **causes)
     return DriftEvent(
         kind="drift",
         model_version=model,
@@ -53,8 +53,8 @@ def risen(
         stream="errors",
         seq=seq,
         day=date(2026, 1, 2),
-        change_seq=found.change_seq,
-        evidence={"causes": found.model_dump(mode="json")},
+        change_seq=cause_report.change_seq,
+        evidence={"causes": cause_report.model_dump(mode="json")},
         detected_at=datetime(2026, 1, 2, 12, tzinfo=UTC),
     )
 

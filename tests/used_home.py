@@ -52,7 +52,7 @@ def comparisons(day: str) -> pd.DataFrame:
     return check_frame(pd.DataFrame(rows), COMPARISONS)
 
 
-def votes(shown: pd.DataFrame) -> list[NewVote]:
+def votes(frame: pd.DataFrame) -> list[NewVote]:
     return [
         NewVote(
             comparison_id=c,
@@ -63,17 +63,17 @@ def votes(shown: pd.DataFrame) -> list[NewVote]:
             origin="cli",
             idempotency_key=f"k-{c}",
         )
-        for c in shown["comparison_id"]
+        for c in frame["comparison_id"]
     ]
 
 
 def add_day(workspace: Workspace, day: str) -> None:
-    shown = comparisons(day)
-    workspace.store.comparisons.publish(shown, published_at=NOON)
+    frame = comparisons(day)
+    workspace.store.comparisons.publish(frame, published_at=NOON)
     workspace.store.votes.cast_many(
-        [vote.model_copy(update={"voted_at": pd.Timestamp(day, tz="UTC")}) for vote in votes(shown)]
+        [vote.model_copy(update={"voted_at": pd.Timestamp(day, tz="UTC")}) for vote in votes(frame)]
     )
-    workspace.files.write_frame("comparisons", shown, day)
+    workspace.files.write_frame("comparisons", frame, day)
     workspace.files.write_frame("votes", workspace.store.votes.log([day]), day)
 
 

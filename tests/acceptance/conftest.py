@@ -78,10 +78,12 @@ def browser() -> Iterator[Any]:
 @pytest.fixture
 def context(browser: Any) -> Iterator[Any]:
     """A browser window of its own; fails the test if one of its pages raised an error."""
-    made = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
-    made.set_default_timeout(15_000)
+    browser_context = browser.new_context(
+        viewport={"width": 1280, "height": 800}, reduced_motion="reduce"
+    )
+    browser_context.set_default_timeout(15_000)
     errors: list[str] = []
-    made.on("weberror", lambda error: errors.append(str(error.error)))
-    yield made
-    made.close()
+    browser_context.on("weberror", lambda error: errors.append(str(error.error)))
+    yield browser_context
+    browser_context.close()
     assert errors == []

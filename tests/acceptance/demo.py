@@ -63,8 +63,8 @@ class Demo:
         return json.loads((self.home.path / "frames" / f"{stage}.json").read_bytes())
 
     def decisions(self) -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = json.loads(self.home.run("triggers", "list", "--json"))
-        return found
+        decisions: list[dict[str, Any]] = json.loads(self.home.run("triggers", "list", "--json"))
+        return decisions
 
     @property
     def change(self) -> str:
@@ -117,8 +117,8 @@ def train(home: Home, strategy: str, *more: str) -> dict[str, Any]:
 def read_samples(home: Home, candidate: str) -> dict[str, Any]:
     """The completions by candidate and champion that an evaluation kept."""
     name = f"samples_{candidate.replace('@', '_')}_demo.policy_1.json"
-    found: dict[str, Any] = json.loads((home.path / "frames" / "reports" / name).read_bytes())
-    return found
+    samples: dict[str, Any] = json.loads((home.path / "frames" / "reports" / name).read_bytes())
+    return samples
 
 
 def measure_lift(samples: dict[str, Any]) -> float:

@@ -34,10 +34,10 @@ class Home:
 
     def environment(self) -> dict[str, str]:
         foreign = ("RLHF_", "DAGSTER_", "MLFLOW_")
-        kept = {name: v for name, v in os.environ.items() if not name.startswith(foreign)}
+        inherited = {name: v for name, v in os.environ.items() if not name.startswith(foreign)}
         # wide enough for tables that break no path
         ours = {"RLHF_HOME": str(self.path), "OMP_NUM_THREADS": "1", "COLUMNS": "300"}
-        return kept | ours | self.environ
+        return inherited | ours | self.environ
 
     def popen(self, *arguments: object, **more: Any) -> "subprocess.Popen[str]":
         """Start a command in the folder of the home, as the leader of a process group."""
@@ -166,12 +166,12 @@ class Server:
     def set_rules(self, **changes: object) -> None:
         """Change how cards are dealt."""
         read = self.admin.get("/api/v1/rules")
-        written = self.admin.put(
+        response = self.admin.put(
             "/api/v1/rules",
             json=read.json()["rules"] | changes,
             headers={"If-Match": read.headers["ETag"]},
         )
-        assert written.status_code == 200, written.text
+        assert response.status_code == 200, response.text
 
     def session(self, link: str) -> httpx.Client:
         """A browser that opened a login link."""
@@ -181,9 +181,9 @@ class Server:
         return client
 
     def login_link(self, person: Person) -> str:
-        made = self.admin.post(f"/api/v1/users/{person.user_id}:login-link")
-        assert made.status_code in (200, 201), made.text
-        return str(made.json()["login_link"])
+        response = self.admin.post(f"/api/v1/users/{person.user_id}:login-link")
+        assert response.status_code in (200, 201), response.text
+        return str(response.json()["login_link"])
 
     def add(self, *roles: str, email: str | None = None) -> Person:
         """A new user with these roles, who opened their login link."""
@@ -211,12 +211,12 @@ def find_free_port() -> int:
 
 def rows(client: httpx.Client, path: str, **params: object) -> list[dict[str, Any]]:
     """All items of a list of the API, newest first."""
-    found: list[dict[str, Any]] = []
+    items: list[dict[str, Any]] = []
     while True:
         answer = client.get(f"/api/v1/{path}", params=params)  # type: ignore[arg-type]
         assert answer.status_code == 200, answer.text
         page = answer.json()
-        found += page["items"]
+        items += page["items"]
         if not page["next"]:
-            return found
+            return items
         params["cursor"] = page["next"]

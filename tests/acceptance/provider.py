@@ -35,14 +35,14 @@ class Provider:
                 body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
                 provider.keys.add(self.headers["Authorization"])
                 status, answer = provider.answer(body)
-                sent = json.dumps(answer).encode()
+                content = json.dumps(answer).encode()
                 self.send_response(status)
                 self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", str(len(sent)))
+                self.send_header("Content-Length", str(len(content)))
                 if status == 429:
                     self.send_header("Retry-After", "0")
                 self.end_headers()
-                self.wfile.write(sent)
+                self.wfile.write(content)
 
             def log_message(self, *_: Any) -> None:
                 pass

@@ -41,8 +41,8 @@ class Receiver:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["Content-Length"]))
                 refuses = len(receiver.refused) < N_REFUSED
-                kept = receiver.refused if refuses else receiver.accepted
-                kept.append(({name.lower(): v for name, v in self.headers.items()}, body))
+                attempts = receiver.refused if refuses else receiver.accepted
+                attempts.append(({name.lower(): v for name, v in self.headers.items()}, body))
                 self.send_response(503 if refuses else 204)
                 self.end_headers()
 
@@ -59,10 +59,10 @@ class Receiver:
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    made = Receiver()
-    yield made
-    made.server.shutdown()
-    made.server.server_close()
+    hook = Receiver()
+    yield hook
+    hook.server.shutdown()
+    hook.server.server_close()
 
 
 def test_a_receiver_that_refuses_gets_each_alert_once_signed(
@@ -89,15 +89,17 @@ def test_a_receiver_that_refuses_gets_each_alert_once_signed(
     finally:
         kill(loop)
     assert len(receiver.refused) == N_REFUSED
-    told = []
+    refused = []
     for headers, body in receiver.refused + receiver.accepted:
         assert Webhook(SECRET).verify(body, headers) == json.loads(body)
-        told.append((headers["webhook-id"], json.loads(body)))
-    taken = Counter(headers["webhook-id"] for headers, _ in receiver.accepted)
-    assert set(taken.values()) == {1}, "no message is sent again once it is taken"
-    assert {message_id for message_id, _ in told} == set(taken), "none is lost"
+        refused.append((headers["webhook-id"], json.loads(body)))
+    n_of_message = Counter(headers["webhook-id"] for headers, _ in receiver.accepted)
+    assert set(n_of_message.values()) == {1}, "no message is sent again once it is taken"
+    assert {message_id for message_id, _ in refused} == set(n_of_message), "none is lost"
     opened = [
-        body["data"]["alert_id"] for body in dict(told).values() if body["type"] == "alert.opened"
+        body["data"]["alert_id"]
+        for body in dict(refused).values()
+        if body["type"] == "alert.opened"
     ]
     assert len(opened) == len(set(opened))
-    assert "queue_age" in {body["data"]["rule"] for _, body in told}
+    assert "queue_age" in {body["data"]["rule"] for _, body in refused}

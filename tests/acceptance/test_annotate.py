@@ -35,17 +35,17 @@ def test_twenty_votes_by_keyboard_with_the_network_cut_in_between(
 ) -> None:
     site.home.offer(30, prefix="keys")
     keys = "1234567890s123456789"
-    judged = [ann.vote(key) for key in keys[:8]]
+    cards = [ann.vote(key) for key in keys[:8]]
     ann.send_all()
     assert len(ann.votes()) == 8
     ann.page.wait_for_timeout(500)  # until the next cards lie ready
     context.set_offline(True)
-    judged += [ann.vote(key) for key in keys[8:11]]
+    cards += [ann.vote(key) for key in keys[8:11]]
     assert ann.page.inner_text("#outbox").startswith("3 ")
     assert len(ann.votes()) == 8
     context.set_offline(False)
     ann.send_all()
-    judged += [ann.vote(key) for key in keys[11:]]
+    cards += [ann.vote(key) for key in keys[11:]]
     ann.send_all()
     votes = ann.votes()
     assert [(vote["choice"], vote["strength"]) for vote in votes] == [SCALE[key] for key in keys]
@@ -54,14 +54,14 @@ def test_twenty_votes_by_keyboard_with_the_network_cut_in_between(
         vote["vote_id"]: vote for vote in rows(site.admin, "votes", annotator_id=ann.person.user_id)
     }
     assert len(stored) == 20
-    for key, (prompt, left, right), vote in zip(keys, judged, votes, strict=True):
-        kept = stored[vote["vote_id"]]
-        comparison = site.admin.get(f"/api/v1/comparisons/{kept['comparison_id']}").json()
+    for key, (prompt, left, right), vote in zip(keys, cards, votes, strict=True):
+        row = stored[vote["vote_id"]]
+        comparison = site.admin.get(f"/api/v1/comparisons/{row['comparison_id']}").json()
         assert comparison["prompt"] == prompt
-        assert kept["origin"] == "page"
+        assert row["origin"] == "page"
         side = SCALE[key][0]
         if side in ("a", "b"):
-            chosen = comparison[f"completion_{kept['choice']}"]
+            chosen = comparison[f"completion_{row['choice']}"]
             assert chosen == (left if side == "a" else right), "what was seen there is stored"
 
 
@@ -96,11 +96,11 @@ def test_two_tabs_never_show_one_card_at_once(ann: Annotator, site: Server) -> N
     site.home.offer(10, prefix="tabs")
     other = ann.in_another_tab()
     assert ann.card() != other.card()
-    judged = [tab.vote(key) for key in "19" for tab in (ann, other)]
+    cards = [tab.vote(key) for key in "19" for tab in (ann, other)]
     ann.send_all()
     other.send_all()
     until(lambda: len(ann.votes()) == 4, "four votes")
-    assert len(set(judged)) == 4
+    assert len(set(cards)) == 4
     stored = rows(site.admin, "votes", annotator_id=ann.person.user_id)
     assert len({vote["comparison_id"] for vote in stored}) == 4
 

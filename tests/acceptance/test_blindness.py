@@ -53,11 +53,11 @@ def answers_to_bo(
         body = {"card_id": card["card_id"], "choice": choice, "reason": choice * 9}
         key = {"Idempotency-Key": card["prompt"]}
         assert ann.post("/api/v1/votes", json=body, headers=key).status_code == 201
-    judged = rows(ann, "me/votes")
-    assert len(judged) == N_CARDS
+    own_votes = rows(ann, "me/votes")
+    assert len(own_votes) == N_CARDS
     admin = server.with_token(home.token("admin@localhost"))
     votes = rows(admin, "votes")
-    found = {}
+    answers = {}
     for method, path in read_table():
         if method != "GET":
             continue
@@ -65,11 +65,11 @@ def answers_to_bo(
             address = fill(path, votes[0]) + query
             with bo.stream("GET", address) as answer:
                 text = next(answer.iter_text(), "") if "events" in path else answer.read().decode()
-                found[f"{path}{query}"] = answer.status_code, VOLATILE.sub("", text)
+                answers[f"{path}{query}"] = answer.status_code, VOLATILE.sub("", text)
     leased = bo.post("/api/v1/cards:lease", json={"n": N_CARDS})
-    shown = [sorted([c["prompt"], c["left"], c["right"]]) for c in leased.json()["cards"]]
-    found["lease"] = leased.status_code, str(sorted(shown))
-    return found
+    texts = [sorted([c["prompt"], c["left"], c["right"]]) for c in leased.json()["cards"]]
+    answers["lease"] = leased.status_code, str(sorted(texts))
+    return answers
 
 
 def fill(path: str, vote: dict[str, str]) -> str:
@@ -84,17 +84,17 @@ def test_no_answer_to_an_annotator_depends_on_others_choices(
 ) -> None:
     home, *tokens = world
     twin = Home(shutil.copytree(home.path, home.path.parent / "twin"))
-    one = answers_to_bo(home, *tokens, serve, "aaaaaaaa")
+    first = answers_to_bo(home, *tokens, serve, "aaaaaaaa")
     other = answers_to_bo(twin, *tokens, serve, "bbabbabb")
-    assert {path for path, (status, _) in one.items() if status == 200} >= {
+    assert {path for path, (status, _) in first.items() if status == 200} >= {
         "/me",
         "/annotate",
         "/api/v1/me/votes",
         "/api/v1/me/statistics",
         "lease",
     }
-    assert len(one) > 300
-    assert [path for path in one if one[path] != other[path]] == []
+    assert len(first) > 300
+    assert [path for path in first if first[path] != other[path]] == []
 
 
 def test_an_annotator_reads_no_votes_but_their_own(site: Server) -> None:

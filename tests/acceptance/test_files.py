@@ -41,10 +41,10 @@ def test_three_bad_comparisons_are_named_and_the_others_come_in(home: Home, tmp_
     rows[9] = ("c9", "prompt c9", "only one side")
     rows[15] = ("c2", "prompt c15", "another pair", "under a used id")
     path = write_csv(tmp_path / "bad.csv", COLUMNS, rows)
-    told = home.run("import", "comparisons", path)
-    assert "17 imported, 0 already known, 0 merged, 3 rejected" in told
+    output = home.run("import", "comparisons", path)
+    assert "17 imported, 0 already known, 0 merged, 3 rejected" in output
     assert set(rejected(path)) == {5, 11, 17}
-    assert all(f"line {line}:" in told for line in (5, 11, 17))
+    assert all(f"line {line}:" in output for line in (5, 11, 17))
     assert len(home.export("comparisons")) == 17
 
 
@@ -55,12 +55,12 @@ def test_three_bad_votes_are_named_and_the_others_come_in(home: Home, tmp_path: 
     rows[11] = (*rows[11][:2], "left", *rows[11][3:])
     rows[20] = (*rows[20][:4], "yesterday", "")
     path = write_csv(tmp_path / "bad.csv", VOTE_COLUMNS, rows)
-    told = home.run("import", "votes", path, "--no-replay")
-    assert "27 imported, 0 already known, 0 merged, 3 rejected" in told
+    output = home.run("import", "votes", path, "--no-replay")
+    assert "27 imported, 0 already known, 0 merged, 3 rejected" in output
     reasons = rejected(path)
     assert set(reasons) == {6, 13, 22}
     assert all(value in reasons[line] for line, value in ((6, "c99"), (13, "left")))
-    assert all(f"line {line}:" in told for line in (6, 13, 22))
+    assert all(f"line {line}:" in output for line in (6, 13, 22))
     assert len(home.export("votes")) == 27
     home.run("audit", "verify")
 
@@ -70,15 +70,15 @@ def test_three_bad_prompts_are_named_and_the_others_come_in(home: Home, tmp_path
     rows = [json.dumps({"text": f"What is {i} times {i}?"}) for i in range(100)]
     rows[10], rows[50], rows[90] = '{"text": ""}', "no JSON", '{"question_mark": "?"}'
     path.write_text("\n".join(rows) + "\n")
-    told = home.run("import", "prompts", path)
-    assert "97" in told
+    output = home.run("import", "prompts", path)
+    assert "97" in output
     assert set(rejected(path)) == {11, 51, 91}
 
 
 def test_a_file_of_bad_rows_alone_fails(home: Home, tmp_path: Path) -> None:
     path = write_csv(tmp_path / "bad.csv", COLUMNS, [("c1", "", "left", "right")])
-    told = home.run("import", "comparisons", path, code=1)
-    assert "line 2" in told
+    output = home.run("import", "comparisons", path, code=1)
+    assert "line 2" in output
 
 
 def test_a_second_import_changes_nothing(home: Home, tmp_path: Path) -> None:
@@ -87,10 +87,10 @@ def test_a_second_import_changes_nothing(home: Home, tmp_path: Path) -> None:
     home.run("import", "comparisons", comparisons)
     home.run("import", "votes", cast, "--no-replay")
     before = home.export("comparisons"), home.export("votes")
-    told = home.run("import", "comparisons", comparisons)
-    assert "0 imported, 10 already known" in told
-    told = home.run("import", "votes", cast, "--no-replay")
-    assert "0 imported, 30 already known" in told
+    output = home.run("import", "comparisons", comparisons)
+    assert "0 imported, 10 already known" in output
+    output = home.run("import", "votes", cast, "--no-replay")
+    assert "0 imported, 30 already known" in output
     assert (home.export("comparisons"), home.export("votes")) == before
 
 
@@ -105,8 +105,8 @@ def test_exports_imported_elsewhere_export_the_same(
     for what, more in (("comparisons", ()), ("votes", ("--no-replay",))):
         first, second = tmp_path / f"first-{what}.{suffix}", tmp_path / f"second-{what}.{suffix}"
         home.run("export", what, "--out", first)
-        told = other.run("import", what, first, *more)
-        assert " 0 rejected" in told
+        output = other.run("import", what, first, *more)
+        assert " 0 rejected" in output
         other.run("export", what, "--out", second)
         assert read(second) == read(first)
     assert len(read(tmp_path / f"first-votes.{suffix}")) == 36

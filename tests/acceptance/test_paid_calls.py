@@ -27,9 +27,9 @@ def command(home: Home, provider: Provider, n: int, *more: object) -> tuple[obje
     """Complete `n` prompts into the folder `made` beside the home."""
     prompts = home.path.parent / "prompts.jsonl"
     prompts.write_text("".join(json.dumps({"text": f"Why {i}?"}) + "\n" for i in range(n)))
-    made = ("--input", prompts, "--out", home.path.parent / "made", "--workers", WORKERS)
+    options = ("--input", prompts, "--out", home.path.parent / "made", "--workers", WORKERS)
     backend = ("--backend", "openai_compatible", "--base-url", provider.base_url)
-    return ("generate", *made, *backend, "--max-tokens", N_TOKENS, *more)
+    return ("generate", *options, *backend, "--max-tokens", N_TOKENS, *more)
 
 
 def completions(home: Home) -> list[dict[str, Any]]:
@@ -80,9 +80,9 @@ def test_a_killed_run_pays_twice_only_for_what_was_in_flight(customer: Home) -> 
 
 def test_a_budget_stops_before_the_call_that_would_exceed_it(customer: Home) -> None:
     with Provider() as provider:
-        told = customer.run(*command(customer, provider, 12, "--budget", 5.5 * COST, *PRICES))
+        output = customer.run(*command(customer, provider, 12, "--budget", 5.5 * COST, *PRICES))
         assert 0 < provider.n_paid <= 5
-        assert "budget" in told
+        assert "budget" in output
         assert sum(row["error"] is None for row in completions(customer)) == provider.n_paid
         customer.run(*command(customer, provider, 12, "--budget", 20 * COST, *PRICES))
         assert_complete(customer, 12)
@@ -100,8 +100,8 @@ def test_refusals_and_server_errors_lose_nothing(customer: Home) -> None:
 
 def test_the_key_stands_in_no_file_and_no_output(customer: Home) -> None:
     with Provider() as provider:
-        told = customer.run(*command(customer, provider, 3))
+        output = customer.run(*command(customer, provider, 3))
         assert provider.keys == {f"Bearer {KEY}"}
     folder: Path = customer.path.parent
-    written = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
-    assert KEY.encode() not in written + told.encode()
+    content = b"".join(path.read_bytes() for path in folder.rglob("*") if path.is_file())
+    assert KEY.encode() not in content + output.encode()

@@ -57,7 +57,7 @@ def order_again(home: Home) -> None:
 def hash_files(home: Home, folder: Path) -> dict[str, str]:
     """SHA-256 of the files of the trained policy that a user would load."""
     home.run("models", "export", "demo.policy@3", folder)
-    kept = ("*.safetensors", "tokenizer*.json", "config.json")
-    files = [path for pattern in kept for path in folder.glob(pattern)]
+    patterns = ("*.safetensors", "tokenizer*.json", "config.json")
+    files = [path for pattern in patterns for path in folder.glob(pattern)]
     assert len(files) >= 3
     return {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in files}

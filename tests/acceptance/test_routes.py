@@ -72,7 +72,7 @@ def test_the_table_has_every_page_that_a_page_leads_to(site: Server) -> None:
         (method, re.compile(re.sub(r"\{[^}]*\}", "[^/]+", path) + "$"))
         for method, path in read_table()
     }
-    todo, found = ["/"], set()
+    todo, routes = ["/"], set()
     while todo:
         path = todo.pop()
         answer = site.admin.get(path)
@@ -84,15 +84,15 @@ def test_the_table_has_every_page_that_a_page_leads_to(site: Server) -> None:
         targets += [("GET", a) for a in re.findall(r'<a [^>]*\bhref="(/[^"]*)"', answer.text)]
         for method, address in targets:
             bare = re.split(r"[?#]", address)[0]
-            if (method, bare) in found or bare.startswith("/static/"):
+            if (method, bare) in routes or bare.startswith("/static/"):
                 continue
-            found.add((method, bare))
+            routes.add((method, bare))
             if method == "GET":
                 todo.append(bare)
-    assert len(found) > 30
+    assert len(routes) > 30
     unknown = {
         (method, path)
-        for method, path in found
+        for method, path in routes
         if not any(method == m and pattern.match(path) for m, pattern in known)
     }
     assert unknown == set()

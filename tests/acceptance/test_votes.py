@@ -65,7 +65,7 @@ def test_a_card_takes_one_vote_of_an_annotator(site: Server) -> None:
 def test_two_annotators_never_hold_one_card_of_overlap_one(site: Server) -> None:
     ann, bo = site.add("annotator"), site.add("annotator")
     with ThreadPoolExecutor(2) as pool:
-        first, second = pool.map(lambda one: lease(one, 5), (ann, bo))
+        first, second = pool.map(lambda annotator: lease(annotator, 5), (ann, bo))
     assert len(first) == len(second) == 5
     assert {card["prompt"] for card in first}.isdisjoint(card["prompt"] for card in second)
 
@@ -74,8 +74,8 @@ def test_an_undone_vote_does_not_count_and_its_card_comes_back(site: Server) -> 
     ann = site.add("annotator")
     [card] = lease(ann)
     of_card = {"card_id": card["card_id"]}
-    made = cast(ann, "made", **of_card, choice="a").json()["vote_id"]
-    undo = cast(ann, "undo", **of_card, choice="skip", flags=["undone"], supersedes=made)
+    vote_id = cast(ann, "made", **of_card, choice="a").json()["vote_id"]
+    undo = cast(ann, "undo", **of_card, choice="skip", flags=["undone"], supersedes=vote_id)
     assert undo.status_code == 201, undo.text
     assert [back["prompt"] for back in lease(ann)] == [card["prompt"]]
     assert cast(ann, "again", **of_card, choice="b").status_code == 201
@@ -87,14 +87,14 @@ def test_an_undone_vote_does_not_count_and_its_card_comes_back(site: Server) -> 
 def test_votes_by_one_annotator_are_left_right_and_stored_by_side(site: Server) -> None:
     """`a` of a card is what stands left, whichever completion that is."""
     ann = site.add("annotator")
-    shown = {}
+    card_of = {}
     for n in range(6):
         [card] = lease(ann)
         key = str(n)
         answer = cast(ann, key, card_id=card["card_id"], choice="a", strength=1)
-        shown[answer.json()["vote_id"]] = card
+        card_of[answer.json()["vote_id"]] = card
     for vote in rows(site.admin, "votes", annotator_id=ann.user_id):
-        card = shown[vote["vote_id"]]
+        card = card_of[vote["vote_id"]]
         comparison = site.admin.get(f"/api/v1/comparisons/{vote['comparison_id']}").json()
         assert comparison[f"completion_{vote['choice']}"] == card["left"]
         assert comparison["prompt"] == card["prompt"]
@@ -131,8 +131,8 @@ class Voter(threading.Thread):
                 time.sleep(0.02)
                 continue
             if answer.status_code in (200, 201):
-                taken: dict[str, Any] = answer.json()
-                return taken
+                receipt: dict[str, Any] = answer.json()
+                return receipt
             if answer.status_code not in (409, 503):  # running still, or not ready yet
                 self.faults.append(f"{path}: {answer.status_code} {answer.text}")
                 return None
@@ -149,9 +149,9 @@ def test_killed_server_loses_no_vote_it_answered(home: Home, serve: Callable) ->
         voter.start()
 
     def wait_for(n_more: int) -> None:
-        wanted = sum(len(voter.answered) for voter in voters) + n_more
+        n_target = sum(len(voter.answered) for voter in voters) + n_more
         deadline = time.monotonic() + 120
-        while sum(len(voter.answered) for voter in voters) < wanted:
+        while sum(len(voter.answered) for voter in voters) < n_target:
             assert time.monotonic() < deadline, [voter.faults for voter in voters]
             time.sleep(0.002)
 

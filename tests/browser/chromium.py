@@ -38,6 +38,6 @@ def chromium_or_skip() -> str:
 
 
 if __name__ == "__main__":
-    found = find_chromium()
-    print(found or f"no Chromium. {CURE}")
-    sys.exit(found is None)
+    path = find_chromium()
+    print(path or f"no Chromium. {CURE}")
+    sys.exit(path is None)

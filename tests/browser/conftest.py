@@ -35,16 +35,18 @@ def site(tmp_path: Path, migrated: Path) -> Iterator[People]:
 @pytest.fixture
 def context(browser):  # type: ignore[no-untyped-def]
     """A window of its own, with the errors its pages raised."""
-    made = browser.new_context(viewport={"width": 1280, "height": 800}, reduced_motion="reduce")
-    made.set_default_timeout(15_000)
+    browser_context = browser.new_context(
+        viewport={"width": 1280, "height": 800}, reduced_motion="reduce"
+    )
+    browser_context.set_default_timeout(15_000)
     errors: list[str] = []
-    made.on("weberror", lambda error: errors.append(str(error.error)))
-    made.on(
+    browser_context.on("weberror", lambda error: errors.append(str(error.error)))
+    browser_context.on(
         "console",
         lambda message: (
             errors.append(message.text) if "Content Security Policy" in message.text else None
         ),
     )
-    yield made
-    made.close()
+    yield browser_context
+    browser_context.close()
     assert errors == [], f"the pages raised: {errors}"

@@ -120,8 +120,8 @@ class People:
 
     def votes(self, user: User) -> list[Vote]:
         """Every row of one person, oldest first."""
-        found = self.store.votes.page(annotator_id=user.user_id, limit=1000)
-        return list(reversed(found))
+        votes = self.store.votes.page(annotator_id=user.user_id, limit=1000)
+        return list(reversed(votes))
 
 
 @contextmanager

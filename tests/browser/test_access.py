@@ -32,11 +32,11 @@ def faults(page: Any, is_resized: bool = False) -> list[str]:
             width, height = SIZES[size]
             page.set_viewport_size({"width": width, "height": height})
         page.emulate_media(color_scheme=scheme)
-        found = page.evaluate("rules => axe.run(document, { runOnly: rules })", RULES)
+        violations = page.evaluate("rules => axe.run(document, { runOnly: rules })", RULES)
         messages += [
             f"{scheme}, {v['id']}: {node['html'][:120]} "
             f"{node['any'][0]['message'] if node['any'] else ''}"
-            for v in found["violations"]
+            for v in violations["violations"]
             for node in v["nodes"]
         ]
     return messages
@@ -171,7 +171,7 @@ def test_the_tab_key_reaches_every_control_in_order(site: People, browser: Any) 
     site.furnish(2)
     page = opened(browser, site)
     at_the_desk(page)
-    seen: list[str] = []
+    stops: list[str] = []
     while True:
         page.keyboard.press("Tab")
         name, outline = page.evaluate(
@@ -179,13 +179,13 @@ def test_the_tab_key_reaches_every_control_in_order(site: People, browser: Any) 
             "e.textContent.trim();"
             " return [e === document.body ? 'body' : name, getComputedStyle(e).outlineStyle] })()"
         )
-        if name == "body" or len(seen) > 100:
+        if name == "body" or len(stops) > 100:
             break
         assert outline != "none", f"the focus on {name} is not seen"
-        seen.append(name)
-    assert seen[0] == "Skip to content"
+        stops.append(name)
+    assert stops[0] == "Skip to content"
     order = [
-        seen.index(name)
+        stops.index(name)
         for name in (
             "guidelines-open",
             "prompt",

@@ -41,14 +41,14 @@ def test_a_vote_whose_answer_is_on_its_way_is_counted_once(site: People, page: A
     log_in(page, site, ann)
     at_the_desk(page)
     page.wait_for_timeout(300)
-    n_cast, held = 0, []
+    n_cast, waiting = 0, []
 
     def on_vote(route: Any) -> None:
         nonlocal n_cast
         n_cast += 1
         answer = route.fetch()  # the server has it
         if n_cast == 20:
-            held.append((route, answer))
+            waiting.append((route, answer))
         else:
             route.fulfill(response=answer)
 
@@ -56,11 +56,11 @@ def test_a_vote_whose_answer_is_on_its_way_is_counted_once(site: People, page: A
         if n_cast < 20:
             route.continue_()
             return
-        while not held:
+        while not waiting:
             page.wait_for_timeout(20)
         route.fulfill(response=route.fetch())
         page.wait_for_timeout(300)
-        for late, answer in held:
+        for late, answer in waiting:
             late.fulfill(response=answer)
         page.unroute_all(behavior="ignoreErrors")
 
@@ -82,22 +82,22 @@ def test_a_vote_taken_back_and_cast_anew_in_another_tab_is_one_pass(
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
     at_the_desk(page)
-    judged = vote(page, "1")
+    card = vote(page, "1")
     press(page, "u")
-    until(lambda: read_card(page) == judged, "the card again")
+    until(lambda: read_card(page) == card, "the card again")
     all_sent(page)
     until(lambda: voted(page, site, ann, 2), "the undo")
     page.close()
     other = context.new_page()
     other.goto(site.url + "/annotate")
     at_the_desk(other)
-    assert read_card(other) == judged, "it comes first"
+    assert read_card(other) == card, "it comes first"
     vote(other, "9")
     all_sent(other)
     first, undone, again = site.votes(ann)
     assert (undone.supersedes, again.supersedes) == (first.vote_id, undone.vote_id)
-    judged = standing_votes(site.store.votes.log())
-    assert judged.loc[judged["choice"] != "skip", "pass_no"].tolist() == [1]
+    judgements = standing_votes(site.store.votes.log())
+    assert judgements.loc[judgements["choice"] != "skip", "pass_no"].tolist() == [1]
 
 
 def test_careful_mode_chooses_first_and_is_remembered(site: People, page: Any) -> None:
@@ -151,8 +151,8 @@ def test_highlights_are_spans_of_the_source_in_both_views(site: People, page: An
     texts = site.store.comparisons.texts([stored.comparison_id])[stored.comparison_id]
     raw = {"a": texts.completion_a, "b": texts.completion_b}
     assert stored.details is not None
-    said = sorted((raw[h.side][h.start : h.end], h.sign) for h in stored.details.highlights)
-    assert said == [(", red is not", "-"), ("- a *short* wave", "+"), ("scattered most", "+")]
+    highlights = sorted((raw[h.side][h.start : h.end], h.sign) for h in stored.details.highlights)
+    assert highlights == [(", red is not", "-"), ("- a *short* wave", "+"), ("scattered most", "+")]
 
 
 def test_highlights_can_be_made_by_keys_alone(site: People, page: Any) -> None:

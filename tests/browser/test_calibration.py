@@ -38,14 +38,14 @@ def furnish(site: People, texts: list[tuple[str, str, str]] | None = None) -> li
         for i in range(len(P) * 3)
     ]
     ids = site.publish(texts, offered=False)
-    shown = site.store.comparisons.with_ids(ids).sort_values("position")
+    comparisons = site.store.comparisons.with_ids(ids).sort_values("position")
     p = [P[i % len(P)] for i in range(len(ids))]
-    predicted = shown[["day", "comparison_id"]].assign(
+    predicted = comparisons[["day", "comparison_id"]].assign(
         reward_model=MODEL,
         calibrator="platt@1",
         data_hash="d",
         features_hash="f",
-        score_a=[2 * one - 1 for one in p],
+        score_a=[2 * probability - 1 for probability in p],
         score_b=0.0,
         p_raw=p,
         p_calibrated=p,
@@ -59,15 +59,15 @@ def furnish(site: People, texts: list[tuple[str, str, str]] | None = None) -> li
         site.store.votes.cast_many(
             [
                 NewVote(
-                    comparison_id=one,
+                    comparison_id=comparison_id,
                     annotator_id=f"ann{person}",
                     annotator_kind="human",
                     origin="api",
                     voted_at=utc_now(),
                     choice="a" if (p[i] > 0.5) != ((i + person) % 4 == 0) else "b",
-                    idempotency_key=f"{one}/{person}",
+                    idempotency_key=f"{comparison_id}/{person}",
                 )
-                for i, one in enumerate(ids)
+                for i, comparison_id in enumerate(ids)
             ]
         )
     for hours, method in enumerate(("temperature", "platt")):
@@ -163,7 +163,7 @@ def test_a_bin_in_drawing_and_table_leads_to_exactly_its_votes(site: People, bro
         page.wait_for_url("**/calibration/pairs?*")
         assert page.locator(".list details").count() == n
         tags = page.locator(".list .tag").all_inner_texts()
-        assert tags == sorted(tags, key=lambda said: said != "predicted wrong")
+        assert tags == sorted(tags, key=lambda tag: tag != "predicted wrong")
         page.locator(".list summary").first.click()
         page.get_by_role("link", name="Open").first.click()
         page.wait_for_url("**/comparisons/*")

@@ -95,7 +95,7 @@ def test_a_phone_shows_the_name_and_unit_of_each_axis(site: People, page: Any) -
     names = [panel.locator("small").inner_text() for panel in panels.all()]
     assert names == ["share predicted right (%)", "ECE (%)", "space"]
     widths = panels.evaluate_all("all => all.map((one) => [one.scrollWidth, one.clientWidth])")
-    assert all(needed <= given for needed, given in widths)
+    assert all(needed <= room for needed, room in widths)
 
 
 def test_a_chart_is_downloaded_as_csv_and_as_picture(page: Any) -> None:
@@ -126,11 +126,11 @@ def test_a_click_on_a_figure_leads_to_the_votes_of_its_window(page: Any) -> None
         assert page.locator("h1").inner_text() == "Votes"
         page.go_back()
         drawing.wait_for()
-    asked = []
-    page.on("request", lambda request: asked.append(request.url))
+    urls = []
+    page.on("request", lambda request: urls.append(request.url))
     drawing.dblclick(position={"x": drawing.bounding_box()["width"] / 2, "y": height / 2})
     page.wait_for_url("**/votes?since=*&until=2026-01-*")
-    assert len([url for url in asked if "/votes?" in url]) == 1
+    assert len([url for url in urls if "/votes?" in url]) == 1
 
 
 def test_filters_and_zoom_live_in_the_address(site: People, page: Any) -> None:

@@ -103,9 +103,9 @@ CHECK = """async ([raw, marks]) => {
 
 @pytest.fixture
 def page(site: People, context: Any) -> Any:
-    made = context.new_page()
-    made.goto(site.url + "/login")
-    return made
+    new_page = context.new_page()
+    new_page.goto(site.url + "/login")
+    return new_page
 
 
 def expect_true_places(page: Any, raw: str, marks: list[dict[str, Any]] | None = None) -> float:
@@ -141,7 +141,7 @@ def test_no_text_keeps_the_page_busy(page: Any, raw: str) -> None:
 
 
 def test_structure_is_shown(page: Any) -> None:
-    found = page.evaluate(
+    counts = page.evaluate(
         """async (raw) => {
             const { render } = await import("/static/markdown.js");
             const box = document.createElement("div");
@@ -152,7 +152,7 @@ def test_structure_is_shown(page: Any) -> None:
         }""",
         LEFT,
     )
-    assert found == {"h3": 1, "strong": 1, "em": 1, "ol > li": 3, "th": 3, "td": 6, "pre code": 1}
+    assert counts == {"h3": 1, "strong": 1, "em": 1, "ol > li": 3, "th": 3, "td": 6, "pre code": 1}
 
 
 @pytest.mark.parametrize(

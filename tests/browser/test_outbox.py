@@ -75,14 +75,14 @@ def test_a_refused_vote_comes_back_on_top_with_the_reason(site: People, page: An
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
     at_the_desk(page)
-    judged = read_card(page)
+    card = read_card(page)
     site.rules(requires_reason=True)  # the page was told otherwise
     press(page, "r")
     press(page, "Escape")
     page.keyboard.press("1")
     until(lambda: page.is_visible("#notice"), "the refusal")
     assert "reason" in page.inner_text("#notice")
-    assert read_card(page) == judged
+    assert read_card(page) == card
     assert page.inner_text("#today") == "0"
     press(page, "r")
     page.keyboard.type("clearer")
@@ -144,8 +144,8 @@ def test_a_vote_that_is_never_taken_is_looked_at_kept_and_discarded(
     prompts: list[str] = []
 
     def gone(route: Any) -> None:
-        sent = route.request.post_data_json
-        if sent["strength"] in (4, 3) or "undone" in sent["flags"]:
+        body = route.request.post_data_json
+        if body["strength"] in (4, 3) or "undone" in body["flags"]:
             route.fulfill(status=404, content_type="application/problem+json", body=GONE)
         else:
             route.continue_()
@@ -171,12 +171,12 @@ def test_a_vote_that_is_never_taken_is_looked_at_kept_and_discarded(
 
     with page.expect_download() as downloading:
         page.get_by_role("button", name="Download all as JSON").click()
-    kept = json.loads(Path(downloading.value.path()).read_text())
-    assert [(one["choice"], one["strength"]) for one in kept["votes"]] == [("a", 4), ("a", 3)]
-    assert len({one["idempotency_key"] for one in kept["votes"]}) == 2
-    assert Batch.model_validate(kept).votes  # what the API takes as it lies there
-    for one in kept["votes"]:
-        VoteInBatch.model_validate(one)
+    export = json.loads(Path(downloading.value.path()).read_text())
+    assert [(vote["choice"], vote["strength"]) for vote in export["votes"]] == [("a", 4), ("a", 3)]
+    assert len({vote["idempotency_key"] for vote in export["votes"]}) == 2
+    assert Batch.model_validate(export).votes  # what the API takes as it lies there
+    for row in export["votes"]:
+        VoteInBatch.model_validate(row)
 
     rows.nth(0).get_by_role("button", name="Discard").click()
     assert rows.count() == 2, "one press discards nothing"

@@ -88,7 +88,9 @@ class Box:
     @property
     def recorded(self) -> list[str]:
         """Keys the server took, in the order it took them."""
-        return [sent["key"] for sent in self.page.evaluate("sent") if sent["status"] == 201]
+        return [
+            request["key"] for request in self.page.evaluate("sent") if request["status"] == 201
+        ]
 
     def get(self, name: str) -> Any:
         return self.page.evaluate(f"box.{name}")
@@ -138,7 +140,7 @@ def test_a_busy_server_is_asked_again(box: Box, status: int) -> None:
     box.answer(status=status, times=2)
     box.add("1")
     box.wait_for()
-    assert [sent["status"] for sent in box.page.evaluate("sent")] == [status, status, 201]
+    assert [request["status"] for request in box.page.evaluate("sent")] == [status, status, 201]
 
 
 @pytest.mark.parametrize(
@@ -201,7 +203,7 @@ def test_an_undo_names_the_vote_it_takes_back(box: Box) -> None:
     box.wait_for()
     box.undo("2", of="1")
     box.wait_for()
-    assert [sent["supersedes"] for sent in box.page.evaluate("sent")] == [None, "vote of 1"]
+    assert [request["supersedes"] for request in box.page.evaluate("sent")] == [None, "vote of 1"]
 
 
 def test_a_discarded_undo_takes_along_what_was_to_replace_its_vote(box: Box) -> None:
@@ -269,13 +271,13 @@ def test_a_full_device_keeps_votes_in_the_tab_and_knows_its_answers(box: Box) ->
 
 
 def test_two_tabs_empty_one_outbox_once(tab: Any) -> None:
-    one, two = tab(), tab()
-    for each in (one, two):
+    first, two = tab(), tab()
+    for each in (first, two):
         each.answer(isDead=True)
-    one.add("1")
+    first.add("1")
     two.add("2")
-    for each in (one, two):
+    for each in (first, two):
         each.mend()
-    one.wait_for()
+    first.wait_for()
     two.wait_for()
-    assert sorted(one.recorded + two.recorded) == ["1", "2"]
+    assert sorted(first.recorded + two.recorded) == ["1", "2"]

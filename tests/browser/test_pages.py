@@ -76,7 +76,7 @@ def cast(
 
 
 def test_every_page_is_honest_while_there_is_nothing(site: People, page: Any, admin: Any) -> None:
-    said = {
+    words_of = {
         "/": "What to do next",
         "/progress": "No comparisons offered yet",
         "/votes": "No votes yet",
@@ -97,7 +97,7 @@ def test_every_page_is_honest_while_there_is_nothing(site: People, page: Any, ad
         "/users": "Ada",
         "/annotate": "Nothing to judge now",
     }
-    for path, words in said.items():
+    for path, words in words_of.items():
         page.goto(site.url + path)
         page.get_by_text(words).first.wait_for()
         assert page.locator("h1").count() == 1, path
@@ -142,9 +142,9 @@ def test_back_leads_to_the_list_as_it_was_left(site: People, page: Any, admin: A
     site.furnish(130, offered=False)
     page.goto(site.url + "/comparisons?q=why")
     rows = page.locator(".list details")
-    for shown in (100, 130):
+    for n_rows in (100, 130):
         page.get_by_role("link", name="More").click()
-        until(lambda shown=shown: rows.count() == shown, "more of the list")
+        until(lambda n_rows=n_rows: rows.count() == n_rows, "more of the list")
     row = rows.nth(120)
     row.locator("summary").click()
     link = row.locator(".aside a.button")
@@ -219,15 +219,15 @@ def test_lists_follow_what_is_new_and_keep_what_a_person_did(
 ) -> None:
     ids = site.furnish(3, offered=False)
     rows, tick = page.locator(".list details"), page.locator("input[name=id]").first
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url))
 
     def wait() -> set[str]:
         """What the page asks for when it looks for what is new."""
-        asked.clear()
+        urls.clear()
         page.clock.run_for(6_000)
         page.evaluate("0")
-        return set(asked)
+        return set(urls)
 
     page.clock.install()
     page.goto(site.url + "/comparisons")
@@ -303,10 +303,10 @@ def test_the_theme_follows_the_system_and_is_remembered(site: People, browser: A
 def test_data_quality_leads_from_a_figure_to_its_votes_by_keyboard(
     site: People, page: Any, admin: Any
 ) -> None:
-    held, careful = (site.add(f"{name}@example.org", name=name) for name in ("Held", "Careful"))
+    holder, careful = (site.add(f"{name}@example.org", name=name) for name in ("Held", "Careful"))
     ids = site.furnish(12, offered=False)
     for i, comparison_id in enumerate(ids):
-        for user, choice in ((held, Choice.TIE), (careful, (Choice.TIE, Choice.A)[i % 2])):
+        for user, choice in ((holder, Choice.TIE), (careful, (Choice.TIE, Choice.A)[i % 2])):
             cast(site, user, comparison_id, choice)
     for colours in ("light", "dark"):
         page.emulate_media(color_scheme=colours)

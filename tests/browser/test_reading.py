@@ -83,10 +83,10 @@ def test_differences_are_marked_by_a_key_on_every_card(site: People, page: Any) 
     log_in(page, site, ann)
     at_the_desk(page)
     marks = page.locator("#left mark.differs, #right mark.differs")
-    is_on, seen = False, list[bool]()
+    is_on, is_near_seen = False, list[bool]()
     for _ in range(3):  # in an order of this annotator's own
         is_near = "warm" in page.inner_text("#sides")
-        seen.append(is_near)
+        is_near_seen.append(is_near)
         assert page.locator("#differences").is_enabled() == is_near
         assert (marks.count() > 0) == (is_near and is_on)
         if is_near and not is_on:
@@ -97,9 +97,9 @@ def test_differences_are_marked_by_a_key_on_every_card(site: People, page: Any) 
             assert sorted(marks.all_inner_texts()) == [", they say", "cold", "warm"]
             assert page.inner_text("#left") == text
         vote(page, "4")
-    assert sorted(seen) == [False, True, True]
+    assert sorted(is_near_seen) == [False, True, True]
     all_sent(page)
-    assert [one.strength for one in site.votes(ann)] == [1, 1, 1]
+    assert [vote.strength for vote in site.votes(ann)] == [1, 1, 1]
 
 
 def test_a_phone_shows_both_completions_before_a_vote(site: People, browser: Any) -> None:
@@ -130,7 +130,7 @@ def test_a_phone_shows_both_completions_before_a_vote(site: People, browser: Any
     until(lambda: page.inner_text("#prompt") != prompt, "the next comparison")
     assert page.is_visible("#left"), "every card begins with A"
     all_sent(page)
-    assert [one.strength for one in site.votes(ann)] == [3]
+    assert [vote.strength for vote in site.votes(ann)] == [3]
     context.close()
 
 

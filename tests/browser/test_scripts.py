@@ -97,13 +97,16 @@ def tell(watched: Any, what: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_raw_shows_every_payload_as_it_was_written(site: People, watched: Any) -> None:
-    one = PAYLOADS[20:23]
-    site.publish([(one[0], one[1], one[2])])
+    payloads = PAYLOADS[20:23]
+    site.publish([(payloads[0], payloads[1], payloads[2])])
     log_in(watched, site, site.add("ann@example.org"))
     at_the_desk(watched)
     press(watched, "m")
-    assert {watched.text_content("#left"), watched.text_content("#right")} == {one[1], one[2]}
-    assert watched.text_content("#prompt") == one[0]
+    assert {watched.text_content("#left"), watched.text_content("#right")} == {
+        payloads[1],
+        payloads[2],
+    }
+    assert watched.text_content("#prompt") == payloads[0]
 
 
 def test_no_payload_runs_on_any_other_page(

@@ -58,9 +58,9 @@ def rows_there(url: str) -> dict[str, int]:
     tables = MetaData()
     with engine.connect() as connection:
         tables.reflect(connection)
-        found = {t.name: len(connection.execute(select(t)).all()) for t in tables.sorted_tables}
+        n_rows = {t.name: len(connection.execute(select(t)).all()) for t in tables.sorted_tables}
     engine.dispose()
-    return found
+    return n_rows
 
 
 def test_moved_home_has_every_row_and_goes_on(
@@ -68,7 +68,7 @@ def test_moved_home_has_every_row_and_goes_on(
 ) -> None:
     for kind, file in (("store", "store.db"), ("mlflow", "mlflow/mlflow.db")):
         there = rows_there(postgres.database_url(f"moved_{kind}"))
-        here = {table: len(found) for table, found in rows(used / file).items()}
+        here = {table: len(table_rows) for table, table_rows in rows(used / file).items()}
         assert there == {table: n for table, n in here.items() if not table.startswith("sqlite_")}
     settings = Settings.read({"RLHF_HOME": str(moved)}, moved)
     with Workspace(settings).store as store, Store.of_home(Settings(home=used)) as before:
@@ -148,7 +148,7 @@ def test_second_machine_joins(moved: Path, tmp_path: Path, postgres: PostgresSer
 
 
 @pytest.mark.parametrize(
-    ("change", "said"),
+    ("change", "message"),
     [
         ((QUOTED_PASSWORD, "w0ng"), "refused name or password.*Correct them in the URL"),
         (("postgresql://", "mysql://"), "write postgresql://user:password@host:port"),
@@ -156,11 +156,11 @@ def test_second_machine_joins(moved: Path, tmp_path: Path, postgres: PostgresSer
     ],
 )
 def test_url_that_cannot_be_used_is_named_with_its_cure(
-    home: Path, postgres: PostgresServer, change: tuple[str, str], said: str
+    home: Path, postgres: PostgresServer, change: tuple[str, str], message: str
 ) -> None:
     result = CliRunner().invoke(
         app, ["migrate", "--to", postgres.url.replace(*change)], env={"RLHF_HOME": str(home)}
     )
     assert isinstance(result.exception, (StoreError, ConfigurationError))
     assert "w0ng" not in str(result.exception)
-    assert re.search(said, str(result.exception))
+    assert re.search(message, str(result.exception))

@@ -111,7 +111,7 @@ def test_a_lock_held_by_another_process_is_named_with_its_cure(store, url):
 
 
 def test_readers_do_not_wait_for_a_writer_and_see_nothing_half_written(store, make_comparisons):
-    seen, half = threading.Event(), threading.Event()
+    is_open, half = threading.Event(), threading.Event()
 
     def write() -> None:
         with store.database.write_transaction() as connection:
@@ -119,13 +119,13 @@ def test_readers_do_not_wait_for_a_writer_and_see_nothing_half_written(store, ma
                 text("INSERT INTO heartbeats VALUES ('r', 1, 'h', 'j', now(), now())")
             )
             half.set()
-            seen.wait(10)
+            is_open.wait(10)
 
     writer = threading.Thread(target=write)
     writer.start()
     half.wait(10)
     assert store.heartbeats.get("r") is None
-    seen.set()
+    is_open.set()
     writer.join()
     assert store.heartbeats.get("r") is not None
 

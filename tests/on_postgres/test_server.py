@@ -37,8 +37,8 @@ def test_three_databases_are_made_once(postgres, prefix):
 
 def test_many_may_make_them_at_once(postgres, prefix):
     with ThreadPoolExecutor(4) as pool:
-        made = list(pool.map(lambda _: databases(postgres.url, prefix).make(), range(4)))
-    assert sorted(len(names) for names in made) == [0, 0, 0, 3]
+        names_made = list(pool.map(lambda _: databases(postgres.url, prefix).make(), range(4)))
+    assert sorted(len(names) for names in names_made) == [0, 0, 0, 3]
 
 
 def test_postgres_sorts_text_as_sqlite_does(postgres, prefix):

@@ -36,21 +36,21 @@ def build_comparisons(votes: pd.DataFrame, votes_per_comparison: int) -> pd.Data
             {
                 "day": first["day"].to_numpy(),
                 "comparison_id": own,
-                "prompt_id": [f"prompt of {one}" for one in original],
+                "prompt_id": [f"prompt of {origin}" for origin in original],
                 "prompt": [
-                    f"Question of {category}: {one}"
-                    for category, one in zip(first["category"], original, strict=True)
+                    f"Question of {category}: {origin}"
+                    for category, origin in zip(first["category"], original, strict=True)
                 ],
-                "completion_a_id": [f"{one}, side a" for one in original],
-                "completion_b_id": [f"{one}, side b" for one in original],
+                "completion_a_id": [f"{origin}, side a" for origin in original],
+                "completion_b_id": [f"{origin}, side b" for origin in original],
                 "completion_a": COMPLETIONS[0],
                 "completion_b": COMPLETIONS[1],
                 "model_version_a": "lab.policy@1",
                 "model_version_b": "lab.policy@1",
                 "category": first["category"].to_numpy(),
                 "repeat_of": [
-                    None if one == repeated else repeated
-                    for one, repeated in zip(own, original, strict=True)
+                    None if origin == repeated else repeated
+                    for origin, repeated in zip(own, original, strict=True)
                 ],
                 "position": range(len(first)),
                 "seed": 0,
@@ -96,10 +96,10 @@ def build_reference(votes: pd.DataFrame, reward_model: str) -> Window:
     pairs = pd.DataFrame(
         {
             "comparison_id": first.index,
-            "prompt_id": [f"prompt of {one}" for one in first.index],
+            "prompt_id": [f"prompt of {origin}" for origin in first.index],
             "prompt": [
-                f"Question of {category}: {one}"
-                for one, category in zip(first.index, first["category"], strict=True)
+                f"Question of {category}: {origin}"
+                for origin, category in zip(first.index, first["category"], strict=True)
             ],
             "chosen": sides[(~favours_a).astype(int)],
             "rejected": sides[favours_a.astype(int)],

@@ -63,10 +63,10 @@ class World:
         return data.skip_message or ""
 
     def states(self) -> dict[str, str]:
-        found = self.store.alerts.page(
+        alerts = self.store.alerts.page(
             AlertFilter(state=["pending", "open", "acknowledged", "resolved"])
         )
-        return {alert.rule: alert.state for alert in reversed(found)}
+        return {alert.rule: alert.state for alert in reversed(alerts)}
 
     def run(self, works: bool) -> None:
         """A run of a job whose only check fails unless it works."""

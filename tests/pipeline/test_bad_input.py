@@ -62,14 +62,14 @@ def frames(project: Any) -> dict[str, bytes]:
     }
 
 
-def refused(project: Any, job: str, *said: str, day: str | None = None, **config: Any) -> None:
+def refused(project: Any, job: str, *messages: str, day: str | None = None, **config: Any) -> None:
     """The job fails with an error that says all of `said`, and no file has changed."""
     before = frames(project)
     result = project.run(
         job, day, ok=False, config={"ops": {k: {"config": v} for k, v in config.items()}}
     )
     message = project.errors(result)
-    for part in said:
+    for part in messages:
         assert part in message, message
     assert frames(project) == before
 
@@ -172,12 +172,12 @@ def test_a_full_disk_leaves_the_last_good_day_and_a_rerun_completes(
     vote(project, day, [Choice.A, Choice.B])
     project.run("feedback", day)
     before = frames(project)
-    written = os.fsync
+    fsync = os.fsync
 
     def full(fd: int) -> None:
         if "/reflection_log/" in os.readlink(f"/proc/self/fd/{fd}"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        written(fd)
+        fsync(fd)
 
     monkeypatch.setattr(os, "fsync", full)
     result = project.run("feedback", day, ok=False)

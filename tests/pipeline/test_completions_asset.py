@@ -56,15 +56,21 @@ def materialise(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
             "champions": Champions(store, registry, tmp_path / "cache"),
             "store": store,
             "registry": registry,
-            "progress": lambda stage: lambda *told: None,
+            "progress": lambda stage: lambda *progress: None,
             "io_manager": dg.mem_io_manager,
         }
-        given = {"k": 2, "concurrency": 4, "prompt_price": 1.0, "completion_price": 2.0, **config}
+        op_config = {
+            "k": 2,
+            "concurrency": 4,
+            "prompt_price": 1.0,
+            "completion_price": 2.0,
+            **config,
+        }
         return dg.materialize(
             [prompts, completions],
             partition_key=DAY,
             resources=resources,
-            run_config={"ops": {"completions": {"config": given}}},
+            run_config={"ops": {"completions": {"config": op_config}}},
             raise_on_error=False,
         )
 
@@ -72,8 +78,8 @@ def materialise(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def metadata(result: dg.ExecuteInProcessResult) -> dict[str, Any]:
-    [made] = result.asset_materializations_for_node("completions")
-    return {name: value.value for name, value in made.metadata.items()}
+    [materialisation] = result.asset_materializations_for_node("completions")
+    return {name: value.value for name, value in materialisation.metadata.items()}
 
 
 def test_cost_and_reasons_of_failed_rows_are_in_the_metadata(
@@ -82,16 +88,16 @@ def test_cost_and_reasons_of_failed_rows_are_in_the_metadata(
     with StubProvider(
         api_key=SecretStr(KEY), faults=[None, Fault(kind="refusal"), Fault(kind="drop")]
     ) as stub:
-        told = metadata(materialise(stub, budget_per_day=1.0, least_per_prompt=1))
+        figures = metadata(materialise(stub, budget_per_day=1.0, least_per_prompt=1))
         assert stub.n_calls == 21
-        numbers = told["numbers"]
+        numbers = figures["numbers"]
         assert (
             numbers["n_completions"],
             numbers["n_failed"],
             numbers["failed_refusal"],
             numbers["n_bill_unknown"],
         ) == (19, 1, 1, 1)
-        assert "1 failed (1 refusal)" in told["headline"]
+        assert "1 failed (1 refusal)" in figures["headline"]
         [(key, spent)] = store.generation.sum_spending("asset", "provider")
         assert key == ("completions", stub.base_url.removeprefix("http://").removesuffix("/v1"))
         assert numbers["tokens_paid"] == spent.n_prompt_tokens + spent.n_tokens
@@ -99,7 +105,7 @@ def test_cost_and_reasons_of_failed_rows_are_in_the_metadata(
         again = metadata(materialise(stub, least_per_prompt=1))
         assert stub.n_calls == 22, "only the one that failed is called for again"
     assert (again["n_failed"], again["n_completions"]) == (0, 20)
-    assert KEY not in str(told) + str(again) + "".join(capfd.readouterr())
+    assert KEY not in str(figures) + str(again) + "".join(capfd.readouterr())
 
 
 def test_a_canary_key_appears_in_no_file_and_no_output(
@@ -113,7 +119,7 @@ def test_a_canary_key_appears_in_no_file_and_no_output(
     secrets.mkdir()
     (home / "dagster").mkdir(parents=True)
     (secrets / "key").write_text(KEY + "\n")
-    shown: list[str] = []
+    texts: list[str] = []
     for is_refused in (False, True):
         repeats = Fault(kind="status", status=400, message=f"the key {KEY} may not")
         with StubProvider(
@@ -152,24 +158,24 @@ def test_a_canary_key_appears_in_no_file_and_no_output(
                 )
                 assert result.success is not is_refused
                 run = instance.get_run_by_id(result.run_id)
-                shown += [
+                texts += [
                     str(run),
                     str(run.run_config if run else ""),
                     repr(settings),
                     settings.model_dump_json(),
                 ]
-                shown += [str(event) for event in result.all_events] + [
+                texts += [str(event) for event in result.all_events] + [
                     entry.to_json() for entry in instance.all_logs(result.run_id)
                 ]
-                shown += [
+                texts += [
                     str(call)
                     for row in store.generation.list_runs()
                     for call in store.generation.read_calls(row.run_id)
                 ]
                 store.close()
-    shown += capfd.readouterr()
-    assert "***" in "".join(shown), "the STUB did repeat it"
-    assert [text for text in shown if KEY in text] == []
+    texts += capfd.readouterr()
+    assert "***" in "".join(texts), "the STUB did repeat it"
+    assert [text for text in texts if KEY in text] == []
     files = [path for path in home.rglob("*") if path.is_file()]
     kinds = {path.suffix for path in files}
     assert {".parquet", ".db"} <= kinds, kinds

@@ -62,21 +62,21 @@ def test_runs_are_those_of_the_instance(settings: Settings, instance: dg.Dagster
     run(instance)
     runs = DagsterRuns(settings)
     known = {record.dagster_run.run_id: record for record in instance.get_run_records()}
-    found = runs.page(limit=10)
-    assert [(each.run_id, each.status) for each in found] == [
+    page = runs.page(limit=10)
+    assert [(each.run_id, each.status) for each in page] == [
         (run_id, record.dagster_run.status.value) for run_id, record in known.items()
     ]
-    for each in found:
+    for each in page:
         record = known[each.run_id]
         assert each.created_at == record.create_timestamp.astimezone(UTC)
         assert each.started_at == datetime.fromtimestamp(record.start_time, UTC)
         assert each.ended_at == datetime.fromtimestamp(record.end_time, UTC)
-    assert [(each.day, each.started_by) for each in found] == [
+    assert [(each.day, each.started_by) for each in page] == [
         (None, None),
         ("2026-01-03 to 2026-01-05", "votes"),
         ("2026-01-02", "collection_morning"),
     ]
     assert runs.list_jobs() == ["collection"]
-    assert runs.page(limit=1, before=found[0].number) == found[1:2]
+    assert runs.page(limit=1, before=page[0].number) == page[1:2]
     assert runs.page(limit=9, job="feedback") == []
-    assert runs.page(limit=9, statuses=["FAILURE"]) == found[1:2]
+    assert runs.page(limit=9, statuses=["FAILURE"]) == page[1:2]

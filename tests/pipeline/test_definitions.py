@@ -95,11 +95,11 @@ def graph(defs: dg.Definitions) -> Any:
 
 
 def test_the_graph_is_the_mission(simulated: dg.Definitions) -> None:
-    found = {
+    parents_of = {
         n.key.to_user_string(): {p.to_user_string() for p in n.parent_keys}
         for n in graph(simulated).asset_nodes
     }
-    assert found == MISSION
+    assert parents_of == MISSION
 
 
 def test_every_asset_has_a_description_an_owner_and_a_group(
@@ -200,9 +200,11 @@ def test_no_secret_is_part_of_what_the_ui_shows(tmp_path: Path) -> None:
     settings = Settings(
         home=tmp_path, api_key="sk-hush-1", database_url=f"sqlite:///{tmp_path}/hush-2.db"
     )
-    shown = serialize_value(RepositorySnap.from_def(definitions_for(settings).get_repository_def()))
-    assert "retraining_set" in shown
-    assert "hush" not in shown
+    snapshot = serialize_value(
+        RepositorySnap.from_def(definitions_for(settings).get_repository_def())
+    )
+    assert "retraining_set" in snapshot
+    assert "hush" not in snapshot
 
 
 def test_definitions_load_through_the_workspace_file_from_another_folder(tmp_path: Path) -> None:

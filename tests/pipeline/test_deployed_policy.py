@@ -26,13 +26,13 @@ def test_the_report_watches_the_deployed_policy(
     params = PolicyParams()
     series = load_policy_days(days[-1:], project.files, project.store, params)
     assert series.new == []  # stored with the report
-    assert [one.day for one in series.until(days[-1], params.policy_days)][-1] == days[-1]
+    assert [point.day for point in series.until(days[-1], params.policy_days)][-1] == days[-1]
     assert series.until(days[-1], 0) == [series.days[days[-1]]]
 
     first = project.files.read_frame("completions", days[0])
     project.files.write_frame("completions", first.iloc[1:], days[0])
     again = load_policy_days(days[-1:], project.files, project.store, params)
-    assert [one.day for one in again.new] == [days[0]]
+    assert [point.day for point in again.new] == [days[0]]
 
     project.files.path("completions", days[0]).write_bytes(b"broken")
     broken = load_policy_days(days[-1:], project.files, project.store, params)

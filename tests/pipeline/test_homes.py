@@ -66,8 +66,8 @@ def demo(tmp_path: Path, small_policy: Path) -> Iterator[subprocess.Popen[str]]:
         [*RLHF, "demo", "--days", "1"], cwd=tmp_path, env=environ, stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
-    said = iter(process.stdout.readline, "")
-    assert any(line.startswith("project demo") for line in said)
+    output = iter(process.stdout.readline, "")
+    assert any(line.startswith("project demo") for line in output)
     yield process
     for left in at_work(tmp_path / "home"):
         left.kill()
@@ -77,17 +77,17 @@ def demo(tmp_path: Path, small_policy: Path) -> Iterator[subprocess.Popen[str]]:
 
 def at_work(home: Path) -> list[psutil.Process]:
     """Processes, of this user, on a home."""
-    found = []
+    processes = []
     for process in psutil.process_iter():
         try:
             if (
                 process.environ().get("RLHF_HOME") == str(home)
                 and process.status() != psutil.STATUS_ZOMBIE
             ):
-                found.append(process)
+                processes.append(process)
         except psutil.Error:
             continue
-    return found
+    return processes
 
 
 def test_killed_demo_leaves_no_process(demo: subprocess.Popen[str], tmp_path: Path) -> None:

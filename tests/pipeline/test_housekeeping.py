@@ -54,22 +54,22 @@ class Home:
         return Retention(self.settings, self.store, self.registry, self.instance, NOW)
 
     def run(self, days: float, status: dg.DagsterRunStatus = SUCCESS, **tags: str) -> str:
-        made = dg.DagsterRun(
+        run = dg.DagsterRun(
             job_name="feedback", run_id=dg.DagsterRun(job_name="x").run_id, status=status, tags=tags
         )
-        self.instance.run_storage.add_historical_run(made, days_ago(days))
-        self.instance.report_engine_event("it ran", made)
+        self.instance.run_storage.add_historical_run(run, days_ago(days))
+        self.instance.report_engine_event("it ran", run)
         self.write(
-            self.settings.home / "dagster" / "storage" / made.run_id / "compute_logs" / "x.out",
+            self.settings.home / "dagster" / "storage" / run.run_id / "compute_logs" / "x.out",
             days,
         )
-        return made.run_id
+        return run.run_id
 
     def write(self, path: Path, days: float) -> Path:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("content")
-        for written in (path, path.parent):
-            os.utime(written, (days_ago(days).timestamp(),) * 2)
+        for touched in (path, path.parent):
+            os.utime(touched, (days_ago(days).timestamp(),) * 2)
         return path
 
     def version(self, number: int, data_hash: str | None = None) -> None:
@@ -256,9 +256,9 @@ def test_version_that_was_ever_champion_keeps_its_files(home: Home) -> None:
     home.version(6)
     assert home.retention.delete() == {"model files": 2}
     for number in (1, 2, 4, 6):
-        found = home.registry.get("policy", number)
-        assert found is not None
-        assert home.registry.fetch_folder(found, home.settings.cache).is_dir()
+        version = home.registry.get("policy", number)
+        assert version is not None
+        assert home.registry.fetch_folder(version, home.settings.cache).is_dir()
     removed = home.registry.get("policy", 3)
     assert removed is not None
     with pytest.raises(ModelNotFound, match=r"removed the files of demo\.policy@3"):
@@ -272,11 +272,11 @@ def test_version_that_was_champion_since_the_listing_keeps_its_files(
         home.version(number)
 
     def promote_meanwhile(*listed: Any, **more: Any) -> list[ListedModel]:
-        found = removable_versions(*listed, **more)
-        if found:
+        versions = removable_versions(*listed, **more)
+        if versions:
             for champion in (1, 3):
                 home.promote(champion)
-        return found
+        return versions
 
     monkeypatch.setattr(
         "rlhf_pipeline.application.jobs.housekeeping.removable_versions", promote_meanwhile

@@ -128,8 +128,8 @@ def test_failed_job_is_reported_and_the_sensor_goes_on(
     runner = runner_of(instance, store, FAILING)
     request = dg.RunRequest("k", job_name=policy_training.name, tags={DECISION_TAG: "1"})
     place(store)
-    asked = SimpleNamespace(run_requests=[request, request], cursor=None, skip_message=None)
-    monkeypatch.setattr(Runner, "tick", lambda *_: asked)
+    tick = SimpleNamespace(run_requests=[request, request], cursor=None, skip_message=None)
+    monkeypatch.setattr(Runner, "tick", lambda *_: tick)
     failures: list[str] = []
     runner.write = failures.append
     loop = Loop(runner)

@@ -70,7 +70,7 @@ def test_an_unclear_cause_is_examined_again_with_the_votes_of_the_next_day(
     waiting = store.decisions.all()[-2]
     assert waiting.remedy is None
     assert waiting.reasons[-1].startswith("cause not clear yet (")
-    assert [decide(*read_inputs(one)).reasons for one in (waiting, decision)] == [
+    assert [decide(*read_inputs(each)).reasons for each in (waiting, decision)] == [
         waiting.reasons,
         decision.reasons,
     ]

@@ -102,18 +102,18 @@ def test_materialisations_have_a_headline_and_link_to_their_mlflow_run(grown: An
     runs = {run.run_id: run for run in grown.registry.latest_runs(limit=100)}
     for stage in (*DAILY, *LEARNING):
         event = grown.instance.get_latest_materialization_event(dg.AssetKey(stage))
-        found = event.asset_materialization.metadata
-        assert found["headline"].value, stage
-        run = runs[found["mlflow_run"].value.partition("?")[0].rpartition("/")[2]]
+        fields = event.asset_materialization.metadata
+        assert fields["headline"].value, stage
+        run = runs[fields["mlflow_run"].value.partition("?")[0].rpartition("/")[2]]
         assert run.tags["dagster.run_id"] == event.run_id
         assert run.tags["dagster.asset"] == stage
         assert run.tags["dagster.partition"] == (event.asset_materialization.partition or "-")
-        assert run.tags["data_hash"] == found["data_hash"].value
+        assert run.tags["data_hash"] == fields["data_hash"].value
         assert run.tags["mlflow.source.git.commit"]
         if stage in DAILY:
             frame = grown.files.read_frame(stage, event.asset_materialization.partition)
-            assert found["dagster/row_count"].value == len(frame) > 0
-            assert found["preview"].value.startswith("|")
+            assert fields["dagster/row_count"].value == len(frame) > 0
+            assert fields["preview"].value.startswith("|")
     pictures = ("annotators", "loss_curve", "reliability_diagram")
     for stage, figure in zip(LEARNING[1:], pictures, strict=True):
         event = grown.instance.get_latest_materialization_event(dg.AssetKey(stage))
@@ -234,20 +234,20 @@ def test_vote_of_a_later_day_is_in_that_days_log(grown: Any, branch: Callable[..
     unanimous = pairs[
         (pairs["chosen_side"] == "a") & (pairs["n_votes"] == 3) & (pairs["agreement"] == 1)
     ]
-    turned, kept = unanimous["comparison_id"].iloc[0], unanimous["comparison_id"].iloc[1]
+    turned, unchanged = unanimous["comparison_id"].iloc[0], unanimous["comparison_id"].iloc[1]
     before = contents(project)
     cast(project, [turned], later, choice=Choice.B, times=5)
-    cast(project, [kept], later, choice=Choice.A, times=1)
+    cast(project, [unchanged], later, choice=Choice.A, times=1)
     project.run("feedback", later)
     assert rewritten(before, contents(project)) == {f"{stage}/{later}" for stage in FEEDBACK}
     project.materialise(["preference_pairs"])
-    made = project.files.read_frame("preference_pairs").set_index("comparison_id")
-    assert len(made) == n_pairs
-    assert made.loc[turned, ["n_votes", "chosen_side"]].tolist() == [8, "b"]
-    assert made.loc[turned, "agreement"] == pytest.approx(5 / 8)
-    assert made.loc[kept, ["n_votes", "chosen_side"]].tolist() == [4, "a"]
+    later_pairs = project.files.read_frame("preference_pairs").set_index("comparison_id")
+    assert len(later_pairs) == n_pairs
+    assert later_pairs.loc[turned, ["n_votes", "chosen_side"]].tolist() == [8, "b"]
+    assert later_pairs.loc[turned, "agreement"] == pytest.approx(5 / 8)
+    assert later_pairs.loc[unchanged, ["n_votes", "chosen_side"]].tolist() == [4, "a"]
     rows = project.files.read_frame("reflection_log", later)
-    assert sorted(rows["comparison_id"]) == sorted([turned] * 5 + [kept])
+    assert sorted(rows["comparison_id"]) == sorted([turned] * 5 + [unchanged])
     assert set(rows["day"]) == {later}
     assert rows["vote_id"].notna().all()
     assert (rows["predicted_at"] < rows["voted_at"]).all()

@@ -28,8 +28,8 @@ def test_page_api_and_mlflow_show_the_same_figures(grown: Any, branch: Callable[
         client = httpx.Client(base_url=server.url, headers={"Authorization": f"Bearer {token}"})
         page = client.get("/alignment").text
         for name, point_name in names.items():
-            asked = client.get("/api/v1/metrics/points", params={"name": point_name}).json()
-            by_api = next(point for point in asked["items"] if point["day"] == day)
-            found = [by_api["value"], by_api["low"], by_api["high"]]
-            assert found == pytest.approx(list(row[[name, f"{name}_low", f"{name}_high"]]))
+            points = client.get("/api/v1/metrics/points", params={"name": point_name}).json()
+            by_api = next(point for point in points["items"] if point["day"] == day)
+            figures = [by_api["value"], by_api["low"], by_api["high"]]
+            assert figures == pytest.approx(list(row[[name, f"{name}_low", f"{name}_high"]]))
             assert f"{by_api['value']:.1%}" in page

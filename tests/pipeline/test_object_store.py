@@ -55,6 +55,6 @@ def test_a_store_that_refuses_ends_the_run_with_cause_and_cure(project: Any, s3:
     from moto.core import set_initial_no_auth_action_count
 
     result = set_initial_no_auth_action_count(0)(project.run)("feedback", project.day(1), ok=False)
-    said = project.errors(result)
-    assert "takes the credentials" in said
-    assert s3.url("two/days") in said
+    message = project.errors(result)
+    assert "takes the credentials" in message
+    assert s3.url("two/days") in message

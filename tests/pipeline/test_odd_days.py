@@ -28,7 +28,7 @@ def collected(grown: Any, branch: Callable[..., Any]) -> Any:
         "collection",
         project.day(3),
         project.day(5),
-        config={"ops": {name: {"config": given} for name, given in small.items()}},
+        config={"ops": {name: {"config": op_config} for name, op_config in small.items()}},
     )
     return project
 
@@ -95,31 +95,31 @@ def test_days_without_preferences_or_with_one_annotator_invent_no_figure(
     project, days = branch(collected), (collected.day(3), collected.day(4))
     cast(project, days[0], [Choice.TIE, Choice.BOTH_BAD])
     cast(project, days[1], [Choice.SKIP])
-    made = figures(project.run("feedback", *days))
-    assert all(math.isfinite(number) for asset in made.values() for number in asset.values())
+    results = figures(project.run("feedback", *days))
+    assert all(math.isfinite(number) for asset in results.values() for number in asset.values())
     for day in days:
         report = project.files.read_frame("drift_report", day)
         unjudged = report[report["n_current"] == 0]
         assert set(unjudged["verdict"]) == {"insufficient"}, report.to_string()
         assert "drift" not in set(report["verdict"])
-    made = figures(
+    results = figures(
         project.run("learning", config={"ops": {"calibration": {"config": {"min_pairs": 20}}}})
     )
     assert not set(days) & set(project.files.read_frame("preference_pairs")["day"])
-    assert all(math.isfinite(number) for asset in made.values() for number in asset.values())
+    assert all(math.isfinite(number) for asset in results.values() for number in asset.values())
     of_one_annotator(project, collected.day(5))
 
 
 def of_one_annotator(project: Any, day: str) -> None:
     """They have no agreement and no ceiling."""
     cast(project, day, [Choice.A, Choice.B, Choice.B], n_annotators=1)
-    made = figures(project.run("feedback", day))
-    assert made["votes"]["n_annotators"] == 1
-    assert not {"raw_agreement", "noise_ceiling"} & made["votes"].keys()
+    results = figures(project.run("feedback", day))
+    assert results["votes"]["n_annotators"] == 1
+    assert not {"raw_agreement", "noise_ceiling"} & results["votes"].keys()
     pairs = figures(project.materialise(["preference_pairs"]))["preference_pairs"]
     assert day in set(project.files.read_frame("preference_pairs")["day"])
     assert all(math.isfinite(number) for number in pairs.values())
-    assert all(math.isfinite(number) for asset in made.values() for number in asset.values())
+    assert all(math.isfinite(number) for asset in results.values() for number in asset.values())
 
 
 def test_days_made_in_any_order_give_the_same_frames(

@@ -21,8 +21,8 @@ def test_values_of_the_params_file_override_the_launchpad(tmp_path: Path) -> Non
     config = CandidateConfig(params_file=str(tmp_path / "p.yaml"), beta=0.9, batch_size=4)
     assert config.training_params() == StrategyParams(beta=0.2, epochs=3, batch_size=4)
     (tmp_path / "p.json").write_text(json.dumps({"beta": StrategyParams().beta}))
-    said = CandidateConfig(params_file=str(tmp_path / "p.json"), beta=0.9)
-    assert said.training_params() == StrategyParams(), (
+    file_alone = CandidateConfig(params_file=str(tmp_path / "p.json"), beta=0.9)
+    assert file_alone.training_params() == StrategyParams(), (
         "a value of the file counts even where it is the default"
     )
 
@@ -60,9 +60,9 @@ def test_candidate_uses_the_files_parameters_and_logs_them(
     )
     candidate = project.registry.get("policy", "candidate")
     assert (candidate.params["epochs"], candidate.params["learning_rate"]) == (1, 0.0003)
-    shown = project.registry.tracking.client.get_run(candidate.mlflow_run_id).data.params
+    logged = project.registry.tracking.client.get_run(candidate.mlflow_run_id).data.params
     found_out = {"device", "dtype"}  # of `auto`
     same = {name: str(n) for name, n in candidate.params.items() if name not in found_out}
-    same["sentinels"] = shown["sentinels"]
-    assert shown.items() >= (same | {"params_file": str(file)}).items()
+    same["sentinels"] = logged["sentinels"]
+    assert logged.items() >= (same | {"params_file": str(file)}).items()
     assert candidate.params["device"] == "cpu"

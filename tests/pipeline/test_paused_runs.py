@@ -55,8 +55,8 @@ class Days(dg.IOManager):
         }
 
     def load_input(self, context: dg.InputContext) -> pd.DataFrame:
-        found = [self.frames[f"{context.asset_key}{day}"] for day in context.asset_partition_keys]
-        return pd.concat(found, ignore_index=True)
+        frames = [self.frames[f"{context.asset_key}{day}"] for day in context.asset_partition_keys]
+        return pd.concat(frames, ignore_index=True)
 
 
 @pytest.fixture
@@ -101,7 +101,7 @@ def collect(
             "champions": Champions(store, registry, tmp_path / "cache"),
             "store": store,
             "registry": registry,
-            "progress": lambda stage: lambda *told: None,
+            "progress": lambda stage: lambda *progress: None,
             "io_manager": frames,
         }
         tags = {} if run_key is None else {RUN_KEY_TAG: run_key}
@@ -139,8 +139,8 @@ def test_a_paused_run_is_requested_again_and_makes_what_is_missing(
         first = collect(stub, CONFIG)
         assert not first.success
         [failure] = [event for event in first.all_events if event.is_step_failure]
-        shown = failure.step_failure_data.error.to_string()
-        assert "8 of 10 completions wait until" in shown
+        error = failure.step_failure_data.error.to_string()
+        assert "8 of 10 completions wait until" in error
         [run] = store.generation.paused_runs()
         assert run.origin == first.run_id
         waiting = tick(store, instance)
@@ -190,11 +190,11 @@ def test_a_paused_range_is_requested_until_all_its_days_are_made(
         assert not collect(stub, CONFIG, first, last).success
         end_wait()
         assert collect(stub, CONFIG, second, second).success  # somebody made one of its days anew
-        [asked] = tick(store, instance).run_requests or []
-        assert (asked.tags[RANGE_START_TAG], asked.tags[RANGE_END_TAG]) == (first, last)
+        [request] = tick(store, instance).run_requests or []
+        assert (request.tags[RANGE_START_TAG], request.tags[RANGE_END_TAG]) == (first, last)
 
         stub.add_faults([LONG])  # the rest is asked for, and has to wait: as a run of its own
-        assert not collect(stub, dict(asked.run_config), first, last, asked.run_key).success
+        assert not collect(stub, dict(request.run_config), first, last, request.run_key).success
         assert tick(store, instance).run_requests == []
         [waiting] = store.generation.paused_runs()
         assert waiting.paused_until > utc_now()

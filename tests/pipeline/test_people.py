@@ -67,20 +67,20 @@ def by_kind(project: Any, kind: str) -> set[str]:
 
 
 def test_people_get_exactly_their_share_least_confident_first(project: Any) -> None:
-    made = of_day(project)
-    predicted = project.store.predictions.for_comparisons(made["comparison_id"].tolist()).set_index(
-        "comparison_id"
-    )["p_calibrated"]
+    frame = of_day(project)
+    predicted = project.store.predictions.for_comparisons(
+        frame["comparison_id"].tolist()
+    ).set_index("comparison_id")["p_calibrated"]
     confidence = predicted.where(predicted >= 0.5, 1 - predicted)
     people = by_kind(project, "human")
-    assert len(people) == n_places(RATIO, len(made)) == ceil(RATIO * len(made) - 1e-9)
+    assert len(people) == n_places(RATIO, len(frame)) == ceil(RATIO * len(frame) - 1e-9)
     unsure = confidence[confidence < THRESHOLD].sort_values()
     assert len(unsure), "the day has nothing the model is unsure of: the test says nothing"
     expected = set(unsure.index[: len(people)])
     assert expected <= people or set(unsure.index) >= people
     machine = by_kind(project, "machine")
     assert machine == set(confidence[confidence >= THRESHOLD].index) - people
-    assert set(made["comparison_id"]) - people - machine == set(unsure.index) - people
+    assert set(frame["comparison_id"]) - people - machine == set(unsure.index) - people
 
 
 def test_collecting_the_day_again_asks_for_nothing_new(project: Any) -> None:

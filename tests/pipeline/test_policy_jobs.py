@@ -74,9 +74,9 @@ def test_commands_order_show_and_cancel(trained: Any) -> None:
     def rlhf(*words: str) -> Result:
         return CliRunner().invoke(app, ["policy", *words], env=trained.environ | {"COLUMNS": "200"})
 
-    shown = rlhf("status", "1").output
+    output = rlhf("status", "1").output
     for part in ("succeeded", "the gate ", "learning rate", "tokens", "evaluation"):
-        assert part in shown
+        assert part in output
     order = [word for change in CHANGES for word in ("--set", change)]
     first, second = (rlhf("train", *order, "--key", "again").output for _ in range(2))
     ordered = re.search(r"job (\d+): training by dpo is ordered", first)
@@ -119,6 +119,6 @@ def test_cancelled_job_ends_soon_and_its_order_resumes(
     assert again > 1
     run_pending_decisions(runner_of(project), project.day(3))
     assert state_of(project, again) == "succeeded"
-    shown = project.instance.get_latest_materialization_event(dg.AssetKey("candidate_model"))
-    headline = shown.asset_materialization.metadata["headline"].value
+    event = project.instance.get_latest_materialization_event(dg.AssetKey("candidate_model"))
+    headline = event.asset_materialization.metadata["headline"].value
     assert "resumed from step 2" in headline

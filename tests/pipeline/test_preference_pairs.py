@@ -27,9 +27,9 @@ def test_a_reward_model_learns_the_experts_decision_in_place_of_a_label(
 ) -> None:
     url = f"sqlite:///{shutil.copy(migrated, tmp_path / 'store.db')}"
     with Store.open(url) as store:
-        shown = comparisons(2)
-        store.comparisons.publish(shown, published_at=utc_now())
-        decided, other = shown["comparison_id"]
+        frame = comparisons(2)
+        store.comparisons.publish(frame, published_at=utc_now())
+        decided, other = frame["comparison_id"]
         store.adjudications.decide(decided, "b", reason="the source says so", actor="eve")
         labels = pd.DataFrame({"comparison_id": [decided, other], "p_a": 0.9, "p_low": 0.8})
         labels["p_high"] = 0.95

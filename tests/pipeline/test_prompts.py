@@ -48,16 +48,16 @@ def test_bad_rows_of_a_file_are_counted_and_named_and_cost_no_other(
     path.write_bytes(b"\n".join(rows))
     project, day = branch(small, prompts_file=path), small.day(3)
     result = made(project, day, n=17, source="dataset")
-    told = result.asset_materializations_for_node("prompts")[0].metadata
+    fields = result.asset_materializations_for_node("prompts")[0].metadata
     assert tuple(
-        told["numbers"].value[name] for name in ("n_rejected", "n_duplicates", "n_prompts")
+        fields["numbers"].value[name] for name in ("n_rejected", "n_duplicates", "n_prompts")
     ) == (
         2,
         1,
         17,
     )
     assert len(project.files.read_frame("prompts", day)) == 17
-    run_id = told["mlflow_run"].value.partition("?")[0].rpartition("/")[2]
+    run_id = fields["mlflow_run"].value.partition("?")[0].rpartition("/")[2]
     artefact = project.registry.tracking.client.download_artifacts(
         run_id, "rejected_prompts.txt", str(tmp_path)
     )

@@ -55,13 +55,14 @@ def quarantined(make_project: Callable[..., Any]) -> Quarantined:
     project = make_project(completion_backend="template", annotators="human")
     runner = RecordingRunner(project.settings, project.defs, project.instance, project.store)
     run = WorldRun.open(runner, WORLD, seed=0)
-    asked = run.run_days()
-    assert asked is not None
-    assert (asked.action, asked.remedy) == ("hold", "quarantine")
+    question = run.run_days()
+    assert question is not None
+    assert (question.action, question.remedy) == ("hold", "quarantine")
     assert not runner.requests
-    given = {"reason": "they do not read", "actor": "test", "now": datetime.now(UTC)}
+    note = {"reason": "they do not read", "actor": "test", "now": datetime.now(UTC)}
     decision = project.store.decisions.answer(
-        asked.stored_id, lambda held, seq: answers.answer(held, "quarantine", **given, max_seq=seq)
+        question.stored_id,
+        lambda question, seq: answers.answer(question, "quarantine", **note, max_seq=seq),
     )
     runner.tick("retraining")
     (request,) = runner.requests
@@ -109,8 +110,8 @@ def test_careless_annotators_are_left_out_once_and_nothing_is_retrained(
     runner = quarantined.run.runner
     runner.run_request(quarantined.request, "retraining", "2026-02-01")
     last = quarantined.request.tags["dagster/asset_partition_range_end"]
-    shown = [(each.day, each.stage) for each in runner.history[-2:]]
-    assert sorted(shown) == [(last, "drift_report"), ("2026-02-01", "preference_pairs")]
+    stages = [(each.day, each.stage) for each in runner.history[-2:]]
+    assert sorted(stages) == [(last, "drift_report"), ("2026-02-01", "preference_pairs")]
     project.tick("retraining")
     assert [d.state for d in project.store.decisions.fires()] == ["succeeded"]
     assert pairs(project) == before
@@ -133,9 +134,9 @@ def test_careless_annotators_are_left_out_once_and_nothing_is_retrained(
 
 def test_a_lifted_quarantine_brings_the_votes_back(quarantined: Quarantined) -> None:
     project, number = quarantined.project, quarantined.decision.stored_id
-    given = {"reason": "new guidelines", "actor": "test", "now": datetime.now(UTC)}
+    note = {"reason": "new guidelines", "actor": "test", "now": datetime.now(UTC)}
     project.store.decisions.answer(
-        number, lambda fired, seq: answers.lift(fired, **given, max_seq=seq)
+        number, lambda fired, seq: answers.lift(fired, **note, max_seq=seq)
     )
     assert run_requested(project) == "recomputation"
     assert spam(quarantined) <= pairs(project)
@@ -148,7 +149,7 @@ def test_a_quarantine_by_hand_makes_all_days_anew_and_the_model_due(
 ) -> None:
     project = branch(grown)
     log = project.store.votes.log()
-    one = str(log["annotator_id"].iloc[0])
+    annotator = str(log["annotator_id"].iloc[0])
     assert plan_next_fit(project.settings, project.store).shortage
     project.materialise(["preference_pairs"])
     before = project.files.read_frame("preference_pairs")["n_votes"].sum()
@@ -156,7 +157,7 @@ def test_a_quarantine_by_hand_makes_all_days_anew_and_the_model_due(
         "spam",
         actor="test",
         now=datetime.now(UTC),
-        quarantine=Quarantine(annotator_ids=(one,), from_seq=1),
+        quarantine=Quarantine(annotator_ids=(annotator,), from_seq=1),
     )
     assert plan_next_fit(project.settings, project.store).cause == (
         "decision 1 concerns votes that reward model 1 learnt from"

@@ -184,11 +184,11 @@ def test_files_of_later_days_do_not_change_the_fitted_model(
     log = project.files.read_days("votes", project.files.days("votes"))
     known = counting_votes(log[log["seq"] <= limit["up_to_seq"]])
     labels = project.files.read_frame("annotator_model")
-    shown = project.store.comparisons.with_ids(judged_comparison_ids(known))
+    frame = project.store.comparisons.with_ids(judged_comparison_ids(known))
     assert labels["max_seq"].max() <= limit["up_to_seq"]
-    asked = known["comparison_id"].isin(shown.loc[shown["split"] != "test", "comparison_id"])
-    assert 0 < asked.sum() < len(known)
-    assert labels["n_votes"].sum() == (known.loc[asked, "choice"] != "skip").sum()
+    is_train = known["comparison_id"].isin(frame.loc[frame["split"] != "test", "comparison_id"])
+    assert 0 < is_train.sum() < len(known)
+    assert labels["n_votes"].sum() == (known.loc[is_train, "choice"] != "skip").sum()
 
 
 def test_change_of_taste_is_found_on_its_day_and_only_refits(history: Any) -> None:
@@ -212,8 +212,8 @@ def test_change_of_taste_is_found_on_its_day_and_only_refits(history: Any) -> No
     assert [change.change_seq for change in history.store.taste_changes.all()] == [fired.change_seq]
     assert "retraining" not in {run.job_name for run in history.instance.get_runs()}
     assert history.store.gates.all() == []
-    shown = history.instance.get_latest_materialization_event(dg.AssetKey("retraining_decision"))
-    assert shown.asset_materialization.metadata["decision"].value == max(
+    event = history.instance.get_latest_materialization_event(dg.AssetKey("retraining_decision"))
+    assert event.asset_materialization.metadata["decision"].value == max(
         decision.decision_id for decision in history.store.decisions.all()
     )
 
@@ -244,8 +244,8 @@ def test_late_votes_remake_their_day_and_leave_its_predictions(
     # The champion has learnt from the turn of taste on the next day: no prediction of it is one of
     # this morning.
     assert not set(new["comparison_id"]) & set(rows["comparison_id"])
-    made = project.registry.latest_runs(1, stage="reflection_log")[0]
-    assert (made.metrics["n_replayed"], made.metrics["n_left_out"]) == (0, 10)
+    run = project.registry.latest_runs(1, stage="reflection_log")[0]
+    assert (run.metrics["n_replayed"], run.metrics["n_left_out"]) == (0, 10)
 
 
 @pytest.fixture(scope="module")

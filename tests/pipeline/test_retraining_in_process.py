@@ -104,8 +104,8 @@ def test_a_detector_alone_holds_and_the_sequential_test_fires_once(
     assert not project.tick("retraining").run_requests
     drift(project, "sequential_test")
     requests = project.tick("retraining").run_requests
-    held, fired = project.store.decisions.all()[before:]
-    assert (held.action, fired.action, fired.state) == ("hold", "fire", "pending")
+    hold, fired = project.store.decisions.all()[before:]
+    assert (hold.action, fired.action, fired.state) == ("hold", "fire", "pending")
     assert [r.run_key for r in requests] == [f"retraining:demo:{fired.decision_id}:1"]
     assert requests[0].tags["rlhf/decision_id"] == str(fired.decision_id)
     # the lease holds while the daemon submits; a re-tick or a reset cursor decides nothing new
@@ -130,10 +130,10 @@ def test_a_model_that_nobody_has_tested_since_the_change_neither_labels_nor_judg
     assert f"about {missing} more votes are missing" in fired.reasons[-1]
     assert not project.registry.list_versions("policy")[1:]
     pairs = project.files.read_frame("preference_pairs")
-    wanted = store.cards.count_wanted(
+    counts = store.cards.count_wanted(
         pairs.loc[pairs["split"] == "calib", "comparison_id"].tolist()
     )
-    assert sum(n_wanted > n_done for n_wanted, n_done in wanted.values()) == missing
+    assert sum(n_wanted > n_done for n_wanted, n_done in counts.values()) == missing
 
     assert not project.tick("retraining").run_requests
     day = project.day(3)
@@ -294,13 +294,13 @@ def test_an_evaluation_of_other_models_promotes_nobody(
 def test_every_look_at_the_test_split_is_on_record(retrained: Any) -> None:
     client = retrained.registry.tracking.client
     experiment = client.get_experiment_by_name(f"{retrained.registry.project}.test_split_openings")
-    found = [run.data.tags for run in client.search_runs([experiment.experiment_id])]
+    tags_of = [run.data.tags for run in client.search_runs([experiment.experiment_id])]
     models = [model.label for model in retrained.registry.list_versions("reward_model")]
     with_versions = "Evidently's calibration report, comparison of versions"
     for purpose in ("calibration report", with_versions):
-        opened = {tags["rlhf.model"] for tags in found if tags["rlhf.purpose"] == purpose}
+        opened = {tags["rlhf.model"] for tags in tags_of if tags["rlhf.purpose"] == purpose}
         assert sorted(opened) == models
-    assert all(int(tags["rlhf.n_pairs"]) > 0 for tags in found)
+    assert all(int(tags["rlhf.n_pairs"]) > 0 for tags in tags_of)
 
 
 def test_the_same_retraining_again_makes_no_second_candidate(
@@ -341,8 +341,8 @@ def test_a_new_encoder_starts_a_new_model_that_serves(
     project.materialise(
         ["reward_model", "calibration"], config={"ops": {"calibration": {"config": lenient}}}
     )
-    told = metadata(project, "reward_model")["headline"].value
-    assert f"fitted anew, not from {old}: it cannot be loaded" in told
+    headline = metadata(project, "reward_model")["headline"].value
+    assert f"fitted anew, not from {old}: it cannot be loaded" in headline
     assert f"{old} cannot be loaded" in metadata(project, "calibration")["headline"].value
     assert project.judge == project.files.read_record("reward_model", ModelVersion).label != old
     assert project.files.read_record("reward_model", ModelVersion).parent is None
@@ -354,14 +354,14 @@ def test_a_new_encoder_starts_a_new_model_that_serves(
 def test_recalibrated_champion_keeps_the_better_calibrator(
     grown: Any, branch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    asked: list[Any] = []  # the progress of each scoring: of a slow model every one is told
+    phases: list[Any] = []  # the progress of each scoring: of a slow model every one is told
     score = EmbeddingRewardModel.score
 
     def ignore(done: int, total: int, note: str = "") -> None:
         pass
 
     def scored(self: Any, prompts: Any, completions: Any, *, progress: Any = None) -> Any:
-        asked.append(progress)
+        phases.append(progress)
         return score(self, prompts, completions, progress=progress or ignore_progress)
 
     monkeypatch.setattr(EmbeddingRewardModel, "score", scored)
@@ -370,11 +370,11 @@ def test_recalibrated_champion_keeps_the_better_calibrator(
     project.materialise(
         ["calibration"], config={"ops": {"calibration": {"config": {"min_pairs": 20}}}}
     )
-    shown = metadata(project, "calibration")
-    assert shown["numbers"].value["is_champion"] == 1.0
-    assert f"{before.label} is champion already and predicts through" in shown["headline"].value
-    assert len(asked) > 4
-    assert set(asked) == {ignore}
+    fields = metadata(project, "calibration")
+    assert fields["numbers"].value["is_champion"] == 1.0
+    assert f"{before.label} is champion already and predicts through" in fields["headline"].value
+    assert len(phases) > 4
+    assert set(phases) == {ignore}
     now = project.champions.judge()
     assert now.calibrator_version.endswith("@2")
     assert [report.may_serve for report in project.store.calibrations.log()] == [True, True]

@@ -119,19 +119,19 @@ def test_retraining_by_hand_is_a_decision_with_its_reason(project: Any) -> None:
     assert project.store.training_jobs.pending() == [], "its author decides about another try"
     run = project.instance.get_run_by_id(decision.run_id)
     assert run.tags["rlhf/decision_id"] == str(decision.decision_id)
-    shown = project.instance.get_latest_materialization_event(dg.AssetKey("retraining_decision"))
-    assert "by hand: the new guideline" in str(shown.asset_materialization.metadata["headline"])
+    event = project.instance.get_latest_materialization_event(dg.AssetKey("retraining_decision"))
+    assert "by hand: the new guideline" in str(event.asset_materialization.metadata["headline"])
 
 
 def test_launch_in_dagster_is_a_decision_without_a_reason(project: Any) -> None:
     decisions = project.store.decisions
-    one = decisions.fire_by_hand(
+    first = decisions.fire_by_hand(
         "no reason given", actor="Dagster", now=datetime.now(UTC), run_id="r1"
     )
     again = decisions.fire_by_hand(
         "no reason given", actor="Dagster", now=datetime.now(UTC), run_id="r1"
     )
-    assert one.decision_id == again.decision_id
+    assert first.decision_id == again.decision_id
     assert [(d.state, d.run_id) for d in decisions.all()] == [("submitted", "r1")]
 
 

@@ -93,9 +93,9 @@ class World:
         return self.tick(paused_runs_sensor(self.settings, RUNNING))
 
     def status(self, run: dg.DagsterRun) -> Status:
-        found = self.instance.get_run_by_id(run.run_id)
-        assert found is not None
-        return found.status
+        record = self.instance.get_run_by_id(run.run_id)
+        assert record is not None
+        return record.status
 
 
 @pytest.fixture

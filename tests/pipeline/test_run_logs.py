@@ -30,9 +30,9 @@ def test_json_lines_of_a_run_name_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ):
     run_id = run(Settings(log_format="json"), monkeypatch)
-    told = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
-    assert {record["run_id"] for record in told} == {run_id}
-    assert {record["job"] for record in told} == {"greeting"}
-    [said] = [record for record in told if record["message"] == "hello\nyou"]
-    assert (said["level"], said["step"]) == ("info", "greet")
-    assert any(record["level"] == "debug" for record in told)
+    records = [json.loads(line) for line in capsys.readouterr().err.splitlines()]
+    assert {record["run_id"] for record in records} == {run_id}
+    assert {record["job"] for record in records} == {"greeting"}
+    [record] = [record for record in records if record["message"] == "hello\nyou"]
+    assert (record["level"], record["step"]) == ("info", "greet")
+    assert any(record["level"] == "debug" for record in records)

@@ -20,9 +20,9 @@ CALIBRATION = {"min_pairs": 10, "min_compared_pairs": 10}
 def reversed_votes(settings: Any) -> Callable[..., Any]:
     """People choose what they would have rejected."""
     vote = simulated_votes(settings)
-    return lambda *given: [
-        one.model_copy(update={"choice": TURNED.get(one.choice, one.choice)})
-        for one in vote(*given)
+    return lambda *arguments: [
+        cast.model_copy(update={"choice": TURNED.get(cast.choice, cast.choice)})
+        for cast in vote(*arguments)
     ]
 
 

@@ -104,9 +104,11 @@ class WorldRun:
         """The events that the library finds in the votes up to the last report."""
         params = LoopSettings.read(self.runner.settings).params("drift_report")
         votes = self.votes[self.votes["seq"] <= self.report_seqs[-1]]
-        found = scan(votes, model_version=self.label, params=params, reference=self.reference.votes)
+        result = scan(
+            votes, model_version=self.label, params=params, reference=self.reference.votes
+        )
         of_days = find_day_events(votes, self.report_seqs, self.label)
-        return _list_facts([*found.events, *of_days])
+        return _list_facts([*result.events, *of_days])
 
 
 def _list_facts(events: Sequence[DriftEvent]) -> list[tuple[object, ...]]:

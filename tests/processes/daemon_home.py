@@ -28,8 +28,8 @@ def eventually(check: Callable[[], T], *, seconds: float, what: str, every: floa
     """The first true answer of `check`; fails the test after `seconds`."""
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
-        if found := check():
-            return found
+        if value := check():
+            return value
         time.sleep(every)
     raise AssertionError(f"Not within {seconds:g} s: {what}")
 
@@ -66,7 +66,9 @@ class Server:
         """
         with contextlib.suppress(psutil.NoSuchProcess):
             this = psutil.Process(self.process.pid)
-            return [one for one in (this, *this.children(recursive=True)) if _is_alive(one)]
+            return [
+                process for process in (this, *this.children(recursive=True)) if _is_alive(process)
+            ]
         return []
 
     def kill(self) -> None:
@@ -125,8 +127,8 @@ def distant_schedules() -> dict[str, dict[str, str]]:
 
 def runs_of(instance: dg.DagsterInstance, job: str, **tags: str) -> list[dg.DagsterRun]:
     """Runs of a job, oldest first."""
-    wanted = {name.replace("__", "/"): value for name, value in tags.items()}
-    return list(reversed(instance.get_runs(dg.RunsFilter(job_name=job, tags=wanted))))
+    run_tags = {name.replace("__", "/"): value for name, value in tags.items()}
+    return list(reversed(instance.get_runs(dg.RunsFilter(job_name=job, tags=run_tags))))
 
 
 def ticks(instance: dg.DagsterInstance, sensor: str) -> list[Any]:

@@ -54,12 +54,12 @@ class Household:
     def launch(self, n: int) -> None:
         """How many runs the daemons that start next launch at once; more wait in the queue."""
         file = self.project.settings.home / "dagster" / "dagster.yaml"
-        text, found = re.subn(
+        text, n_replaced = re.subn(
             r"max_concurrent_runs: \d+",
             f"max_concurrent_runs: {n}",
             file.read_text(encoding="utf-8"),
         )
-        assert found == 1
+        assert n_replaced == 1
         file.write_text(text, encoding="utf-8")
 
     def retrainings(self) -> list[dg.DagsterRun]:
@@ -84,5 +84,5 @@ def read_signed(headers: Mapping[str, str], body: bytes | str) -> dict[str, Any]
     sent_at = datetime.fromtimestamp(int(named["webhook-timestamp"]), tz=UTC)
     signature = Webhook(SECRET).sign(named["webhook-id"], sent_at, text)
     assert signature in named["webhook-signature"].split()
-    found: dict[str, Any] = json.loads(text)
-    return found
+    content: dict[str, Any] = json.loads(text)
+    return content

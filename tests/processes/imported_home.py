@@ -120,9 +120,9 @@ def assert_replayed_once(project: Any, files: ImportFiles, *, killed: Sequence[s
 
 
 def _assert_in_order(project: Any, killed: Sequence[str]) -> None:
-    taken = steps(project)
-    assert sorted(taken.loc[taken["status"] != "SUCCESS", "run_id"]) == sorted(killed)
-    whole = taken[taken["status"] == "SUCCESS"].reset_index(drop=True)
+    run_steps = steps(project)
+    assert sorted(run_steps.loc[run_steps["status"] != "SUCCESS", "run_id"]) == sorted(killed)
+    whole = run_steps[run_steps["status"] == "SUCCESS"].reset_index(drop=True)
     assert set(Counter(zip(whole["day"], whole["name"], strict=True)).values()) == {1}
     assert whole["day"].is_monotonic_increasing
     assert (whole["start"].iloc[1:].to_numpy() >= whole["end"].iloc[:-1].to_numpy()).all(), (
@@ -130,7 +130,7 @@ def _assert_in_order(project: Any, killed: Sequence[str]) -> None:
     )
     others = project.instance.get_runs(dg.RunsFilter(job_name="feedback"))
     assert {run.run_id for run in others} == set(
-        taken.loc[taken["name"] == "feedback", "run_id"]
+        run_steps.loc[run_steps["name"] == "feedback", "run_id"]
     ), "a day was reported outside its replay"
 
 
@@ -153,7 +153,7 @@ def _assert_prequential(project: Any, files: ImportFiles) -> None:
         assert (
             predictions["reward_model"].map(learnt) < predictions["comparison_id"].map(first_vote)
         ).all()
-        judged = project.files.read_frame("reflection_log", day)
-        assert sorted(judged["vote_id"]) == sorted(votes["vote_id"])
+        log_rows = project.files.read_frame("reflection_log", day)
+        assert sorted(log_rows["vote_id"]) == sorted(votes["vote_id"])
         report = project.files.read_frame("drift_report", day)
         assert report.loc[report["space"] == "overall", "n_current"].iloc[0] == files.n_votes

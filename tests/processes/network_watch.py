@@ -57,8 +57,8 @@ def watch_network(environ: dict[str, str], folder: Path) -> dict[str, str]:
     """
     (folder / "sitecustomize.py").write_text(WATCH, encoding="utf-8")
     (folder / "network.log").touch()
-    told = {*TELEMETRY_OFF, "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}
-    return {name: value for name, value in environ.items() if name not in told} | {
+    names = {*TELEMETRY_OFF, "HF_HUB_OFFLINE", "TRANSFORMERS_OFFLINE"}
+    return {name: value for name, value in environ.items() if name not in names} | {
         "PYTHONPATH": os.pathsep.join([str(folder), str(ROOT)]),
         "NETWORK_LOG": str(folder / "network.log"),
     }

@@ -106,21 +106,21 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replayed]:
             seconds=180,
             what="two more ticks of each sensor",
         )
-        said = second.text.splitlines()
+        lines = second.text.splitlines()
         second.kill()
-    yield Replayed(project, files, killed.run_id, at_the_kill, said)
+    yield Replayed(project, files, killed.run_id, at_the_kill, lines)
     project.store.close()
     project.instance.dispose()
 
 
 def test_the_daemon_was_killed_in_the_middle_of_the_second_day(replayed: Replayed) -> None:
-    found = replayed.at_the_kill
-    assert found["status"] == dg.DagsterRunStatus.STARTED
-    assert list(zip(found["steps"]["day"], found["steps"]["name"], strict=True)) == [
+    killed = replayed.at_the_kill
+    assert killed["status"] == dg.DagsterRunStatus.STARTED
+    assert list(zip(killed["steps"]["day"], killed["steps"]["name"], strict=True)) == [
         (DAYS[0], "feedback"), (DAYS[0], "learning"), (DAYS[1], "feedback"),
     ]  # fmt: skip
-    assert found["pending"] == list(DAYS[1:])
-    assert found["reported"] == list(DAYS[:1])
+    assert killed["pending"] == list(DAYS[1:])
+    assert killed["reported"] == list(DAYS[:1])
 
 
 def test_days_are_replayed_once_in_order_by_unfitted_models(

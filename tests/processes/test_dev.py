@@ -36,9 +36,9 @@ class Dev:
             f"{self.dagster}/graphql", body, {"Content-Type": "application/json"}
         )
         with urllib.request.urlopen(request, timeout=60) as answer:
-            found = json.load(answer)
-        assert "errors" not in found, found
-        return found["data"]
+            payload = json.load(answer)
+        assert "errors" not in payload, payload
+        return payload["data"]
 
     def ended(self, run_id: str) -> str | None:
         run = self.project.instance.get_run_by_id(run_id)
@@ -99,13 +99,13 @@ def test_nothing_that_it_starts_listens_beyond_loopback(dev: Dev) -> None:
     """The web servers of Dagster and MLflow ask nobody for a login: whoever reaches them may start
     runs and delete models.
     """
-    found = []
+    connections = []
     for process in dev.server.family():
         with suppress(psutil.NoSuchProcess):  # a run that ended meanwhile
-            found += [c for c in process.net_connections() if c.status == psutil.CONN_LISTEN]
+            connections += [c for c in process.net_connections() if c.status == psutil.CONN_LISTEN]
     ports = {int(address.rpartition(":")[2]) for address in (dev.web, dev.dagster, dev.mlflow)}
-    assert ports <= {c.laddr.port for c in found}
-    assert {c.laddr.ip for c in found} == {"127.0.0.1"}, found
+    assert ports <= {c.laddr.port for c in connections}
+    assert {c.laddr.ip for c in connections} == {"127.0.0.1"}, connections
 
 
 def test_sensors_and_schedules_run_by_default_on_a_fresh_home(dev: Dev) -> None:
@@ -118,11 +118,11 @@ def test_sensors_and_schedules_run_by_default_on_a_fresh_home(dev: Dev) -> None:
         .replace("on Sensors", "on Schedules")
         .replace("sensorState", "scheduleState")
     )
-    found = {
+    status_of = {
         s["name"]: s["sensorState"]["status"]
         for s in dev.ask(sensors, s=LOCATION)["sensorsOrError"]["results"]
     }
-    assert found == dict.fromkeys(
+    assert status_of == dict.fromkeys(
         ("votes", "replay", "learning", "retraining", "paused_runs", "alerts"),
         "RUNNING",
     )

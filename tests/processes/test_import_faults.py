@@ -211,15 +211,15 @@ def test_days_of_a_broken_import_stay_unfinished_until_repeated(rlhf, home, tmp_
     )
     with store_of(whole) as store:
         assert store.imports.find_unfinished() == []
-    said = CliRunner().invoke(
+    result = CliRunner().invoke(
         app, ["replay", "--unfinished"], env={"COLUMNS": "200"}, catch_exceptions=False
     )
-    assert said.exit_code == 0
+    assert result.exit_code == 0
     assert (
         f"accepted as they are: {half.n_days} days from {first}, of the unfinished import of {path}"
-        in said.output
+        in result.output
     )
-    assert said.output.endswith("No imported day waits for its replay.\n")
+    assert result.output.endswith("No imported day waits for its replay.\n")
     with store_of(home) as store:
         assert store.imports.find_unfinished() == []
 
@@ -297,10 +297,12 @@ def test_an_import_killed_at_any_moment_and_repeated_is_whole(rlhf, home, tmp_pa
     # the others were done sooner
     assert sum(killed == "-9" for killed, _, _ in outcomes) >= n_kills // 2
     known = []
-    for *_, said in outcomes:
-        found = re.match(r"([\d,]+) imported, ([\d,]+) already known, 0 merged, 0 rejected", said)
-        imported, before = (int(number.replace(",", "")) for number in found.groups())
-        assert imported + before == n_votes, said
+    for *_, output in outcomes:
+        report = re.match(
+            r"([\d,]+) imported, ([\d,]+) already known, 0 merged, 0 rejected", output
+        )
+        imported, before = (int(number.replace(",", "")) for number in report.groups())
+        assert imported + before == n_votes, output
         known.append(before)
     # killed between two transactions
     assert sum(0 < before < n_votes for before in known) >= max(1, n_kills // 8), known

@@ -99,16 +99,18 @@ def test_interrupted_demo_resumes_within_host_and_home(
     for _ in range(2):
         os.killpg(demo.pid, signal.SIGINT)  # as a terminal does: to all processes in the foreground
         time.sleep(0.2)
-    said, _ = demo.communicate(timeout=120)
-    assert demo.returncode == INTERRUPTED, said
-    assert said.rstrip().endswith("The same command goes on with the day that is unfinished."), said
+    output, _ = demo.communicate(timeout=120)
+    assert demo.returncode == INTERRUPTED, output
+    assert output.rstrip().endswith("The same command goes on with the day that is unfinished."), (
+        output
+    )
     settings = settings_of(home, small_policy)
     assert DemoState.read(settings.demo_state).finished is None
 
     for command in (["demo", "--days", "1"], ["export", "completions"]):
         again = start(*command)
-        said, _ = again.communicate(timeout=400)
-        assert again.returncode == 0, said
+        output, _ = again.communicate(timeout=400)
+        assert again.returncode == 0, output
 
     day = DemoState.read(settings.demo_state).finished
     assert day is not None

@@ -48,8 +48,8 @@ def commands(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def environ(tmp_path: Path) -> dict[str, str]:
-    kept = {name: value for name, value in os.environ.items() if not name.startswith("RLHF_")}
-    return kept | {"HOME": str(tmp_path)}
+    inherited = {name: value for name, value in os.environ.items() if not name.startswith("RLHF_")}
+    return inherited | {"HOME": str(tmp_path)}
 
 
 def test_the_demo_runs_outside_a_checkout(

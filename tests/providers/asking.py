@@ -102,12 +102,12 @@ def status(number: int, wait_ms: int | None = None, as_: Any = "ms", **more: Any
     return Fault(kind="status", status=number, retry_after_ms=wait_ms, retry_after_as=as_, **more)
 
 
-def calls_of(store: Store, made: Generation) -> list[dict[str, Any]]:
-    return list(store.generation.read_calls(made.run_id))
+def calls_of(store: Store, outcome: Generation) -> list[dict[str, Any]]:
+    return list(store.generation.read_calls(outcome.run_id))
 
 
-def kinds(store: Store, made: Generation) -> Counter[str]:
-    return Counter(call["kind"] for call in calls_of(store, made))
+def kinds(store: Store, outcome: Generation) -> Counter[str]:
+    return Counter(call["kind"] for call in calls_of(store, outcome))
 
 
 class Scripted:
@@ -127,8 +127,8 @@ class Scripted:
 
     async def call(self, request: CompletionRequest, on_text: Any = None) -> Reply:
         self.asked.append(time.monotonic())
-        said: Any = self._answer(len(self.asked))
-        reply: Reply = await said if asyncio.iscoroutine(said) else said
+        answer: Any = self._answer(len(self.asked))
+        reply: Reply = await answer if asyncio.iscoroutine(answer) else answer
         return reply
 
     async def close(self) -> None: ...

@@ -26,7 +26,7 @@ def run(store_url: str, base_url: str, n: int) -> None:
             PARAMS,
             ledger=store.generation,
             calls=CALLS,
-            progress=lambda *told: print(*told, flush=True),
+            progress=lambda *progress: print(*progress, flush=True),
         )
 
 

@@ -205,8 +205,8 @@ class StubProvider:
     def is_authorised(self, headers: dict[str, str]) -> bool:
         if self._api_key is None:
             return True
-        shown = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
-        return hmac.compare_digest(shown.encode(), self._api_key.get_secret_value().encode())
+        key = headers.get("x-api-key") or headers.get("authorization", "").removeprefix("Bearer ")
+        return hmac.compare_digest(key.encode(), self._api_key.get_secret_value().encode())
 
     def receive(self, body: dict[str, Any]) -> Fault | None:
         """Counts the request and says what shall go wrong with it."""
@@ -360,11 +360,11 @@ class _StubConnection:
         if not stub.is_authorised(headers):
             # Some providers repeat the key they refuse; so does the STUB, to show that it goes no
             # further.
-            shown = headers.get("x-api-key") or headers.get("authorization")
-            self._send_error(path, 401, f"Incorrect API key provided: {shown}", "invalid_api_key")
+            key = headers.get("x-api-key") or headers.get("authorization")
+            self._send_error(path, 401, f"Incorrect API key provided: {key}", "invalid_api_key")
         elif body.get("model") != stub.model:
-            said = f"The model {body.get('model')!r} does not exist"
-            self._send_error(path, 404, said, "model_not_found")
+            message = f"The model {body.get('model')!r} does not exist"
+            self._send_error(path, 404, message, "model_not_found")
         elif fault is not None and fault.kind in ("status", *ODD_ANSWERS):
             self._spoil(path, fault, body)
         else:
@@ -416,13 +416,13 @@ class _StubConnection:
         head = b"Content-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
         self.transport.write(b"HTTP/1.1 200 OK\r\n" + head)
         is_openai = path.endswith("completions")
-        told = _openai_events(body, answer) if is_openai else _anthropic_events(answer)
+        events = _openai_events(body, answer) if is_openai else _anthropic_events(answer)
         if kind in ("cut", "no_finish", "error_event"):
-            told = told[: len(told) // 2]
+            events = events[: len(events) // 2]
         if fault is not None and kind == "error_event":
             error = _error_body(path, fault.message, fault.code)
-            told.append(_encode_event(error, None if is_openai else "error"))
-        for event in told:
+            events.append(_encode_event(error, None if is_openai else "error"))
+        for event in events:
             self.transport.write(b"%x\r\n%s\r\n" % (len(event), event))
             await asyncio.sleep(self.stub.chunk_s)
         if kind == "cut":
@@ -464,13 +464,13 @@ class _StubConnection:
         *,
         length: int | None = None,
     ) -> None:
-        told = {
+        header_fields = {
             "Content-Type": kind,
             "Content-Length": str(len(content) if length is None else length),
             **(headers or {}),
         }
         head = f"HTTP/1.1 {status} STUB\r\n" + "".join(
-            f"{name}: {value}\r\n" for name, value in told.items()
+            f"{name}: {value}\r\n" for name, value in header_fields.items()
         )
         self.transport.write(head.encode() + b"\r\n" + content)
 
@@ -550,8 +550,8 @@ class StubBatches:
                 error = json.dumps(_error_body(path, "oops", None)).encode()
                 return None if self.unheard_as is None else (self.unheard_as, error)
         elif (method, parts) == ("GET", ["batches"]):
-            found = [self._refresh(each) for each in self._batches if self.is_listed]
-            body = {"object": "list", "data": found, "has_more": False}
+            batches = [self._refresh(each) for each in self._batches if self.is_listed]
+            body = {"object": "list", "data": batches, "has_more": False}
         elif name in self._batches and self.is_listed:
             body = self._refresh(name)
         if body is None:
@@ -563,20 +563,20 @@ class StubBatches:
         self.files[name] = content
         return name
 
-    def _submit(self, asked: dict[str, Any]) -> dict[str, Any]:
+    def _submit(self, request: dict[str, Any]) -> dict[str, Any]:
         self.n_submitted += 1
         name = f"batch_{self.n_submitted}"
         self._due[name] = time.monotonic() + self.batch_s
         batch = {
-            **asked,
+            **request,
             "id": name,
             "object": "batch",
             "status": "in_progress",
             "created_at": int(time.time()),
         }
         if self.refuses_next is not None:
-            said = [{"code": "invalid_request", "message": self.refuses_next}]
-            batch |= {"status": "failed", "errors": {"object": "list", "data": said}}
+            errors = [{"code": "invalid_request", "message": self.refuses_next}]
+            batch |= {"status": "failed", "errors": {"object": "list", "data": errors}}
             self.refuses_next = None
         self._batches[name] = batch
         return batch
@@ -586,26 +586,26 @@ class StubBatches:
         batch = self._batches[name]
         if batch["status"] == "in_progress" and time.monotonic() >= self._due[name]:
             batch["status"] = self.ends_as
-            asked = self.files[batch["input_file_id"]].splitlines()
-            lines = [self._answer_line(json.loads(line)) for line in asked]
+            requests = self.files[batch["input_file_id"]].splitlines()
+            lines = [self._answer_line(json.loads(line)) for line in requests]
             for field, is_good in (("output_file_id", True), ("error_file_id", False)):
-                found = [line for line in lines if (b'"status_code": 200' in line) is is_good]
-                if found and self.ends_as == "completed":
-                    batch[field] = self._store(b"\n".join(found))
+                results = [line for line in lines if (b'"status_code": 200' in line) is is_good]
+                if results and self.ends_as == "completed":
+                    batch[field] = self._store(b"\n".join(results))
         return batch
 
-    def _answer_line(self, asked: dict[str, Any]) -> bytes:
-        stub, body, status = self._stub, asked["body"], 200
+    def _answer_line(self, request: dict[str, Any]) -> bytes:
+        stub, body, status = self._stub, request["body"], 200
         fault = stub.receive(body)
         if fault is not None and fault.kind == "status":
-            status, said = fault.status, _error_body("", fault.message, fault.code)
+            status, reply = fault.status, _error_body("", fault.message, fault.code)
         elif body.get("model") != stub.model:
-            status, said = 404, _error_body("", "The model does not exist", "model_not_found")
+            status, reply = 404, _error_body("", "The model does not exist", "model_not_found")
         else:
-            said = stub.answer(body, fault.kind if fault else None)
-            stub.bill(said, arrives=True)
-        answer = {"status_code": status, "request_id": "r", "body": said}
-        return json.dumps({"custom_id": asked["custom_id"], "response": answer}).encode()
+            reply = stub.answer(body, fault.kind if fault else None)
+            stub.bill(reply, arrives=True)
+        answer = {"status_code": status, "request_id": "r", "body": reply}
+        return json.dumps({"custom_id": request["custom_id"], "response": answer}).encode()
 
 
 def _extract_file(headers: dict[str, str], content: bytes) -> bytes:
@@ -619,8 +619,8 @@ def _extract_file(headers: dict[str, str], content: bytes) -> bytes:
 
 
 def _encode_event(data: dict[str, Any] | str, name: str | None = None) -> bytes:
-    said = data if isinstance(data, str) else json.dumps(data)
-    return (f"event: {name}\n" if name else "").encode() + f"data: {said}\n\n".encode()
+    payload = data if isinstance(data, str) else json.dumps(data)
+    return (f"event: {name}\n" if name else "").encode() + f"data: {payload}\n\n".encode()
 
 
 def _openai_events(body: dict[str, Any], answer: dict[str, Any]) -> list[bytes]:

@@ -56,23 +56,23 @@ def test_a_batch_makes_and_bills_what_single_calls_would_have_made(
     store: Store, tmp_path: Path
 ) -> None:
     with StubProvider(api_key=SecretStr(asking.KEY), batch_s=0.3) as stub:
-        made = ask(store.generation, stub)
+        outcome = ask(store.generation, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
         counted = stub.counters
-        assert ask(store.generation, stub).frame.equals(made.frame)
+        assert ask(store.generation, stub).frame.equals(outcome.frame)
         assert stub.batches.n_submitted == 1, "the same again submits nothing"
         with Store.open(f"sqlite:///{tmp_path / 'other.db'}") as other:
             other.migrate()
             singly = ask(other.generation, stub, batch=False)
-    assert made.frame.drop(columns="latency_ms").equals(singly.frame.drop(columns="latency_ms"))
-    assert made.cost == pytest.approx((counted.n_prompt_tokens + counted.n_tokens) / 1e6)
+    assert outcome.frame.drop(columns="latency_ms").equals(singly.frame.drop(columns="latency_ms"))
+    assert outcome.cost == pytest.approx((counted.n_prompt_tokens + counted.n_tokens) / 1e6)
 
 
 def test_many_requests_are_several_batches(store: Store) -> None:
     with StubProvider() as stub:
-        made = ask(store.generation, stub, n=260)
+        outcome = ask(store.generation, stub, n=260)
         assert (stub.batches.n_submitted, stub.n_calls) == (2, 520)
-    assert made.frame["error"].isna().all()
+    assert outcome.frame["error"].isna().all()
 
 
 def test_passing_faults_are_in_the_next_batch_and_others_fail_their_row(store: Store) -> None:
@@ -83,11 +83,11 @@ def test_passing_faults_are_in_the_next_batch_and_others_fail_their_row(store: S
         Fault(kind="status", status=429),
     ]
     with StubProvider(faults=faults) as stub:
-        made = ask(store.generation, stub)
+        outcome = ask(store.generation, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (2, 12)
-    assert made.kinds == {"refusal": 1}
+    assert outcome.kinds == {"refusal": 1}
     expected = {"succeeded": 9, "server_error": 1, "rate_limited": 1, "refusal": 1}
-    assert kinds(store, made) == expected
+    assert kinds(store, outcome) == expected
 
 
 def test_a_long_batch_parks_the_run_and_the_next_run_reads_it(store: Store) -> None:
@@ -97,9 +97,9 @@ def test_a_long_batch_parks_the_run_and_the_next_run_reads_it(store: Store) -> N
         [run] = store.generation.paused_runs()
         assert run.states == {"leased": 10}, "by the batch"
         stub.batches.finish()
-        made = ask(store.generation, stub, budget_per_day=0.0)
+        outcome = ask(store.generation, stub, budget_per_day=0.0)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
-    assert made.frame["error"].isna().all(), "whatever the budget is by then"
+    assert outcome.frame["error"].isna().all(), "whatever the budget is by then"
     assert store.generation.paused_runs() == []
 
 
@@ -136,10 +136,10 @@ def test_kill_9_while_a_batch_is_under_way_pays_for_nothing_twice(
         process = start_waiting(tmp_path, stub, "60")
         process.send_signal(signal.SIGKILL)
         process.wait()
-        made = ask(store.generation, stub)
+        outcome = ask(store.generation, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
-    assert made.frame["error"].isna().all()
-    assert made.n_unknown == 0
+    assert outcome.frame["error"].isna().all()
+    assert outcome.n_unknown == 0
 
 
 def test_two_processes_of_one_run_submit_each_request_once(store: Store, tmp_path: Path) -> None:
@@ -147,11 +147,11 @@ def test_two_processes_of_one_run_submit_each_request_once(store: Store, tmp_pat
     chances = [(0.5, Fault(kind="status", status=500))]
     with StubProvider(batch_s=0.1, chances=chances, seed=3) as stub:
         process = start_waiting(tmp_path, stub, "0.01")
-        made = ask(store.generation, stub, batch_poll_s=0.01, max_attempts=100)
+        outcome = ask(store.generation, stub, batch_poll_s=0.01, max_attempts=100)
         assert process.wait(STARTED_WITHIN_S) == 0
         assert stub.counters.n_billed == 10
-        assert len(calls_of(store, made)) == stub.n_calls
-    assert made.frame["error"].isna().all()
+        assert len(calls_of(store, outcome)) == stub.n_calls
+    assert outcome.frame["error"].isna().all()
 
 
 def test_a_refused_key_and_an_unknown_model_close_the_provider(store: Store) -> None:
@@ -168,10 +168,10 @@ def test_a_refused_key_and_an_unknown_model_close_the_provider(store: Store) -> 
 
 def test_a_budget_holds_for_what_a_batch_may_cost_at_most(store: Store) -> None:
     with StubProvider() as stub:
-        made = ask(store.generation, stub, n=20, budget_per_run=0.0005)
+        outcome = ask(store.generation, stub, n=20, budget_per_run=0.0005)
         assert 0 < stub.n_calls < 40
-    assert made.cost <= 0.0005
-    assert set(made.kinds) == {"budget"}
+    assert outcome.cost <= 0.0005
+    assert set(outcome.kinds) == {"budget"}
 
 
 def test_a_backend_without_a_batch_api_is_refused(store: Store) -> None:
@@ -183,11 +183,11 @@ def test_a_backend_without_a_batch_api_is_refused(store: Store) -> None:
 def test_a_batch_that_is_refused_as_a_whole_is_submitted_again(store: Store) -> None:
     with StubProvider() as stub:
         stub.batches.refuses_next = f"too many lines of {asking.KEY}"
-        made = ask(store.generation, stub)
+        outcome = ask(store.generation, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (2, 10)
-    assert made.frame["error"].isna().all()
-    assert kinds(store, made) == {"server_error": 10, "succeeded": 10}
-    [why] = {call["error"] for call in calls_of(store, made) if call["error"]}
+    assert outcome.frame["error"].isna().all()
+    assert kinds(store, outcome) == {"server_error": 10, "succeeded": 10}
+    [why] = {call["error"] for call in calls_of(store, outcome) if call["error"]}
     assert "too many lines of ***" in why
 
 
@@ -199,9 +199,9 @@ def test_a_batch_that_may_have_been_made_is_looked_for_and_a_refused_one_made_ag
 ) -> None:
     with StubProvider() as stub:
         stub.batches.n_unheard, stub.batches.unheard_as = 1, status
-        made = ask(store.generation, stub)
+        outcome = ask(store.generation, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (n_submitted, 10)
-    assert made.frame["error"].isna().all()
+    assert outcome.frame["error"].isna().all()
 
 
 class KilledError(Exception):
@@ -214,11 +214,11 @@ def killed_at(store: Store, stub: StubProvider, place: str) -> None:
     class Dying(GenerationLedger):
         is_dead = False
 
-        def release(self, *asked: Any, **more: Any) -> None:
+        def release(self, *arguments: Any, **more: Any) -> None:
             if not self.is_dead:
-                super().release(*asked, **more)
+                super().release(*arguments, **more)
 
-    def die(self: Dying, *asked: Any) -> None:
+    def die(self: Dying, *arguments: Any) -> None:
         self.is_dead = True
         raise KilledError
 
@@ -239,9 +239,9 @@ def test_a_kill_before_or_while_a_batch_is_submitted_pays_nothing_twice(
     with StubProvider() as stub:
         killed_at(store, stub, place)
         assert (stub.batches.n_submitted, states(store)) == (n_submitted, {"leased": 10})
-        made = ask(store.generation, stub)
+        outcome = ask(store.generation, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
-    assert (made.n_unknown, made.n_attempts) == (0, 10)
+    assert (outcome.n_unknown, outcome.n_attempts) == (0, 10)
 
 
 def test_a_batch_that_is_not_listed_is_lost_and_asked_for_again_only_on_demand(
@@ -259,10 +259,10 @@ def test_a_batch_that_is_not_listed_is_lost_and_asked_for_again_only_on_demand(
         [run] = store.generation.list_runs()
         assert (run.spent.n_unknown, run.spent.cost_unknown > 0) == (10, True)
         stub.batches.is_listed = True
-        made = ask(store.generation, stub, retry_lost=True)
+        outcome = ask(store.generation, stub, retry_lost=True)
         assert stub.batches.n_submitted == 2
-    assert made.frame["error"].isna().all()
-    assert made.n_unknown == 10
+    assert outcome.frame["error"].isna().all()
+    assert outcome.n_unknown == 10
 
 
 def test_a_provider_that_asks_for_a_long_wait_parks_the_run(store: Store) -> None:
@@ -275,8 +275,8 @@ def test_a_provider_that_asks_for_a_long_wait_parks_the_run(store: Store) -> Non
         assert run.paused_until is not None
         assert (run.paused_until - utc_now()).total_seconds() == pytest.approx(3_600, abs=60)
         stub.batches.wait_s = None
-        made = ask(store.generation, stub)
-    assert made.frame["error"].isna().all()
+        outcome = ask(store.generation, stub)
+    assert outcome.frame["error"].isna().all()
 
 
 def park(store: Store, stub: StubProvider, **calls: Any) -> None:
@@ -291,9 +291,9 @@ def test_failed_polls_park_the_run_and_leave_its_batch(store: Store) -> None:
         park(store, stub, max_attempts=2)
         stub.batches.wait_s = None
         stub.batches.finish()
-        made = ask(store.generation, stub)
+        outcome = ask(store.generation, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
-    assert made.frame["error"].isna().all()
+    assert outcome.frame["error"].isna().all()
 
 
 def test_a_batch_that_is_gone_asks_for_its_key_and_is_lost_after_days(store: Store) -> None:
@@ -321,9 +321,9 @@ def test_claims_that_another_process_took_are_not_submitted(store: Store) -> Non
 
     with StubProvider() as stub:
         ledger = Slow(store.database, store.completions_cache)
-        made = ask(ledger, stub)
+        outcome = ask(ledger, stub)
         assert (ledger.n_begun, stub.batches.n_submitted) == (2, 1)
-    assert made.frame["error"].isna().all()
+    assert outcome.frame["error"].isna().all()
 
 
 def test_an_interrupt_while_results_are_recorded_records_them_once(
@@ -332,9 +332,9 @@ def test_an_interrupt_while_results_are_recorded_records_them_once(
     main = threading.main_thread().ident or 0
 
     class Interrupted(GenerationLedger):
-        def settle_and_claim(self, *asked: Any, **more: Any) -> LedgerTransaction:
-            turn = super().settle_and_claim(*asked, **more)
-            if asked[2]:
+        def settle_and_claim(self, *arguments: Any, **more: Any) -> LedgerTransaction:
+            turn = super().settle_and_claim(*arguments, **more)
+            if arguments[2]:
                 signal.pthread_kill(main, signal.SIGINT)
                 time.sleep(0.05)
             return turn
@@ -366,11 +366,11 @@ def test_results_that_are_missing_are_booked_at_their_worst_and_made_again(
             lines = [json.dumps(bodiless).encode(), b"<html>", split, *more]
             stub.batches.files[batch["output_file_id"]] = b"\n".join(lines)
         stub.batches.batch_s = 0
-        made = ask(store.generation, stub)
+        outcome = ask(store.generation, stub)
     n_missing = 10 if is_deleted else 2
-    assert made.frame["error"].isna().all()
-    assert kinds(store, made) == Counter({"garbled": n_missing, "succeeded": 10})
-    assert made.n_unknown == n_missing
+    assert outcome.frame["error"].isna().all()
+    assert kinds(store, outcome) == Counter({"garbled": n_missing, "succeeded": 10})
+    assert outcome.n_unknown == n_missing
 
 
 def test_batches_that_all_expire_are_not_submitted_for_ever(store: Store) -> None:

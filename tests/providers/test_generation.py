@@ -67,20 +67,20 @@ def test_every_completion_is_called_for_once_and_billed_as_counted(
     store: Store, make: Callable[..., HostedBackend]
 ) -> None:
     with StubProvider() as stub:
-        made = ask(store.generation, make(stub))
+        outcome = ask(store.generation, make(stub))
         counted = stub.counters
-    assert len(made.frame) == 20
-    assert made.frame["error"].isna().all()
-    assert made.frame["completion_id"].is_unique
-    [spent] = made.spent.values()
+    assert len(outcome.frame) == 20
+    assert outcome.frame["error"].isna().all()
+    assert outcome.frame["completion_id"].is_unique
+    [spent] = outcome.spent.values()
     assert (spent.n_calls, spent.n_prompt_tokens, spent.n_tokens) == (
         20,
         counted.n_prompt_tokens,
         counted.n_tokens,
     )
     assert counted.n_calls == counted.n_billed == 20
-    assert made.cost == pytest.approx((counted.n_prompt_tokens + counted.n_tokens) / 1e6)
-    assert made.frame["n_tokens"].sum() == counted.n_tokens
+    assert outcome.cost == pytest.approx((counted.n_prompt_tokens + counted.n_tokens) / 1e6)
+    assert outcome.frame["n_tokens"].sum() == counted.n_tokens
 
 
 def test_a_second_run_calls_for_nothing_in_this_process_or_the_next(
@@ -153,15 +153,15 @@ def test_faults_lose_nothing_and_double_nothing(
         (0.03, Fault(kind="cut")),
     ]
     with StubProvider(chances=chances, seed=3) as stub:
-        made = ask(store.generation, make(stub), n=100)
+        outcome = ask(store.generation, make(stub), n=100)
         counted = stub.counters
-    assert made.frame["error"].isna().all()
-    calls = calls_of(store, made)
+    assert outcome.frame["error"].isna().all()
+    calls = calls_of(store, outcome)
     assert len(calls) == counted.n_calls
     assert sum(call["outcome"] == "succeeded" for call in calls) == 200
     assert {call["kind"] for call in calls} >= {"rate_limited", "server_error", "dropped"}
-    assert made.n_unknown == counted.n_billed - counted.n_answered > 0
-    assert made.cost == pytest.approx(
+    assert outcome.n_unknown == counted.n_billed - counted.n_answered > 0
+    assert outcome.cost == pytest.approx(
         sum(call["cost"] for call in calls if call["billing"] == "metered") / 1e9
     )
 
@@ -172,7 +172,7 @@ def test_on_postgres_too(migrated_postgres_url: str) -> None:
         StubProvider(chances=chances, seed=3) as stub,
         Store.open(migrated_postgres_url) as store,
     ):
-        made = ask(
+        outcome = ask(
             store.generation,
             openai(stub),
             n=50,
@@ -180,12 +180,12 @@ def test_on_postgres_too(migrated_postgres_url: str) -> None:
             budget_per_day=1.0,
             budget_per_provider=1.0,
         )
-        calls = calls_of(store, made)
+        calls = calls_of(store, outcome)
         assert len(calls) == stub.n_calls
         again = ask(store.generation, openai(stub), n=50)
         assert stub.n_calls == len(calls)
-    assert made.frame["error"].isna().all()
-    assert again.frame.equals(made.frame)
+    assert outcome.frame["error"].isna().all()
+    assert again.frame.equals(outcome.frame)
 
 
 def test_kill_9_half_way_and_resume_calls_nothing_that_had_finished(
@@ -215,7 +215,7 @@ def test_kill_9_half_way_and_resume_calls_nothing_that_had_finished(
         assert n <= len(done) < 2 * n
         before = list(stub.requests)
         began = time.monotonic()
-        made = generate(
+        outcome = generate(
             prompts_of(n),
             OpenAICompatibleBackend("stub-model", stub.base_url),
             killed_run.PARAMS,
@@ -224,17 +224,19 @@ def test_kill_9_half_way_and_resume_calls_nothing_that_had_finished(
         )
         took = time.monotonic() - began
         after = stub.requests[len(before) :]
-    assert made.run_id == run.run_id
-    assert made.frame["error"].isna().all()
+    assert outcome.run_id == run.run_id
+    assert outcome.frame["error"].isna().all()
     assert len(after) == 2 * n - len(done), "what had finished is not called for"
-    finished = {(row.prompt_id, row.seed) for row in made.frame.itertuples() if row.Index in done}
+    finished = {
+        (row.prompt_id, row.seed) for row in outcome.frame.itertuples() if row.Index in done
+    }
     again = {(body["messages"][-1]["content"], body["seed"]) for body in after}
     assert not {(f"Prompt number {prompt_id[1:]}?", seed) for prompt_id, seed in finished} & again
     states = Counter(s.state for s in store.generation.item_states(run.run_id))
     assert states == {"succeeded": 2 * n}, "asked = succeeded + failed for good"
     # What was under way when it was killed is noted, and at least as many as were made and never
     # told.
-    assert made.n_unknown >= len(before) + len(after) - 2 * n
+    assert outcome.n_unknown >= len(before) + len(after) - 2 * n
     assert took < 30, "leases of a process that is gone do not run out first"
 
 
@@ -252,10 +254,10 @@ def test_an_interrupted_run_ends_soon_and_goes_on_later(store: Store) -> None:
         assert "leased" not in run.states
         assert "open" in run.states
         n_before = stub.n_calls
-        made = ask(store.generation, openai(stub), n=100)
+        outcome = ask(store.generation, openai(stub), n=100)
         assert stub.n_calls == n_before + run.states["open"]
-    assert made.frame["error"].isna().all()
-    assert kinds(store, made)["cancelled"] <= 8
+    assert outcome.frame["error"].isna().all()
+    assert kinds(store, outcome)["cancelled"] <= 8
 
 
 def test_a_text_that_the_cache_lost_is_made_again(store: Store) -> None:
@@ -310,13 +312,13 @@ def test_what_never_passes_fails_its_row_alone(
     ):
         kind = "refusal"  # one word there for both
     with StubProvider(faults=[None, fault]) as stub:
-        made = ask(store.generation, make(stub), n=3, concurrency=1, stream=stream)
+        outcome = ask(store.generation, make(stub), n=3, concurrency=1, stream=stream)
         assert stub.n_calls == 6
-    failed = made.frame[made.frame["error"].notna()]
-    assert made.kinds == {kind: 1}
+    failed = outcome.frame[outcome.frame["error"].notna()]
+    assert outcome.kinds == {kind: 1}
     assert len(failed) == 1
     assert failed["text"].tolist() == [""]
-    [call] = [call for call in calls_of(store, made) if call["outcome"] == "terminal"]
+    [call] = [call for call in calls_of(store, outcome) if call["outcome"] == "terminal"]
     assert (call["kind"], call["error"]) == (kind, failed["error"].iloc[0])
 
 
@@ -327,33 +329,33 @@ def test_what_may_pass_is_tried_again_under_its_name(
     store: Store, make: Callable[..., HostedBackend], fault: Fault, kind: str, stream: bool
 ) -> None:
     with StubProvider(faults=[None, fault]) as stub:
-        made = ask(store.generation, make(stub), n=3, concurrency=1, stream=stream)
+        outcome = ask(store.generation, make(stub), n=3, concurrency=1, stream=stream)
         assert stub.n_calls == 7
-    assert made.frame["error"].isna().all()
-    assert kinds(store, made) == {"succeeded": 6, kind: 1}
+    assert outcome.frame["error"].isna().all()
+    assert kinds(store, outcome) == {"succeeded": 6, kind: 1}
 
 
 def test_what_does_not_pass_in_time_fails_for_good_with_its_reason(store: Store) -> None:
     with StubProvider(faults=[None], chances=[(1.0, status(500, message="on fire"))]) as stub:
-        made = ask(store.generation, openai(stub), n=2, concurrency=1, max_attempts=3)
+        outcome = ask(store.generation, openai(stub), n=2, concurrency=1, max_attempts=3)
         assert stub.n_calls == 1 + 3 * 3
-    assert made.kinds == {"server_error": 3}
-    assert made.frame["error"].dropna().str.contains("on fire").all()
+    assert outcome.kinds == {"server_error": 3}
+    assert outcome.frame["error"].dropna().str.contains("on fire").all()
 
 
 def test_refusals_of_a_full_provider_do_not_count_against_an_item_but_are_not_endless(
     store: Store,
 ) -> None:
     with StubProvider(faults=[None], chances=[(1.0, status(429))]) as stub:
-        made = ask(
+        outcome = ask(
             store.generation, openai(stub), n=1, concurrency=1, max_attempts=2, max_refusals=6
         )
         assert stub.n_calls == 1 + 6
-    assert made.kinds == {"rate_limited": 1}
+    assert outcome.kinds == {"rate_limited": 1}
 
 
 @pytest.mark.parametrize(
-    ("stub_", "told", "kind"),
+    ("stub_", "message", "kind"),
     [
         ({"api_key": SecretStr("right")}, "RLHF_API_KEY", "wrong_key"),
         ({"model": "another"}, "RLHF_API_MODEL", "unknown_model"),
@@ -362,10 +364,10 @@ def test_refusals_of_a_full_provider_do_not_count_against_an_item_but_are_not_en
     ids=["wrong key", "unknown model", "no credit"],
 )
 def test_what_every_call_would_meet_closes_the_provider_and_calls_no_more(
-    store: Store, make: Callable[..., HostedBackend], stub_: dict[str, Any], told: str, kind: str
+    store: Store, make: Callable[..., HostedBackend], stub_: dict[str, Any], message: str, kind: str
 ) -> None:
     with StubProvider(**stub_) as stub:
-        with pytest.raises(BackendUnavailable, match=told):
+        with pytest.raises(BackendUnavailable, match=message):
             ask(store.generation, make(stub), n=100, concurrency=4)
         assert 1 <= stub.n_calls <= 8
         [run] = store.generation.list_runs()
@@ -373,9 +375,9 @@ def test_what_every_call_would_meet_closes_the_provider_and_calls_no_more(
         assert Counter(s.state for s in settled) == {"failed": 200}
         assert {s.kind for s in settled} == {kind, "unavailable"}
         stub.repair()
-        made = ask(store.generation, make(stub), n=100)
-    assert made.run_id == run.run_id
-    assert made.frame["error"].isna().all(), "mended, everything is asked for"
+        outcome = ask(store.generation, make(stub), n=100)
+    assert outcome.run_id == run.run_id
+    assert outcome.frame["error"].isna().all(), "mended, everything is asked for"
 
 
 def test_an_address_where_nobody_is_is_unavailable(store: Store) -> None:
@@ -393,9 +395,9 @@ def test_an_address_where_nobody_is_is_unavailable(store: Store) -> None:
 @pytest.mark.parametrize("as_", ["ms", "seconds", "date"])
 def test_a_scattered_refusal_delays_its_own_call_alone(store: Store, as_: str) -> None:
     with StubProvider(faults=[None, status(429, 2000, as_)]) as stub:
-        made = ask(store.generation, openai(stub), n=5, concurrency=1)
+        outcome = ask(store.generation, openai(stub), n=5, concurrency=1)
         assert stub.counters.n_early_retries == 0
-    assert made.frame["error"].isna().all()
+    assert outcome.frame["error"].isna().all()
     assert len(stub.arrivals) == 11
     assert stub.arrivals[-2] - stub.arrivals[1] < 2, "the others went on"
     assert stub.arrivals[-1] - stub.arrivals[1] >= 2, "only the refused one waited"
@@ -403,19 +405,19 @@ def test_a_scattered_refusal_delays_its_own_call_alone(store: Store, as_: str) -
 
 def test_a_full_provider_pauses_everything(store: Store) -> None:
     with StubProvider(quota=(10, 2.0)) as stub:
-        made = ask(store.generation, openai(stub), n=10, concurrency=4)
+        outcome = ask(store.generation, openai(stub), n=10, concurrency=4)
         assert stub.counters.n_early_retries == 0
         assert stub.counters.n_refused <= 10 + 4, "as many as were answered, and those under way"
-    assert made.frame["error"].isna().all()
+    assert outcome.frame["error"].isna().all()
 
 
 def test_calls_keep_their_rate_a_minute(store: Store) -> None:
     with StubProvider() as stub:
         began = time.monotonic()
-        made = ask(store.generation, openai(stub), n=10, requests_per_minute=300)
+        outcome = ask(store.generation, openai(stub), n=10, requests_per_minute=300)
         # 11 at once, and 9 at 5 a second
         assert time.monotonic() - began > 1.7
-    assert made.frame["error"].isna().all()
+    assert outcome.frame["error"].isna().all()
 
 
 def test_without_a_dagster_run_nothing_is_paused_for_the_sensor(store: Store) -> None:
@@ -424,9 +426,9 @@ def test_without_a_dagster_run_nothing_is_paused_for_the_sensor(store: Store) ->
         with pytest.raises(ProviderParked, match=r"7,200 s.*kept\. Start it again then\."):
             ask(store.generation, openai(stub), n=5, concurrency=1, requested_by=by_hand)
         assert store.generation.paused_runs() == []
-        made = ask(store.generation, openai(stub), n=5, requested_by=by_hand)
+        outcome = ask(store.generation, openai(stub), n=5, requested_by=by_hand)
         assert stub.n_calls == 11
-    assert made.frame["error"].isna().all()
+    assert outcome.frame["error"].isna().all()
 
 
 def test_a_provider_that_wants_to_be_left_alone_for_too_long_parks_the_run(store: Store) -> None:
@@ -440,11 +442,11 @@ def test_a_provider_that_wants_to_be_left_alone_for_too_long_parks_the_run(store
         assert run.ended_at is None
         assert timedelta(seconds=7_190) < run.paused_until - began < timedelta(seconds=7_260)
         assert "asked again after 7,200 s" in run.pause_reason
-        made = ask(store.generation, openai(stub), n=5)
+        outcome = ask(store.generation, openai(stub), n=5)
         assert stub.n_calls == 2 + 9, "exactly what was missing"
-    assert made.frame["error"].isna().all()
+    assert outcome.frame["error"].isna().all()
     assert store.generation.paused_runs() == []
-    assert kinds(store, made) == {"succeeded": 10, "long_wait": 1}
+    assert kinds(store, outcome) == {"succeeded": 10, "long_wait": 1}
 
 
 # --- money
@@ -453,13 +455,13 @@ def test_a_provider_that_wants_to_be_left_alone_for_too_long_parks_the_run(store
 
 def test_nothing_is_spent_beyond_a_budget_and_the_rows_say_why(store: Store) -> None:
     with StubProvider(latency_s=0.01) as stub:
-        made = ask(store.generation, openai(stub), n=150, concurrency=64, budget_per_run=0.002)
+        outcome = ask(store.generation, openai(stub), n=150, concurrency=64, budget_per_run=0.002)
         counted = stub.counters
     paid = (counted.n_prompt_tokens + counted.n_tokens) / 1e6
     assert 0.0018 < paid <= 0.002
-    assert made.cost == pytest.approx(paid)
-    assert set(made.kinds) == {"budget"}
-    assert made.frame["error"].dropna().str.contains("Not called: the budget of this run").all()
+    assert outcome.cost == pytest.approx(paid)
+    assert set(outcome.kinds) == {"budget"}
+    assert outcome.frame["error"].dropna().str.contains("Not called: the budget of this run").all()
     with StubProvider() as stub:
         more = ask(store.generation, openai(stub), n=1, budget_per_day=100.0)
     assert more.frame["error"].isna().all()
@@ -472,20 +474,20 @@ def test_nothing_is_spent_beyond_a_budget_and_the_rows_say_why(store: Store) -> 
 def test_a_stream_is_heard_before_it_ends_and_kept_as_it_was(
     store: Store, make: Callable[..., HostedBackend]
 ) -> None:
-    heard: dict[int, list[str]] = {}
+    pieces: dict[int, list[str]] = {}
     heard_at: dict[int, list[float]] = {}
 
     def listen(item_no: int, piece: str) -> None:
         heard_at.setdefault(item_no, []).append(time.monotonic())
-        heard.setdefault(item_no, []).append(piece)
+        pieces.setdefault(item_no, []).append(piece)
 
     with StubProvider(chunk_s=0.05) as stub:
-        made = ask(store.generation, make(stub), n=1, stream=True, on_text=listen)
+        outcome = ask(store.generation, make(stub), n=1, stream=True, on_text=listen)
         counted = stub.counters
-    assert made.frame["text"].tolist() == ["".join(heard[i]) for i in range(2)]
+    assert outcome.frame["text"].tolist() == ["".join(pieces[i]) for i in range(2)]
     for moments in heard_at.values():  # not all at the end
         assert moments[-1] - moments[0] > 0.05 * (len(moments) - 1) / 2 > 0
-    assert made.frame["n_tokens"].sum() == counted.n_tokens, "streams tell what they cost too"
+    assert outcome.frame["n_tokens"].sum() == counted.n_tokens, "streams tell what they cost too"
 
 
 @pytest.mark.parametrize("kind", ["cut", "no_finish"])
@@ -493,11 +495,11 @@ def test_a_stream_that_breaks_off_is_tried_again_and_its_text_kept(
     store: Store, make: Callable[..., HostedBackend], kind: StubFaultKind
 ) -> None:
     with StubProvider(faults=[None, Fault(kind=kind)]) as stub:
-        made = ask(store.generation, make(stub), n=2, concurrency=1, stream=True)
+        outcome = ask(store.generation, make(stub), n=2, concurrency=1, stream=True)
         assert stub.n_calls == 5
-    assert made.frame["error"].isna().all()
-    [cut] = [call for call in calls_of(store, made) if call["kind"] == "cut"]
-    [whole] = {text for text in made.frame["text"] if text.startswith(cut["partial"])}
+    assert outcome.frame["error"].isna().all()
+    [cut] = [call for call in calls_of(store, outcome) if call["kind"] == "cut"]
+    [whole] = {text for text in outcome.frame["text"] if text.startswith(cut["partial"])}
     assert 0 < len(cut["partial"]) < len(whole)
     assert cut["billing"] == "unknown"
 
@@ -518,7 +520,7 @@ class Refusing(GenerationLedger):
         run_id: str,
         owner: str,
         attempts: Sequence[Attempt],
-        wanted: Mapping[Lane, int],
+        n_by_lane: Mapping[Lane, int],
         budget: Budget,
         *,
         is_dead: Callable[[str], bool],
@@ -526,7 +528,7 @@ class Refusing(GenerationLedger):
         if self.list_runs()[0].spent.n_calls and self.refusals:
             self.refusals -= 1
             raise StoreError("database or disk is full")
-        return super().settle_and_claim(run_id, owner, attempts, wanted, budget, is_dead=is_dead)
+        return super().settle_and_claim(run_id, owner, attempts, n_by_lane, budget, is_dead=is_dead)
 
 
 def test_a_disk_that_stays_full_ends_the_run_with_its_reason() -> None:
@@ -579,26 +581,26 @@ def test_the_key_is_nowhere_but_in_the_requests(
         status(429, 5),
     ]
     with StubProvider(api_key=SecretStr(KEY), faults=faults) as stub:
-        made = ask(store.generation, make(stub), n=5, concurrency=1)
+        outcome = ask(store.generation, make(stub), n=5, concurrency=1)
         ask(store.generation, make(stub), n=2, stream=True)
     with StubProvider(api_key=SecretStr("another")) as stub:
         backend = make(stub)
-        shown = repr(backend)
+        backend_repr = repr(backend)
         with pytest.raises(BackendUnavailable) as refused:
             ask(store.generation, backend, n=1, params=PARAMS.model_copy(update={"seed": 9}))
     store.close()
-    said = [
-        made.frame.to_json(),
-        repr(made),
-        shown,
+    texts = [
+        outcome.frame.to_json(),
+        repr(outcome),
+        backend_repr,
         str(refused.value),
         repr(refused.value.__cause__),
         caplog.text,
         *capfd.readouterr(),
         json.dumps([r.record for r in store.generation.list_runs()]),
     ]
-    assert "***" in "".join(said), "the STUB did repeat it"
-    assert [text for text in said if KEY in text] == []
+    assert "***" in "".join(texts), "the STUB did repeat it"
+    assert [text for text in texts if KEY in text] == []
     files = [path for path in tmp_path.rglob("*") if path.is_file()]
     assert len(files) >= 1
     assert [path for path in files if KEY.encode() in path.read_bytes()] == []
@@ -613,10 +615,10 @@ def test_the_parameters_of_every_sample_are_sent(store: Store) -> None:
     with StubProvider() as stub:
         frame = ask(store.generation, openai(stub), n=5, params=params).frame
     names = ("temperature", "top_p", "seed", "max_tokens")
-    sent = {
+    samples = {
         (body["messages"][0]["content"], *(body[name] for name in names)) for body in stub.requests
     }
-    assert sent == {
+    assert samples == {
         (f"Prompt number {row.prompt_id[1:]}?", row.temperature, row.top_p, row.seed, 20)
         for row in frame.itertuples()
     }
@@ -631,13 +633,13 @@ def test_the_settings_name_the_provider_and_its_address() -> None:
     assert open_with(completion_backend="local").model_version == "demo.policy@1"
     with pytest.raises(ConfigurationError, match=r"No 'x' in rlhf_pipeline.completions. Known: t"):
         open_with(completion_backend="x")
-    [made, own, named] = [
+    [usual, own, named] = [
         open_with(completion_backend="openai_compatible", base_url="http://here/v1"),
         open_with(completion_backend="anthropic", api_key=SecretStr(KEY)),
         open_with(completion_backend="anthropic", base_url="http://here/v1"),
     ]
-    assert isinstance(made, OpenAICompatibleBackend)
-    assert (made.base_url, made.timeout_s) == ("http://here/v1", 9)
+    assert isinstance(usual, OpenAICompatibleBackend)
+    assert (usual.base_url, usual.timeout_s) == ("http://here/v1", 9)
     assert isinstance(own, AnthropicBackend)
     assert isinstance(named, AnthropicBackend)
     assert (own.provider, named.provider) == ("api.anthropic.com", "here")
@@ -647,8 +649,8 @@ def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again(
     store: Store, make: Callable[..., HostedBackend]
 ) -> None:
     with StubProvider(faults=[None, Fault(kind="html", delay_s=30)]) as stub:
-        made = ask(store.generation, make(stub, timeout_s=2), n=2, concurrency=1)
+        outcome = ask(store.generation, make(stub, timeout_s=2), n=2, concurrency=1)
         assert stub.n_calls == 5
-    assert made.frame["error"].isna().all()
-    [late] = [call for call in calls_of(store, made) if call["kind"] == "timeout"]
+    assert outcome.frame["error"].isna().all()
+    [late] = [call for call in calls_of(store, outcome) if call["kind"] == "timeout"]
     assert late["billing"] == "unknown"

@@ -54,15 +54,15 @@ def test_a_refused_prompt_is_asked_for_only_while_enough_of_it_could_succeed(
     ledger: WorkLedger, k: int, least: int, called: int
 ) -> None:
     with StubProvider(refuses=REFUSED) as stub:
-        made = ask(ledger, stub, k=k, least=least)
+        outcome = ask(ledger, stub, k=k, least=least)
         assert asked_of(stub) == called
         assert stub.n_calls == 9 * k + called
-    assert made.kinds == {
+    assert outcome.kinds == {
         kind: n for kind, n in (("refusal", called), ("no_pair", k - called)) if n
     }
-    of_it = made.frame[made.frame["prompt_id"] == "p3"]
+    of_it = outcome.frame[outcome.frame["prompt_id"] == "p3"]
     assert Counter(error.split(":")[0] for error in of_it["error"])["Not called"] == k - called
-    assert made.frame.loc[made.frame["prompt_id"] != "p3", "error"].isna().all()
+    assert outcome.frame.loc[outcome.frame["prompt_id"] != "p3", "error"].isna().all()
 
 
 def test_a_run_that_was_cut_off_knows_what_failed_before(migrated: Path, tmp_path: Path) -> None:
@@ -80,13 +80,13 @@ def test_a_run_that_was_cut_off_knows_what_failed_before(migrated: Path, tmp_pat
             k=2, temperatures=[0.7], top_ps=[1.0], max_new_tokens=20, least_per_prompt=2
         )
         backend = OpenAICompatibleBackend("stub-model", stub.base_url)
-        asked: dict[str, Any] = {
+        options: dict[str, Any] = {
             "ledger": store.generation,
             "calls": CallParams(concurrency=1, backoff_s=0.01),
         }
         with pytest.raises(KeyboardInterrupt):
-            generate(prompts_of(10), backend, params, **asked, progress=cut)
+            generate(prompts_of(10), backend, params, **options, progress=cut)
         before = asked_of(stub)
-        made = generate(prompts_of(10), backend, params, **asked)
+        outcome = generate(prompts_of(10), backend, params, **options)
         assert before == asked_of(stub) == 1
-    assert made.kinds == {"refusal": 1, "no_pair": 1}
+    assert outcome.kinds == {"refusal": 1, "no_pair": 1}

@@ -124,11 +124,11 @@ class RefusedAtTheEnd(GenerationLedger):
     is_full = True
 
     def settle_and_claim(
-        self, run_id: str, owner: str, attempts: Any, wanted: Any, budget: Budget, **more: Any
+        self, run_id: str, owner: str, attempts: Any, n_by_lane: Any, budget: Budget, **more: Any
     ) -> Any:
-        if self.is_full and attempts and not wanted:
+        if self.is_full and attempts and not n_by_lane:
             raise StoreError("database is locked")
-        return super().settle_and_claim(run_id, owner, attempts, wanted, budget, **more)
+        return super().settle_and_claim(run_id, owner, attempts, n_by_lane, budget, **more)
 
 
 def test_calls_that_the_store_refused_at_the_end_are_booked_as_lost(store: Store) -> None:
@@ -141,10 +141,10 @@ def test_calls_that_the_store_refused_at_the_end_are_booked_as_lost(store: Store
     [run] = ledger.list_runs()
     assert run.states == {"leased": 4, "open": 8}
     ledger.is_full = False
-    made = ask(ledger, Scripted(lambda n: YES), n=12, params=ONE, concurrency=4)
-    assert made.frame["text"].tolist() == ["yes"] * 12
-    assert kinds(store, made) == {"lost": 4, "succeeded": 12}
-    assert made.n_unknown == 4, "each of them counts at its worst"
+    outcome = ask(ledger, Scripted(lambda n: YES), n=12, params=ONE, concurrency=4)
+    assert outcome.frame["text"].tolist() == ["yes"] * 12
+    assert kinds(store, outcome) == {"lost": 4, "succeeded": 12}
+    assert outcome.n_unknown == 4, "each of them counts at its worst"
 
 
 class Forgetful(GenerationLedger):
@@ -153,15 +153,15 @@ class Forgetful(GenerationLedger):
     rounds = 1
 
     def settle_and_claim(
-        self, run_id: str, owner: str, attempts: Any, wanted: Any, budget: Budget, **more: Any
+        self, run_id: str, owner: str, attempts: Any, n_by_lane: Any, budget: Budget, **more: Any
     ) -> Any:
         nothing = self.rounds > 0 and not attempts
-        wanted = dict.fromkeys(wanted, 0) if nothing else wanted
-        told = super().settle_and_claim(run_id, owner, attempts, wanted, budget, **more)
+        n_by_lane = dict.fromkeys(n_by_lane, 0) if nothing else n_by_lane
+        transaction = super().settle_and_claim(run_id, owner, attempts, n_by_lane, budget, **more)
         if not nothing:
-            return told
+            return transaction
         self.rounds -= 1
-        return replace(told, n_open=0, n_leased=0)
+        return replace(transaction, n_open=0, n_leased=0)
 
 
 def test_what_is_open_after_a_round_is_asked_for_again_and_never_a_row() -> None:
@@ -212,11 +212,11 @@ def test_a_budget_that_comes_after_the_first_start_holds(store: Store) -> None:
         with pytest.raises(BackendUnavailable):
             ask(store.generation, openai(stub), n=40, prompt_price=None, completion_price=None)
         stub.repair()
-        made = ask(store.generation, openai(stub), n=40, concurrency=16, budget_per_run=0.001)
+        outcome = ask(store.generation, openai(stub), n=40, concurrency=16, budget_per_run=0.001)
         counted = stub.counters
     assert 0 < (counted.n_prompt_tokens + counted.n_tokens) / 1e6 <= 0.001
-    assert made.cost <= 0.001
-    assert set(made.kinds) == {"budget"}
+    assert outcome.cost <= 0.001
+    assert set(outcome.kinds) == {"budget"}
 
 
 def test_a_run_that_is_started_again_has_all_its_tries_again(store: Store) -> None:
@@ -226,10 +226,10 @@ def test_a_run_that_is_started_again_has_all_its_tries_again(store: Store) -> No
         assert (stub.n_calls, first.kinds) == (1 + 6, {"rate_limited": 1})
         stub.chances = ()
         stub.add_faults([busy] * 3)
-        made = ask(store.generation, openai(stub), n=1, concurrency=1, max_refusals=6)
+        outcome = ask(store.generation, openai(stub), n=1, concurrency=1, max_refusals=6)
         assert stub.n_calls == 7 + 4, "three more refusals are borne"
-    assert made.frame["error"].isna().all()
-    assert sorted(call["attempt_no"] for call in calls_of(store, made)) == [1, *range(1, 11)]
+    assert outcome.frame["error"].isna().all()
+    assert sorted(call["attempt_no"] for call in calls_of(store, outcome)) == [1, *range(1, 11)]
 
 
 class Ahead:
@@ -251,11 +251,11 @@ def test_a_long_batch_on_this_machine_keeps_its_claims(store: Store) -> None:
     clock = store.database.clock = Ahead(store.database.clock)
 
     class Renewed(GenerationLedger):
-        def settle_and_claim(self, *asked: Any, **more: Any) -> Any:
-            told = super().settle_and_claim(*asked, **more)
+        def settle_and_claim(self, *arguments: Any, **more: Any) -> Any:
+            transaction = super().settle_and_claim(*arguments, **more)
             if threading.current_thread().name == "leases":
                 renewed.release()
-            return told
+            return transaction
 
     ledger = Renewed(store.database, store.completions_cache, lease_s=600, renew_s=0.02)
 
@@ -267,8 +267,8 @@ def test_a_long_batch_on_this_machine_keeps_its_claims(store: Store) -> None:
                     assert renewed.acquire(timeout=60), "nobody renews"
             yield from super().complete(requests)
 
-    made = ask(ledger, Slow(), n=2)
-    assert (made.n_attempts, len(calls_of(store, made))) == (4, 4), "none was lost meanwhile"
+    outcome = ask(ledger, Slow(), n=2)
+    assert (outcome.n_attempts, len(calls_of(store, outcome))) == (4, 4), "none was lost meanwhile"
 
 
 def test_an_error_in_the_middle_of_a_stream_is_booked_as_perhaps_billed(
@@ -276,8 +276,8 @@ def test_an_error_in_the_middle_of_a_stream_is_booked_as_perhaps_billed(
 ) -> None:
     late = Fault(kind="error_event", code="overloaded_error")
     with StubProvider(faults=[None, late]) as stub:
-        made = ask(store.generation, make(stub), n=2, concurrency=1, stream=True)
-    assert made.frame["error"].isna().all()
-    [call] = [call for call in calls_of(store, made) if call["kind"] == "overloaded"]
+        outcome = ask(store.generation, make(stub), n=2, concurrency=1, stream=True)
+    assert outcome.frame["error"].isna().all()
+    [call] = [call for call in calls_of(store, outcome) if call["kind"] == "overloaded"]
     assert call["partial"]
     assert call["billing"] == "unknown", "part of it was made"

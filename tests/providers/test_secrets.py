@@ -43,7 +43,7 @@ def test_a_key_that_no_request_can_carry_is_refused_without_a_word_of_it(key: st
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize(
-    "said",
+    "secret_part",
     [
         "Invalid URL (POST /v1/chat/completions?key=canary-qu%40ery&v=1)",
         "Cannot POST /v1/messages?key=canary-qu@ery&v=1",
@@ -53,9 +53,9 @@ def test_a_key_that_no_request_can_carry_is_refused_without_a_word_of_it(key: st
     ],
 )
 def test_a_secret_of_an_address_that_a_provider_repeats_stands_nowhere(
-    store: Store, tmp_path: Path, make: Callable[..., HostedBackend], said: str, stream: bool
+    store: Store, tmp_path: Path, make: Callable[..., HostedBackend], secret_part: str, stream: bool
 ) -> None:
-    refusal = Fault(kind="status", status=404, message=f"{said} (1 of me)")
+    refusal = Fault(kind="status", status=404, message=f"{secret_part} (1 of me)")
     with StubProvider(faults=[refusal]) as stub:
         backend = make(stub)
         with_secrets = (
@@ -65,9 +65,9 @@ def test_a_secret_of_an_address_that_a_provider_repeats_stands_nowhere(
         backend.base_url = with_secrets  # type: ignore[attr-defined]
         with pytest.raises(BackendUnavailable, match=r"\*\*\*.*\(1 of me\)") as refused:
             ask(store.generation, backend, n=2, concurrency=1, stream=stream)
-    shown = everything_said(store, tmp_path, str(refused.value), repr(backend))
-    assert "canary" not in shown
-    assert base64.b64encode(b"me:canary-pa/ss").decode() not in shown
+    output = everything_said(store, tmp_path, str(refused.value), repr(backend))
+    assert "canary" not in output
+    assert base64.b64encode(b"me:canary-pa/ss").decode() not in output
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
@@ -81,16 +81,16 @@ def test_no_log_of_any_level_holds_a_secret_of_the_address(
         backend.base_url = (  # type: ignore[attr-defined]
             stub.base_url.replace("http://", "http://me:canary-pa%40ss@") + "?key=canary-query"
         )
-        made = ask(store.generation, backend, n=1, concurrency=1, stream=stream)
+        outcome = ask(store.generation, backend, n=1, concurrency=1, stream=stream)
         assert stub.n_calls == 4
-    assert made.frame["error"].isna().all()
+    assert outcome.frame["error"].isna().all()
     assert "HTTP Request: POST http://127.0.0.1" in caplog.text, "requests are logged"
-    said = (
+    output = (
         caplog.text
         + "".join(map(repr, caplog.records))
         + repr([record.args for record in caplog.records])
     )
-    assert [secret for secret in ("canary", "pa@ss", KEY) if secret in said] == []
+    assert [secret for secret in ("canary", "pa@ss", KEY) if secret in output] == []
     basic = "Basic " + base64.b64encode(b"me:canary-pa@ss").decode()
     assert {(path.partition("?")[2], authorization) for path, authorization in stub.shown} == {
         ("key=canary-query", basic)

@@ -147,13 +147,13 @@ def test_adapters_drop_inputs_and_the_policy_does_not(tmp_path, policies, strate
     }
     assert hashes[0.0] != hashes[0.5]
     policy = open_policy(policies / "gpt2", change(lora_rank=4, lora_dropout=0.5))
-    found = {
+    dropout_of = {
         name: module.p
         for name, module in policy.model.named_modules()
         if isinstance(module, torch.nn.Dropout)
     }
-    assert {p for name, p in found.items() if "lora" in name} == {0.5}
-    assert {p for name, p in found.items() if "lora" not in name} == {0.0}
+    assert {p for name, p in dropout_of.items() if "lora" in name} == {0.5}
+    assert {p for name, p in dropout_of.items() if "lora" not in name} == {0.0}
 
 
 @pytest.mark.parametrize(

@@ -63,11 +63,11 @@ def test_no_forward_of_the_policy_sees_more_rows_than_a_part(tmp_path, monkeypat
     sizes = []
     forward = LlamaForCausalLM.forward
 
-    def watched(self, input_ids=None, **given):
+    def watched(self, input_ids=None, **inputs):
         # Trainable forwards and those without a cache; generation itself has one.
-        if not given.get("use_cache"):
+        if not inputs.get("use_cache"):
             sizes.append(len(input_ids))
-        return forward(self, input_ids=input_ids, **given)
+        return forward(self, input_ids=input_ids, **inputs)
 
     monkeypatch.setattr(LlamaForCausalLM, "forward", watched)
     params = PARAMS.model_copy(update={"n_samples": 2, "batch_size": 8, "gradient_accumulation": 4})

@@ -25,8 +25,8 @@ def bert(tmp_path_factory):
     return save_tiny_bert(tmp_path_factory.mktemp("bert"))
 
 
-def model_on(folder, **given) -> TransformerRewardModel:
-    params = TransformerParams(**(SMALL | given))
+def model_on(folder, **options) -> TransformerRewardModel:
+    params = TransformerParams(**(SMALL | options))
     return TransformerRewardModel(params, Encoder(folder, max_tokens=24))
 
 
@@ -47,11 +47,11 @@ def test_each_text_of_a_group_is_encoded_once(bert):
 
 
 def test_progress_is_reported_at_every_step(bert):
-    told: list[tuple[int, int]] = []
+    steps: list[tuple[int, int]] = []
     model_on(bert, steps=4).fit(
-        word_pairs(), progress=lambda done, total, note="": told.append((done, total))
+        word_pairs(), progress=lambda done, total, note="": steps.append((done, total))
     )
-    assert told == [(1, 4), (2, 4), (3, 4), (4, 4)]
+    assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
 
 
 def test_a_single_step_moves_the_weights(bert):
@@ -81,13 +81,13 @@ def test_accumulated_batches_are_one_larger_batch(bert):
     """The loss is divided by all pairs of a step, so the same groups in one batch or in three move
     the weights alike.
     """
-    one, three = (
+    single, three = (
         model_on(bert, trainer={name: 3}).fit(word_pairs())
         for name in ("per_device_train_batch_size", "gradient_accumulation_steps")
     )
-    np.testing.assert_allclose(scores(one), scores(three), atol=1e-5)
-    assert one.records_[0].n_steps == three.records_[0].n_steps
-    assert one.records_[0].n_pairs_seen == three.records_[0].n_pairs_seen
+    np.testing.assert_allclose(scores(single), scores(three), atol=1e-5)
+    assert single.records_[0].n_steps == three.records_[0].n_steps
+    assert single.records_[0].n_pairs_seen == three.records_[0].n_pairs_seen
 
 
 def test_fields_that_the_trainer_lacks_are_refused(bert):
@@ -96,23 +96,23 @@ def test_fields_that_the_trainer_lacks_are_refused(bert):
 
 
 def test_a_killed_training_goes_on_and_ends_with_the_same_weights(bert, tmp_path):
-    kept = {"output_dir": str(tmp_path / "checkpoints"), "save_steps": 2}
+    checkpoints = {"output_dir": str(tmp_path / "checkpoints"), "save_steps": 2}
 
     def kill(done: int, total: int, note: str = "") -> None:
         if done == 5:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        model_on(bert, steps=8, trainer=kept).fit(word_pairs(), progress=kill)
+        model_on(bert, steps=8, trainer=checkpoints).fit(word_pairs(), progress=kill)
     (left,) = (tmp_path / "checkpoints").iterdir()
     assert {path.name for path in left.iterdir()} == {"checkpoint-2", "checkpoint-4"}
     # a save that was cut short has no state yet
     (left / "checkpoint-6").mkdir()
-    told: list[int] = []
-    resumed = model_on(bert, steps=8, trainer=kept).fit(
-        word_pairs(), progress=lambda done, total, note="": told.append(done)
+    steps: list[int] = []
+    resumed = model_on(bert, steps=8, trainer=checkpoints).fit(
+        word_pairs(), progress=lambda done, total, note="": steps.append(done)
     )
-    assert told == [5, 6, 7, 8]
+    assert steps == [5, 6, 7, 8]
     whole = model_on(bert, steps=8).fit(word_pairs())
     np.testing.assert_array_equal(scores(resumed), scores(whole))
     assert resumed.facts.loss_curve == whole.facts.loss_curve
@@ -120,15 +120,15 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(bert, tmp_path
 
 
 def test_other_data_does_not_go_on_from_a_checkpoint(bert, tmp_path):
-    kept = {"output_dir": str(tmp_path), "save_steps": 1}
+    checkpoints = {"output_dir": str(tmp_path), "save_steps": 1}
 
     def kill(done: int, total: int, note: str = "") -> None:
         if done == 3:
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        model_on(bert, steps=4, trainer=kept).fit(word_pairs(), progress=kill)
-    other = model_on(bert, steps=4, trainer=kept).fit(word_pairs(seed=2))
+        model_on(bert, steps=4, trainer=checkpoints).fit(word_pairs(), progress=kill)
+    other = model_on(bert, steps=4, trainer=checkpoints).fit(word_pairs(seed=2))
     alone = model_on(bert, steps=4).fit(word_pairs(seed=2))
     np.testing.assert_array_equal(scores(other), scores(alone))
 
@@ -203,15 +203,15 @@ def test_two_processes_learn_the_weights_of_one(bert, tmp_path):
 
 
 def test_accelerate_launch_trains_in_two_processes(bert):
-    told: list[tuple[int, int]] = []
+    steps: list[tuple[int, int]] = []
     start = model_on(bert, steps=1).fit(word_pairs())
     launched = model_on(bert, steps=3, launch="--multi_gpu --num_processes 2 --main_process_port 0")
     launched.fit(
         word_pairs(11),
         warm_start=start,
-        progress=lambda done, total, note="": told.append((done, total)),
+        progress=lambda done, total, note="": steps.append((done, total)),
     )
-    assert (1, 3) in told
+    assert (1, 3) in steps
     two = {"gradient_accumulation_steps": 2}
     alone = model_on(bert, steps=3, trainer=two).fit(word_pairs(11), warm_start=start)
     np.testing.assert_allclose(scores(launched), scores(alone), atol=1e-4)

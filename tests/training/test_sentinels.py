@@ -67,10 +67,10 @@ def test_the_candidate_has_the_weights_from_before_the_harm(tmp_path, policy, wa
     # other checkpoints may keep other weights, so the finished training is not reused
     finer = train(policy, tmp_path, checkpoint_every=1, max_kl=limit)
     assert (finer.params["checkpoint_every"], finer.stop.kept_step) == (1, 2)
-    kept, whole = weights_of(tmp_path), weights_of(watched[1])
+    candidate, whole = weights_of(tmp_path), weights_of(watched[1])
     parent = load_policy(policy).model.state_dict()
-    assert not are_equal(kept, whole)
-    assert not are_equal(kept, parent)
+    assert not are_equal(candidate, whole)
+    assert not are_equal(candidate, parent)
 
 
 def test_a_stop_before_the_first_checkpoint_leaves_no_candidate(tmp_path, policy):

@@ -110,9 +110,9 @@ def test_any_other_field_reaches_the_trainer(tmp_path, policy, strategy):
 def test_the_parent_is_loaded_once_beside_the_policy(tmp_path, policy, strategy, monkeypatch):
     loaded = []
 
-    def count(*given, **named):
-        loaded.append(given)
-        return load_policy(*given, **named)
+    def count(*arguments, **named):
+        loaded.append(arguments)
+        return load_policy(*arguments, **named)
 
     for module in ("candidates", "preparation"):
         monkeypatch.setattr(f"rlhf_pipeline.improve.retraining.{module}.load_policy", count)
@@ -343,7 +343,7 @@ def test_a_higher_penalty_gives_a_lower_kl(tmp_path, policy, strategy):
         train_candidate(strategy, policy, pairs, out, params, reward=VowelReward())
         candidate = load_policy(out / "model")
         prompts = pairs["prompt"].tolist()
-        made = candidate.generate(prompts, seeds=range(len(prompts)), max_new_tokens=12)
-        texts = [each.text for each in made]
+        answers = candidate.generate(prompts, seeds=range(len(prompts)), max_new_tokens=12)
+        texts = [each.text for each in answers]
         kls.append(float(kl_per_token(candidate, champion, prompts, texts).mean()))
     assert kls[1] < 0.8 * kls[0]

@@ -40,9 +40,9 @@ def llama(tmp_path_factory):
     return save_tiny_llama(tmp_path_factory.mktemp("llama"))
 
 
-def model_on(folder, **given) -> TransformerRewardModel:
+def model_on(folder, **params) -> TransformerRewardModel:
     return TransformerRewardModel(
-        TransformerParams(**(SMALL | given)), Encoder(folder, max_tokens=24)
+        TransformerParams(**(SMALL | params)), Encoder(folder, max_tokens=24)
     )
 
 
@@ -96,17 +96,19 @@ def test_the_same_pairs_in_another_order_give_the_same_weights(bert, fitted):
 
 def test_a_text_is_scored_once_whoever_asks(bert):
     model = model_on(bert, steps=2, n_members=2).fit(word_pairs())
-    told: list[int] = []
+    totals: list[int] = []
 
     def score(texts: list[str]) -> np.ndarray:
         return model.member_scores(
-            ["ask 1"] * len(texts), texts, progress=lambda done, total, note="": told.append(total)
+            ["ask 1"] * len(texts),
+            texts,
+            progress=lambda done, total, note="": totals.append(total),
         )
 
     first = score(["kind warm", "curt cold"])
-    assert told == [2, 2]  # once for each member
+    assert totals == [2, 2]  # once for each member
     again = score(["curt cold", "long", "kind warm"])
-    assert told == [2, 2, 1, 1]
+    assert totals == [2, 2, 1, 1]
     np.testing.assert_array_equal(again[:, [2, 0]], first)
     model.fit(word_pairs(seed=2))
     assert np.abs(score(["kind warm"]) - first[:, :1]).max() > 0
@@ -259,8 +261,8 @@ def test_labels_of_the_annotator_model_are_learnt(bert):
 
 def test_a_few_votes_are_not_certainty_and_ties_are_halves(bert):
     pairs = word_pairs().head(30).assign(agreement=1.0, n_votes=3, n_ties=2, weight=1.0)
-    found = model_on(bert)._targets(pairs)
-    np.testing.assert_allclose(found, (3 + 1 + 1) / (5 + 2))
+    targets = model_on(bert)._targets(pairs)
+    np.testing.assert_allclose(targets, (3 + 1 + 1) / (5 + 2))
     np.testing.assert_allclose(model_on(bert, label="majority")._targets(pairs), 1.0)
 
 

@@ -157,8 +157,8 @@ def url(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """Of a migrated store."""
     if dialect == "sqlite":
         return f"sqlite:///{tmp_path / 'store.db'}"
-    found: str = request.getfixturevalue("migrated_postgres_url")
-    return found
+    database_url: str = request.getfixturevalue("migrated_postgres_url")
+    return database_url
 
 
 @pytest.fixture

@@ -44,14 +44,17 @@ def add_dead_message(store: Store, *, alert_id: int | None = None, after: int = 
 
 def test_an_alert_is_read_acknowledged_and_closed(web: Web, engineer):
     look(web, 80)
-    (found,) = engineer.get(ALERTS).json()["items"]
-    assert (found["rule"], found["state"], found["value"]) == ("queue_age", "open", 80)
-    one = f"{ALERTS}/{found['alert_id']}"
-    taken = engineer.post(f"{one}:acknowledge").json()
-    assert taken["state"] == "acknowledged"
-    again = engineer.post(f"{one}:acknowledge")
+    (alert,) = engineer.get(ALERTS).json()["items"]
+    assert (alert["rule"], alert["state"], alert["value"]) == ("queue_age", "open", 80)
+    alert_url = f"{ALERTS}/{alert['alert_id']}"
+    acknowledged = engineer.post(f"{alert_url}:acknowledge").json()
+    assert acknowledged["state"] == "acknowledged"
+    again = engineer.post(f"{alert_url}:acknowledge")
     assert (again.status_code, again.json()["type"]) == (409, "urn:rlhf:problem:alert_state")
-    assert engineer.post(f"{one}:resolve").json()["resolved_by"] == taken["acknowledged_by"]
+    assert (
+        engineer.post(f"{alert_url}:resolve").json()["resolved_by"]
+        == acknowledged["acknowledged_by"]
+    )
     assert engineer.get(ALERTS).json()["items"] == []
     assert engineer.get(f"{ALERTS}?state=resolved&rule=queue_age").json()["items"] != []
     assert engineer.get(f"{ALERTS}/99").status_code == 404
@@ -101,8 +104,8 @@ def test_the_page_acknowledges_and_resolves(web: Web):
             return browser.post(f"{address}{query}", data=form)
 
         assert "Not acknowledged yet" in " ".join(browser.get(address).text.split())
-        kept = submit("acknowledge", 1, "?state=open")
-        assert (kept.status_code, kept.headers["location"]) == (303, "/alerts?state=open")
+        response = submit("acknowledge", 1, "?state=open")
+        assert (response.status_code, response.headers["location"]) == (303, "/alerts?state=open")
         assert submit("acknowledge", 1).status_code == 409
         dead = add_dead_message(web.store)
         assert "Messages that were given up" in browser.get(address).text

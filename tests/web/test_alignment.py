@@ -89,4 +89,7 @@ def test_two_groups_at_once_are_refused(web: Web):
     put(web, 0.7)
     answer = web.client("auditor").get(PATH, params={"category": "coding", "source": "hh"})
     assert (answer.status_code, answer.json()["detail"]) == (422, ONE_GROUP)
-    assert [one["path"] for one in answer.json()["errors"]] == ["query.category", "query.source"]
+    assert [error["path"] for error in answer.json()["errors"]] == [
+        "query.category",
+        "query.source",
+    ]

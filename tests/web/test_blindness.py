@@ -26,7 +26,7 @@ def test_votes_are_blind_if_annotator_is_the_only_role(
     web.publish(2)
     voter = web.client(user=web.add(*roles))
     narrow = web.client(user=voter.user, scopes=["votes.cast"])
-    assert [voter.get(f"/{one}").status_code == 403 for one in ("home", "metrics")] == [
+    assert [voter.get(f"/{page}").status_code == 403 for page in ("home", "metrics")] == [
         is_blind
     ] * 2
     for client in (voter, narrow):
@@ -46,7 +46,7 @@ def test_annotators_read_no_list_and_no_seed(web: Web):
         refused = ann.get(f"/{noun}")
         assert refused.status_code == 403, noun
         assert "requires the permission" in refused.json()["detail"]
-    seeds = [one.get("/rules").json()["rules"]["seed"] for one in (ann, curator)]
+    seeds = [client.get("/rules").json()["rules"]["seed"] for client in (ann, curator)]
     assert seeds == [None, web.store.rules.latest()[1].seed]
 
 

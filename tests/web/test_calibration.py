@@ -68,7 +68,7 @@ def report(
             accuracy_high=0.8,
         ),
     )
-    told = {
+    fields = {
         "reward_model": model,
         "method": "temperature",
         "params": {"temperature": 1.5},
@@ -82,7 +82,7 @@ def report(
         "n_fit": 100,
         "fitted_at": NOON + timedelta(hours=hours),
     }
-    return CalibrationReport(**(told | more))
+    return CalibrationReport(**(fields | more))
 
 
 def predictions(
@@ -93,7 +93,7 @@ def predictions(
         calibrator=calibrator,
         data_hash="d",
         features_hash="f",
-        score_a=[one - 0.5 for one in p],
+        score_a=[probability - 0.5 for probability in p],
         score_b=0.0,
         p_raw=p,
         p_calibrated=p,
@@ -122,7 +122,7 @@ def vote(web: Web, ids: list[str], choices: str, *, person: str = "ann", **more:
     web.store.votes.cast_many(
         [
             NewVote(
-                comparison_id=one,
+                comparison_id=comparison_id,
                 annotator_id=person,
                 annotator_kind="human",
                 origin="api",
@@ -130,7 +130,7 @@ def vote(web: Web, ids: list[str], choices: str, *, person: str = "ann", **more:
                 idempotency_key=str(uuid.uuid4()),
                 **({"voted_at": NOON} | more),
             )
-            for one, choice in zip(ids, choices, strict=True)
+            for comparison_id, choice in zip(ids, choices, strict=True)
         ]
     )
 
@@ -160,7 +160,7 @@ def get_counted_page(browser: httpx.Client, address: str, **params: object) -> h
 
 
 def listed(client: httpx.Client, **params: object) -> list[dict]:
-    found, cursor = [], None
+    items, cursor = [], None
     while True:
         answer = get_counted(
             client,
@@ -169,10 +169,10 @@ def listed(client: httpx.Client, **params: object) -> list[dict]:
             **params,
             **({"cursor": cursor} if cursor else {}),
         )
-        found += answer["items"]
+        items += answer["items"]
         cursor = answer["next"]
         if cursor is None:
-            return found
+            return items
 
 
 @contextmanager
@@ -198,24 +198,24 @@ def test_every_bin_lists_exactly_the_votes_that_it_counts(web: Web):
         probe["n_comparisons"],
         probe["newest_only"],
     ) == (MODEL, 12, 8, False)
-    assert sum(found["n"] for found in probe["bins"]) == 12
+    assert sum(row["n"] for row in probe["bins"]) == 12
     for name in ("accuracy", "noise_ceiling", "ece", "brier"):
         assert probe[name]["low"] <= probe[name]["value"] <= probe[name]["high"]
-    seen = []
-    for found in probe["bins"]:
-        assert 0 <= found["accuracy_low"] <= found["accuracy"] <= found["accuracy_high"] <= 1
-        rows = listed(engineer, bin=(found["low"] + found["high"]) / 2)
-        assert len(rows) == found["n"], found
+    seqs = []
+    for bin_row in probe["bins"]:
+        assert 0 <= bin_row["accuracy_low"] <= bin_row["accuracy"] <= bin_row["accuracy_high"] <= 1
+        rows = listed(engineer, bin=(bin_row["low"] + bin_row["high"]) / 2)
+        assert len(rows) == bin_row["n"], bin_row
         assert [row["wrong"] for row in rows] == sorted(
             (row["wrong"] for row in rows), reverse=True
         ), "the wrong ones first"
         for row in rows:
             confidence = max(row["p_calibrated"], 1 - row["p_calibrated"])
-            assert found["low"] - 1e-9 <= confidence <= found["high"] + 1e-9
+            assert bin_row["low"] - 1e-9 <= confidence <= bin_row["high"] + 1e-9
             assert row["wrong"] == ((row["p_calibrated"] > 0.5) != (row["choice"] == "a"))
             assert row["prompt"] == f"prompt c{int(row['comparison_id'][1:])}"
-        seen += [row["seq"] for row in rows]
-    assert sorted(seen) == [seq for seq in range(1, 14) if seq != 7], "equal scores predict no side"
+        seqs += [row["seq"] for row in rows]
+    assert sorted(seqs) == [seq for seq in range(1, 14) if seq != 7], "equal scores predict no side"
     strong = [row for row in listed(engineer, bin=0.925) if row["strength"] == 4]
     assert [(row["comparison_id"], row["annotator_id"], row["completion_a"]) for row in strong] == [
         (ids[8], "eve", "text A of c8")
@@ -227,8 +227,8 @@ def test_votes_undone_ties_and_machines_are_in_no_bin(web: Web):
     vote(web, ids[:3], "aba")
     engineer = web.client("engineer")
     assert get_counted(engineer, "/calibrations/probe")["n_votes"] == 3
-    kept = web.store.votes.with_seqs([1])[0].vote_id
-    vote(web, ids[:1], ["skip"], supersedes=kept)
+    superseded = web.store.votes.with_seqs([1])[0].vote_id
+    vote(web, ids[:1], ["skip"], supersedes=superseded)
     vote(web, ids[1:2], ["tie"], person="bob")
     web.store.votes.cast(
         NewVote(
@@ -255,8 +255,8 @@ def test_predictions_are_told_apart_by_model_and_by_calibrator(web: Web):
     )
     engineer = web.client("engineer")
     counted = {
-        name: get_counted(engineer, "/calibrations/probe", **asked)["n_votes"]
-        for name, asked in {
+        name: get_counted(engineer, "/calibrations/probe", **query)["n_votes"]
+        for name, query in {
             "newest": {},
             "first": {"reward_model": MODEL},
             "platt": {"reward_model": MODEL, "calibrator": "platt@2"},
@@ -306,15 +306,23 @@ def test_the_log_says_what_became_of_each_calibrator(web: Web):
     )
     engineer = web.client("engineer")
     items = get_counted(engineer, "/calibrations")["items"]
-    assert [(one["reward_model"][-1], one["version"], one["state"]) for one in items] == [
+    assert [
+        (report["reward_model"][-1], report["version"], report["state"]) for report in items
+    ] == [
         ("1", 4, "imported"),
         ("2", 1, "standby"),
         ("1", 3, "refused"),
         ("1", 2, "serving"),
         ("1", 1, "replaced"),
     ]
-    assert [one["calibrator_version"] for one in items] == [7, 1, 3, 2, 1]
-    assert [one["noise_ceiling"] is None for one in items] == [False, True, False, False, False]
+    assert [report["calibrator_version"] for report in items] == [7, 1, 3, 2, 1]
+    assert [report["noise_ceiling"] is None for report in items] == [
+        False,
+        True,
+        False,
+        False,
+        False,
+    ]
     newest = items[3]
     raw, calibrated = newest["raw"], newest["calibrated"]
     assert raw["ece_equal_mass"]["value"] == 0.05
@@ -339,7 +347,7 @@ def test_an_imported_report_never_serves_and_is_exported_again(web: Web):
     assert calibrations.add(report(0), {"temperature": 1.5}) == 2
     latest, _ = calibrations.latest_serving(MODEL)
     assert latest.fitted_at == NOON
-    assert [one.fitted_at for one in calibrations.log()] == [NOON], (
+    assert [report.fitted_at for report in calibrations.log()] == [NOON], (
         "what was made here, as all who compute with it read it"
     )
     whole = calibration_log(calibrations.whole_log())
@@ -359,14 +367,14 @@ def test_an_imported_report_never_serves_and_is_exported_again(web: Web):
 
 
 def test_the_page_is_honest_while_there_is_nothing(web: Web):
-    with pages(web) as seen:
-        page = get_counted_page(seen.browser(web.add("engineer")), f"{seen.url}/calibration").text
+    with pages(web) as site:
+        page = get_counted_page(site.browser(web.add("engineer")), f"{site.url}/calibration").text
         assert 'id="later-votes" data-refresh' in page
         assert "No calibrator yet" in page
         assert "rlhf import calibration-log" in page
         assert 'class="filters"' not in page
         publish(web, [0.9])
-        page = get_counted_page(seen.browser(web.add("engineer")), f"{seen.url}/calibration")
+        page = get_counted_page(site.browser(web.add("engineer")), f"{site.url}/calibration")
         assert "No vote for a side has a prediction by reward model 1 yet" in words(page)
 
 
@@ -378,9 +386,9 @@ def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_vote
     )
     ids = publish(web, [0.9] * 25)
     vote(web, ids, "a" * 20 + "b" * 5)
-    with pages(web) as seen:
-        browser = seen.browser(web.add("engineer"))
-        get = lambda path, **params: get_counted_page(browser, f"{seen.url}{path}", **params)  # noqa: E731
+    with pages(web) as site:
+        browser = site.browser(web.add("engineer"))
+        get = lambda path, **params: get_counted_page(browser, f"{site.url}{path}", **params)  # noqa: E731
         page = get("/calibration").text
         assert 'data-chart="/api/v1/charts/calibration/later_votes"' in page
         assert 'data-chart="/api/v1/charts/calibration/calibrators"' in page
@@ -391,11 +399,11 @@ def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_vote
         assert first.index("predicted wrong") < first.index("predicted right")
         assert 'href="/comparisons/c0020"' in first
         more = httpx.URL(first.split('hx-get="')[1].split('"')[0].replace("&amp;", "&"))
-        assert browser.get(f"{seen.url}{more}").text.count('<details name="row"') == 5
+        assert browser.get(f"{site.url}{more}").text.count('<details name="row"') == 5
         chosen = words(get("/calibration", model=MODEL, version=1))
         assert "25 votes on 25 comparisons" in chosen
-        shown = get("/calibration", model=MODEL, version=1).text
-        assert "25 votes" in shown.split('id="later-votes" data-refresh')[1].split("data-chart")[0]
+        html = get("/calibration", model=MODEL, version=1).text
+        assert "25 votes" in html.split('id="later-votes" data-refresh')[1].split("data-chart")[0]
         assert "every access to that split is recorded" in chosen
         back = f"/calibration?model={MODEL.replace('@', '%40')}&amp;version=1"
         assert back in get("/calibration/pairs", model=MODEL, version=1, bin=0.925).text
@@ -426,15 +434,15 @@ def test_diagram_and_votes_are_those_of_the_chosen_annotators_and_days(web: Web)
     reader = web.client("engineer")
     path = "/charts/calibration/later_votes"
     late = {"since": (NOON + timedelta(days=1)).date().isoformat()}
-    for asked, n, share in (
+    for filters, n, share in (
         ({}, 48, 45 / 48),
         ({"group": "experts"}, 36, 1.0),
         (late, 12, 0.75),
         ({"until": NOON.date().isoformat(), "group": "experts"}, 36, 1.0),
     ):
-        _, after = get_counted(reader, path, **asked)["panels"][0]["series"]
-        assert (after["n"], after["y"]) == ([n], [share]), asked
-        assert len(listed(reader, bin=0.925, **asked)) == n
+        _, after = get_counted(reader, path, **filters)["panels"][0]["series"]
+        assert (after["n"], after["y"]) == ([n], [share]), filters
+        assert len(listed(reader, bin=0.925, **filters)) == n
     assert after["links"] == [f"/calibration/pairs?until={NOON.date()}&group=experts&bin=0.925"]
     (panel, _) = get_counted(reader, "/charts/calibration/later_groups", **late)["panels"]
     assert panel["series"][1]["n"] == [12]
@@ -445,10 +453,10 @@ def test_diagram_and_votes_are_those_of_the_chosen_annotators_and_days(web: Web)
     ]
     none = reader.get("/calibrations/probe/pairs", params={"bin": 0.925, "group": "api"})
     assert none.status_code == 404
-    with pages(web) as seen:
-        browser = seen.browser(web.add("engineer"))
-        asked = {"group": "experts", "until": NOON.date().isoformat()}
-        page = words(get_counted_page(browser, f"{seen.url}/calibration", **asked))
+    with pages(web) as site:
+        browser = site.browser(web.add("engineer"))
+        filters = {"group": "experts", "until": NOON.date().isoformat()}
+        page = words(get_counted_page(browser, f"{site.url}/calibration", **filters))
         assert "36 votes on 12 comparisons of group experts, days until" in page
         assert '<option value="experts" selected>' in page
         assert f'name="until" value="{NOON.date()}"' in page
@@ -492,8 +500,8 @@ def test_hostile_texts_stay_texts(web: Web):
         ),
         "a",
     )
-    with pages(web) as seen:
-        browser = seen.browser(web.add("engineer"))
+    with pages(web) as site:
+        browser = site.browser(web.add("engineer"))
         for path, params in (
             ("/calibration", {}),
             ("/calibration", {"model": HOSTILE, "version": 1}),
@@ -501,7 +509,7 @@ def test_hostile_texts_stay_texts(web: Web):
             ("/calibration", {"model": HOSTILE, "dimension": HOSTILE}),
             ("/calibration/pairs", {"bin": 0.925, "model": HOSTILE}),
         ):
-            answer = get_counted_page(browser, f"{seen.url}{path}", **params)
+            answer = get_counted_page(browser, f"{site.url}{path}", **params)
             assert answer.status_code == 200, answer.text
             assert "alert(1)" in answer.text
             assert "<script>alert" not in answer.text

@@ -27,9 +27,9 @@ def test_the_list_is_of_the_category_that_is_asked_for(web: Web, kinds: dict[str
         cursor = page["next"]
         if cursor is None:
             break
-    assert {one["comparison_id"] for one in items} == kinds["coding"]
+    assert {item["comparison_id"] for item in items} == kinds["coding"]
     assert len(items) == 70
-    assert {one["category"] for one in items} == {"coding"}
+    assert {item["category"] for item in items} == {"coding"}
     assert client.get("/comparisons", params={"category": "poetry"}).json() == {
         "items": [],
         "next": None,

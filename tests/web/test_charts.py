@@ -84,7 +84,7 @@ def test_the_numbers_of_a_chart_are_answered_as_csv_table_and_picture(web: Web):
     put(web)
     reader = web.client("auditor")
     answers = {each: reader.get(PATH, params={"format": each}) for each in ("csv", "html", "png")}
-    assert [one.headers["content-type"].partition(";")[0] for one in answers.values()] == [
+    assert [answer.headers["content-type"].partition(";")[0] for answer in answers.values()] == [
         *("text/csv", "text/html", "image/png")
     ]
     assert ",accuracy,2026-01-02,0.7,0.6" in answers["csv"].text

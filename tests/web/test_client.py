@@ -96,9 +96,9 @@ def test_admin_reads_lists_offers_and_sends_feedback(admin: Client) -> None:
     correction = NewFeedback(
         kind="correction", session_id="s", turn=1, prompt="2 + 2?", completion="5", correction="4"
     )
-    sent = [admin.send_feedback(correction, idempotency_key="once") for _ in range(2)]
-    assert sent[0].feedback_id == sent[1].feedback_id
-    assert admin.comparison(sent[0].comparison_id or "").prompt == "2 + 2?"
+    corrections = [admin.send_feedback(correction, idempotency_key="once") for _ in range(2)]
+    assert corrections[0].feedback_id == corrections[1].feedback_id
+    assert admin.comparison(corrections[0].comparison_id or "").prompt == "2 + 2?"
     assert (list(admin.alerts()), list(admin.decisions())) == ([], [])
     with pytest.raises(MissingResource):
         admin.answer_decision(1, "nothing", "no such decision")

@@ -75,4 +75,4 @@ def test_the_page_compares_two_versions_and_shows_their_metric_points(paged: Web
     assert page.count('<option value="1" selected>') == page.count('<option value="2" selected>')
     assert page.count("production: quality") == 2
     points = browser.get("/compare", params={"a": 1, "b": 2}).json()["points"]
-    assert [one["labels"]["model"] for one in points] == ["demo.policy@1", "demo.policy@2"]
+    assert [point["labels"]["model"] for point in points] == ["demo.policy@1", "demo.policy@2"]

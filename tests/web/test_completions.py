@@ -50,10 +50,10 @@ def web(stub: StubProvider, tmp_path: Path) -> Iterator[Web]:
 
 
 def events(
-    client: httpx.Client, asked: dict[str, Any]
+    client: httpx.Client, body: dict[str, Any]
 ) -> Iterator[tuple[str, dict[str, Any], float]]:
     """Name, data and time of each event."""
-    with client.stream("POST", "/completions:stream", json=asked) as answer:
+    with client.stream("POST", "/completions:stream", json=body) as answer:
         assert answer.status_code == 200, answer.read()
         assert answer.headers["content-type"].startswith("text/event-stream")
         name = ""
@@ -98,16 +98,16 @@ def test_a_stream_that_breaks_off_is_begun_anew_before_the_listener(
     web: Web, stub: StubProvider
 ) -> None:
     stub.chances = [(1.0, Fault(kind="cut"))]
-    heard: list[str] = []
+    pieces: list[str] = []
     with web.client(Role.ENGINEER) as client:
         for name, data, _ in events(client, ASKED):
             if name == "again":
                 stub.chances = []
-                heard.clear()
+                pieces.clear()
             elif name == "piece":
-                heard.append(data["text"])
+                pieces.append(data["text"])
             else:
-                assert (name, data["text"]) == ("completion", "".join(heard))
+                assert (name, data["text"]) == ("completion", "".join(pieces))
     assert stub.n_calls >= 2
 
 
@@ -166,12 +166,12 @@ def test_only_so_many_are_watched_at_once_and_the_next_is_asked_to_come_again(
             client.stream("POST", "/completions:stream", json=ASKED | {"seed": seed})
             for seed in range(AT_MOST)
         ]
-        for one in open_:
-            assert one.__enter__().status_code == 200
+        for stream in open_:
+            assert stream.__enter__().status_code == 200
         refused = client.post("/completions:stream", json=ASKED | {"seed": 99})
         assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
-        for one in open_:
-            one.__exit__(None, None, None)  # who leaves does not end what is paid for
+        for stream in open_:
+            stream.__exit__(None, None, None)  # who leaves does not end what is paid for
         deadline = time.monotonic() + 20
         while (states := [run.states for run in web.store.generation.list_runs()]) != [
             {"succeeded": 1}

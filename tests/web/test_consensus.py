@@ -18,7 +18,7 @@ KEYS = itertools.count()
 
 
 @pytest.fixture
-def judged(web: Web):
+def cast_choices(web: Web):
     def cast(comparison_id: str, choices: str) -> None:
         """One vote of somebody new per letter, of people."""
         for choice in choices:
@@ -39,15 +39,15 @@ def judged(web: Web):
 
 
 def pages(client: httpx.Client, **params: object) -> list[list[str]]:
-    found, cursor = [], None
+    page_ids, cursor = [], None
     while True:
         page = client.get(
             "/consensus", params={**params, **({"cursor": cursor} if cursor else {})}
         ).json()
-        found.append([item["comparison_id"] for item in page["items"]])
+        page_ids.append([item["comparison_id"] for item in page["items"]])
         cursor = page["next"]
         if cursor is None:
-            return found
+            return page_ids
 
 
 SAID = {
@@ -65,14 +65,14 @@ IN_ORDER = ["c0002", "c0003", "c0005", "c0004"]
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 50])
-def test_disputes_come_the_most_evenly_split_first(web: Web, judged, limit: int):
+def test_disputes_come_the_most_evenly_split_first(web: Web, cast_choices, limit: int):
     web.publish(8)
     for c, choices in SAID.items():
-        judged(c, choices)
+        cast_choices(c, choices)
     curator = web.client("engineer")
-    found = pages(curator, state="disputed", limit=limit)
-    assert [c for page in found for c in page] == IN_ORDER
-    assert all(len(page) <= limit for page in found)
+    page_ids = pages(curator, state="disputed", limit=limit)
+    assert [c for page in page_ids for c in page] == IN_ORDER
+    assert all(len(page) <= limit for page in page_ids)
     assert pages(curator, limit=50) == [
         ["c0007", "c0006", "c0005", "c0004", "c0003", "c0002", "c0001", "c0000"]
     ]
@@ -80,14 +80,14 @@ def test_disputes_come_the_most_evenly_split_first(web: Web, judged, limit: int)
 
 @pytest.mark.parametrize("limit", [1, 2, 50])
 def test_a_page_of_disputes_reads_so_many_comparisons_and_goes_on_with_older_ones(
-    web: Web, judged, monkeypatch, limit: int
+    web: Web, cast_choices, monkeypatch, limit: int
 ):
     monkeypatch.setattr(consensus, "LOOKS_AT", 3)
     web.publish(8)
     for c, choices in SAID.items():
-        judged(c, choices)
-    found = pages(web.client("engineer"), state="disputed", limit=limit)
-    assert [c for page in found for c in page] == ["c0005", "c0002", "c0003", "c0004"], (
+        cast_choices(c, choices)
+    page_ids = pages(web.client("engineer"), state="disputed", limit=limit)
+    assert [c for page in page_ids for c in page] == ["c0005", "c0002", "c0003", "c0004"], (
         "of c0005 to c0007, of c0002 to c0004, of the rest"
     )
 
@@ -106,17 +106,17 @@ def test_a_page_without_a_match_leads_on(paged: Web, monkeypatch):
 
 
 def test_votes_that_arrive_while_one_turns_pages_move_nothing_to_a_page_already_seen(
-    web: Web, judged, monkeypatch
+    web: Web, cast_choices, monkeypatch
 ):
     monkeypatch.setattr(consensus, "LOOKS_AT", 4)
     web.publish(9)
     for c in ("c0000", "c0001", "c0002", "c0003", "c0004", "c0005"):
-        judged(c, "ab")
+        cast_choices(c, "ab")
     curator = web.client("engineer")
     first = curator.get("/consensus", params={"state": "disputed", "limit": 2}).json()
     assert [item["comparison_id"] for item in first["items"]] == ["c0002", "c0003"]
-    judged("c0005", "ab")
-    judged("c0008", "ab")
+    cast_choices("c0005", "ab")
+    cast_choices("c0008", "ab")
     second = curator.get(
         "/consensus", params={"state": "disputed", "limit": 2, "cursor": first["next"]}
     ).json()
@@ -129,10 +129,10 @@ def test_votes_that_arrive_while_one_turns_pages_move_nothing_to_a_page_already_
 
 @on_sqlite
 @pytest.mark.parametrize("limit", [1, 50])
-def test_a_decision_takes_a_comparison_from_the_disputed_list(web: Web, judged, limit: int):
+def test_a_decision_takes_a_comparison_from_the_disputed_list(web: Web, cast_choices, limit: int):
     web.publish(8)
     for c, choices in SAID.items():
-        judged(c, choices)
+        cast_choices(c, choices)
     engineer = web.client("engineer")
     for c, choice in (("c0003", "a"), ("c0005", "tie")):
         decided = engineer.post(
@@ -151,7 +151,7 @@ def test_a_decision_takes_a_comparison_from_the_disputed_list(web: Web, judged, 
         *(engineer.user.user_id, "tie"),
     )
     assert not {*ids("agreed"), *ids("open")} & {"c0003", "c0005"}
-    judged("c0003", "b")  # a later vote changes nothing
+    cast_choices("c0003", "b")  # a later vote changes nothing
     assert ids("disputed") == ["c0002", "c0004"]
     for status in (204, 404):
         undone = engineer.post("/consensus:undo", json={"comparison_id": "c0003"})
@@ -163,19 +163,19 @@ def test_a_decision_takes_a_comparison_from_the_disputed_list(web: Web, judged, 
 
 
 @on_sqlite
-def test_the_page_decides_undoes_and_asks_an_expert_by_name(web: Web, judged):
-    (one,) = web.publish(1, offer=False)
-    judged(one, "ab")
+def test_the_page_decides_undoes_and_asks_an_expert_by_name(web: Web, cast_choices):
+    (comparison_id,) = web.publish(1, offer=False)
+    cast_choices(comparison_id, "ab")
     with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         paged = Web(web.store, web.settings, server.url, web.clock)
         admin, expert = paged.browser(paged.add("admin")), paged.add("annotator")
         admin.follow_redirects = True
         url = f"{server.url}/consensus"
         assert "Ask for a judgement" in admin.get(url).text
-        asked = {"comparison_id": one, "annotator_id": expert.user_id}
-        said = admin.post(f"{url}/offer", data=asked).text
-        assert f"Requested 1 judgement of 1 comparison from {expert.name}." in said
-        decided = {"comparison_id": one, "choice": "b", "reason": "the second <is> right"}
+        form = {"comparison_id": comparison_id, "annotator_id": expert.user_id}
+        html = admin.post(f"{url}/offer", data=form).text
+        assert f"Requested 1 judgement of 1 comparison from {expert.name}." in html
+        decided = {"comparison_id": comparison_id, "choice": "b", "reason": "the second <is> right"}
         missing = admin.post(f"{url}/decide", data=decided | {"reason": " "})
         assert (missing.status_code, "reason" in missing.text) == (422, True)
         long = admin.post(f"{url}/decide", data=decided | {"reason": "<b>" * 700}).text
@@ -183,18 +183,18 @@ def test_the_page_decides_undoes_and_asks_an_expert_by_name(web: Web, judged):
         assert f'value="{"&lt;b&gt;" * 700}"' in long
         opened = '<details name="row" open>'
         assert long.index(opened) < long.index('role="alert"') < long.index("fieldset")
-        gone = {"comparison_id": one, "annotator_id": paged.add("auditor").user_id}
+        gone = {"comparison_id": comparison_id, "annotator_id": paged.add("auditor").user_id}
         assert opened in admin.post(f"{url}/offer", data=gone).text
         elsewhere = admin.post(f"{url}/decide", data=decided | {"comparison_id": "none"}).text
         assert 'role="alert"' in elsewhere
         assert opened not in elsewhere
         answer = admin.post(f"{url}/decide", params={"state": "all"}, data=decided)
-        said = answer.text
-        assert "Decided: B better." in said
+        html = answer.text
+        assert "Decided: B better." in html
         assert "Decided: B better." not in admin.get(answer.url).text  # a reload sends nothing
-        assert "the second &lt;is&gt; right" in said
+        assert "the second &lt;is&gt; right" in html
         assert "No disputes" in admin.get(url).text
         assert "Undo the decision" in admin.get(url, params={"state": "decided"}).text
-        undone = admin.post(f"{url}/undo", data={"comparison_id": one}).text
+        undone = admin.post(f"{url}/undo", data={"comparison_id": comparison_id}).text
         assert "The decision is undone" in undone
         assert "Ask for a judgement" in undone

@@ -62,18 +62,18 @@ def test_a_day_is_counted_once_and_anew_after_a_vote(open_store: Callable[..., S
     first = vote(store, 0)
     vote(store, 1, voted_at=other)
     figures = DayFigures(store, seconds=0)
-    asked: list[list[str]] = []
+    requests: list[list[str]] = []
 
     def count(days: Sequence[str]) -> dict[str, int]:
-        asked.append(list(days))
-        return {day: sum(one.n for one in store.votes.day_tallies(days)[day]) for day in days}
+        requests.append(list(days))
+        return {day: sum(tally.n for tally in store.votes.day_tallies(days)[day]) for day in days}
 
     today, tomorrow = NOON.date().isoformat(), other.date().isoformat()
     days = [today, tomorrow, "2026-02-01"]
     assert figures.read("n", days, count) == figures.read("n", days, count)
     vote(store, 2, voted_at=other)
     assert figures.read("n", days, count) == {today: 1, tomorrow: 2}
-    assert asked == [[today, tomorrow], [tomorrow]]
+    assert requests == [[today, tomorrow], [tomorrow]]
     vote(store, 0, supersedes=first, voted_at=other, idempotency_key="moved")
     assert figures.read("n", [today], lambda _: {}) == {today: ()}, "its only vote moved"
 
@@ -104,17 +104,17 @@ def test_threads_that_ask_for_one_kind_count_it_once(open_store: Callable[..., S
     store.comparisons.publish(comparisons(2), published_at=NOON)
     vote(store, 0)
     figures = DayFigures(store, seconds=10)
-    asked: list[Sequence[str]] = []
+    requests: list[Sequence[str]] = []
 
     def count(days: Sequence[str]) -> dict[str, int]:
-        asked.append(days)
+        requests.append(days)
         time.sleep(0.2)  # the others come meanwhile
         return dict.fromkeys(days, 1)
 
     day = NOON.date().isoformat()
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda _: figures.read("n", [day], count), range(4)))
-    assert (found, asked) == ([{day: 1}] * 4, [[day]])
+        tallies = list(pool.map(lambda _: figures.read("n", [day], count), range(4)))
+    assert (tallies, requests) == ([{day: 1}] * 4, [[day]])
 
 
 def test_imported_votes_count_on_the_day_they_were_cast(open_store: Callable[..., Store]):

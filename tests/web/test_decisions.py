@@ -59,7 +59,7 @@ def ask_people(
         detected_at=NOW,
     )
     store.events.add([event])
-    made = store.decisions.decide(
+    decision = store.decisions.decide(
         lambda evidence: TriggerDecision(
             action="hold",
             reasons=("newcomers with another taste: ann3, from vote 290 on",),
@@ -75,8 +75,8 @@ def ask_people(
         now=NOW,
         champion="demo.reward_model@1",
     )
-    assert made is not None
-    return made.stored_id
+    assert decision is not None
+    return decision.stored_id
 
 
 def test_a_decision_is_told_in_words_and_leads_to_its_events(web: Web):
@@ -106,14 +106,16 @@ def test_a_person_answers_once_and_ends_the_quarantine(web: Web):
     engineer = web.client("engineer")
     body = {"answer": "quarantine", "reason": REASON}
     assert web.client("auditor").post(f"/decisions/{number}:answer", json=body).status_code == 403
-    made = engineer.post(f"/decisions/{number}:answer", json=body).json()
-    assert (made["remedy"], made["actor"]) == ("quarantine", engineer.user.user_id)
-    assert (made["answers"], made["actions"]) == (number, ["lift"])
+    decision = engineer.post(f"/decisions/{number}:answer", json=body).json()
+    assert (decision["remedy"], decision["actor"]) == ("quarantine", engineer.user.user_id)
+    assert (decision["answers"], decision["actions"]) == (number, ["lift"])
     again = engineer.post(f"/decisions/{number}:answer", json=body)
     assert (again.status_code, again.json()["type"]) == (409, "urn:rlhf:problem:decision_state")
     states = [each["state"] for each in engineer.get("/decisions").json()["items"]]
-    assert states == ["pending", f"answered by decision {made['decision_id']}"]
-    lifted = engineer.post(f"/decisions/{made['decision_id']}:lift", json={"reason": "no"}).json()
+    assert states == ["pending", f"answered by decision {decision['decision_id']}"]
+    lifted = engineer.post(
+        f"/decisions/{decision['decision_id']}:lift", json={"reason": "no"}
+    ).json()
     assert lifted["remedy"] == "lift_quarantine"
     assert engineer.post(f"/decisions/{number}:lift", json={"reason": "no"}).status_code == 409
     actors = {link.actor for link in web.store.audit.page(AuditFilter(action="decision.*"))[0]}
@@ -135,7 +137,7 @@ def test_an_unclear_cause_is_answered_by_retraining_or_nothing(paged: Web):
     page = paged.browser(paged.add(Role.ENGINEER)).get(f"{paged.url}/decisions/{number}").text
     assert 'value="retrain"' in page
     assert 'value="quarantine"' not in page
-    made = paged.client("engineer").post(
+    answer = paged.client("engineer").post(
         f"/decisions/{number}:answer", json={"answer": "retrain", "reason": REASON}
     )
-    assert (made.json()["remedy"], made.json()["change_seq"]) == ("retrain", 290)
+    assert (answer.json()["remedy"], answer.json()["change_seq"]) == ("retrain", 290)

@@ -25,9 +25,9 @@ from tests.web.test_calibration import report
 
 @on_sqlite
 def test_versions_have_reasons_training_data_and_the_decision_that_started_them(web: Web):
-    kept = put_versions(web.store, web.settings.frames)
+    set_hash = put_versions(web.store, web.settings.frames)
     policies = web.client("auditor").get("/evolution").json()["policies"]
-    assert [(one["version"], one["state"]) for one in policies] == [
+    assert [(version["version"], version["state"]) for version in policies] == [
         (3, "refused"),
         (2, "champion"),
         (1, "earlier champion"),
@@ -39,7 +39,7 @@ def test_versions_have_reasons_training_data_and_the_decision_that_started_them(
     assert champion["training"] == {
         "parent": "demo.policy@1",
         "strategy": "dpo",
-        "data_hash": kept,
+        "data_hash": set_hash,
         "n_pairs": 5,
         "by_origin": {"vote": 3, "relabelled": 2},
     }
@@ -79,10 +79,10 @@ def test_the_evaluation_page_is_served_under_a_policy_of_its_own(web: Web):
     with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
         pages = Web(web.store, web.settings, server.url, web.clock)
         browser = pages.browser(pages.add("engineer"))
-        shown = browser.get(f"{server.url}/evolution").text
-        assert "not above 0.5" in shown
-        assert "3 labelled by votes" in shown
-        words = " ".join(re.sub(r"<[^>]*>", " ", html.unescape(shown)).split())
+        page_html = browser.get(f"{server.url}/evolution").text
+        assert "not above 0.5" in page_html
+        assert "3 labelled by votes" in page_html
+        words = " ".join(re.sub(r"<[^>]*>", " ", html.unescape(page_html)).split())
         assert "Length +7.7% KL 0.100 [0.080, 0.120], n = 30" in words
         assert words.count("Worse in tone estimated: wins 28% [23, 33], n = 30") == 2
         headline = "Policy 2 and no reward model serve; policy 3 was refused for its win rate"
@@ -126,15 +126,15 @@ def test_a_reward_model_shows_what_it_predicted_right_since(paged: Web):
     put("2026-01-02", "model.accuracy_ceiling", interval_of_share(0.9, 20))
     put("2026-01-03", "model.accuracy", served)
     reader = paged.client("auditor")
-    (one,) = reader.get("/evolution").json()["reward_models"]
-    assert Interval.model_validate(one["served"]) == served
-    assert one["served_until"] == "2026-01-03"
-    assert one["served_ceiling"] is None, "that of another day"
+    (model,) = reader.get("/evolution").json()["reward_models"]
+    assert Interval.model_validate(model["served"]) == served
+    assert model["served_until"] == "2026-01-03"
+    assert model["served_ceiling"] is None, "that of another day"
     put("2026-01-03", "model.accuracy_ceiling", ceiling)
-    (one,) = reader.get("/evolution").json()["reward_models"]
-    assert Interval.model_validate(one["served_ceiling"]) == ceiling
-    shown = paged.browser(paged.add("engineer")).get(f"{paged.url}/evolution").text
-    words = " ".join(re.sub(r"<[^>]*>", " ", shown).split())
+    (model,) = reader.get("/evolution").json()["reward_models"]
+    assert Interval.model_validate(model["served_ceiling"]) == ceiling
+    html = paged.browser(paged.add("engineer")).get(f"{paged.url}/evolution").text
+    words = " ".join(re.sub(r"<[^>]*>", " ", html).split())
     assert "right 71% [68, 74], n = 1,191 ; 78% [68, 84], n = 1,576 is possible" in words
 
 
@@ -152,8 +152,12 @@ def test_an_approver_serves_another_version_with_a_reason(paged: Web, tmp_path: 
     assert paged.client("engineer").post("/evolution:promote", json=body).status_code == 403
     missing = approver.post("/evolution:promote", json=body | {"model": "demo.policy@9"})
     assert missing.status_code == 404
-    made = approver.post("/evolution:promote", json=body).json()
-    assert (made["version"], made["previous_version"], made["reason"]) == (1, 2, "too long")
+    promotion = approver.post("/evolution:promote", json=body).json()
+    assert (promotion["version"], promotion["previous_version"], promotion["reason"]) == (
+        1,
+        2,
+        "too long",
+    )
     newest = paged.store.audit.page(AuditFilter(action="model.promote"))[0][0]
     assert (newest.object_id, newest.actor) == ("demo.policy@1", approver.user.user_id)
 
@@ -178,9 +182,9 @@ def test_a_policy_names_the_clusters_it_learnt_from_and_what_is_right_since(web:
     files = Artefacts(web.settings.frames)
 
     def put(day: str, error: float | None, ids: tuple[str, ...], cluster: str = "A") -> None:
-        found = failing_cluster(f"2025-12-30-{cluster}", ids)
+        cluster_rows = failing_cluster(f"2025-12-30-{cluster}", ids)
         rate = None if error is None else interval_of_share(error, 20)
-        write_clusters(files, day, found.model_copy(update={"error_current": rate}))
+        write_clusters(files, day, cluster_rows.model_copy(update={"error_current": rate}))
 
     put("2025-12-01", 0.0, ("c0", "c9"))  # more than 28 days before
     put("2026-01-01", 0.7, ("c0", "c1", "x"), "B")

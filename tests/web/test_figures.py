@@ -29,14 +29,14 @@ def make_snapshot(*days_ago: int, today: int = 0, **more: object) -> StandingSna
 
 
 def test_nothing_judged_is_nothing_told():
-    said = build_statistics(make_snapshot(), TODAY)
+    statistics = build_statistics(make_snapshot(), TODAY)
     assert (
-        said.votes_total,
-        said.median_seconds,
-        said.days_in_a_row,
-        said.repeats.n,
-        said.gold.low,
-        said.confidence,
+        statistics.votes_total,
+        statistics.median_seconds,
+        statistics.days_in_a_row,
+        statistics.repeats.n,
+        statistics.gold.low,
+        statistics.confidence,
     ) == (
         0,
         None,
@@ -48,15 +48,20 @@ def test_nothing_judged_is_nothing_told():
 
 
 def test_pace_is_of_the_newest_and_days_count_up_to_yesterday_while_today_is_empty():
-    said = build_statistics(make_snapshot(1, 2, 2, 4, paces=[4.0, 8.0, None, 30.0]), TODAY)
-    assert (said.votes_today, said.votes_total, said.median_seconds, said.days_in_a_row) == (
+    statistics = build_statistics(make_snapshot(1, 2, 2, 4, paces=[4.0, 8.0, None, 30.0]), TODAY)
+    assert (
+        statistics.votes_today,
+        statistics.votes_total,
+        statistics.median_seconds,
+        statistics.days_in_a_row,
+    ) == (
         0,
         4,
         8.0,
         2,
     )
-    said = build_statistics(make_snapshot(1, today=1), TODAY)
-    assert (said.votes_today, said.days_in_a_row) == (1, 2)
+    statistics = build_statistics(make_snapshot(1, today=1), TODAY)
+    assert (statistics.votes_today, statistics.days_in_a_row) == (1, 2)
     newest = [float(i) for i in range(150)]
     paces = [1000.0] * 200
     # of 149 to 0, and of 50 earlier ones
@@ -77,10 +82,10 @@ def test_pace_is_of_the_newest_and_days_count_up_to_yesterday_while_today_is_emp
 
 
 def test_shares_come_with_the_interval_in_which_they_lie():
-    said = build_statistics(make_snapshot(1, n_again=4, n_same=3), TODAY)
-    assert (said.repeats.agree, said.repeats.n) == (3, 4)
-    assert said.repeats.low == pytest.approx(0.3006, abs=1e-4)  # Wilson, by hand
-    assert said.repeats.high == pytest.approx(0.9544, abs=1e-4)
+    statistics = build_statistics(make_snapshot(1, n_again=4, n_same=3), TODAY)
+    assert (statistics.repeats.agree, statistics.repeats.n) == (3, 4)
+    assert statistics.repeats.low == pytest.approx(0.3006, abs=1e-4)  # Wilson, by hand
+    assert statistics.repeats.high == pytest.approx(0.9544, abs=1e-4)
 
 
 def test_known_answers_are_told_by_confidence():
@@ -90,9 +95,12 @@ def test_known_answers_are_told_by_confidence():
         GoldCount(0.5, True, 1),
         GoldCount(None, True, 2),
     ]
-    said = build_statistics(make_snapshot(1, known=known), TODAY)
-    assert (said.gold.right, said.gold.n) == (4, 5)
-    assert [(one.stated, one.right, one.n) for one in said.confidence] == [(0.5, 1, 1), (0.9, 1, 2)]
+    statistics = build_statistics(make_snapshot(1, known=known), TODAY)
+    assert (statistics.gold.right, statistics.gold.n) == (4, 5)
+    assert [(level.stated, level.right, level.n) for level in statistics.confidence] == [
+        (0.5, 1, 1),
+        (0.9, 1, 2),
+    ]
 
 
 class Clock:
@@ -131,14 +139,14 @@ def vote(
         "origin": "page",
         "idempotency_key": key,
     }
-    sent = {
+    fields = {
         "comparison_id": comparison_id,
         "annotator_id": annotator_id,
         "choice": choice,
         **values,
         **more,
     }
-    return store.votes.cast(NewVote.model_validate(sent)).vote_id
+    return store.votes.cast(NewVote.model_validate(fields)).vote_id
 
 
 def test_todays_hidden_cards_are_not_told_yet(store: Store, clock: Clock):
@@ -146,8 +154,14 @@ def test_todays_hidden_cards_are_not_told_yet(store: Store, clock: Clock):
     clock.moment += timedelta(days=1)
     vote(store, "c0000", "b", stated_confidence=1.0)
     vote(store, "d0000")
-    said = read_statistics(store, "ann")
-    assert (said.votes_today, said.votes_total, said.gold.n, said.repeats.n, said.confidence) == (
+    statistics = read_statistics(store, "ann")
+    assert (
+        statistics.votes_today,
+        statistics.votes_total,
+        statistics.gold.n,
+        statistics.repeats.n,
+        statistics.confidence,
+    ) == (
         2,
         3,
         0,
@@ -155,16 +169,16 @@ def test_todays_hidden_cards_are_not_told_yet(store: Store, clock: Clock):
         (),
     )
     clock.moment += timedelta(days=1)
-    said = read_statistics(store, "ann")
+    statistics = read_statistics(store, "ann")
     assert (
-        said.votes_today,
-        said.votes_total,
-        said.gold.n,
-        said.gold.right,
-        said.repeats.n,
-        said.repeats.agree,
+        statistics.votes_today,
+        statistics.votes_total,
+        statistics.gold.n,
+        statistics.gold.right,
+        statistics.repeats.n,
+        statistics.repeats.agree,
     ) == (0, 3, 1, 0, 1, 1)
-    assert [(one.stated, one.n) for one in said.confidence] == [(1.0, 1)]
+    assert [(level.stated, level.n) for level in statistics.confidence] == [(1.0, 1)]
 
 
 def test_hidden_cards_count_as_they_stood_at_midnight(store: Store, clock: Clock):
@@ -172,16 +186,22 @@ def test_hidden_cards_count_as_they_stood_at_midnight(store: Store, clock: Clock
     follow.
     """
     mine = [
-        (one, vote(store, one, stated_confidence=1.0))
-        for one in ("c0000", "d0000", "d0000", "c0001")
+        (comparison_id, vote(store, comparison_id, stated_confidence=1.0))
+        for comparison_id in ("c0000", "d0000", "d0000", "c0001")
     ]
     clock.moment += timedelta(days=1)
     before = read_statistics(store, "ann")
     assert (before.gold.n, before.repeats.n) == (2, 1)
-    for one in ("c0002", "d0000", "d0001", "d0001"):
-        vote(store, one, "b", voted_at=clock.moment - timedelta(days=1), stated_confidence=1.0)
-    for one, vote_id in mine:
-        vote(store, one, "b", supersedes=vote_id)
+    for comparison_id in ("c0002", "d0000", "d0001", "d0001"):
+        vote(
+            store,
+            comparison_id,
+            "b",
+            voted_at=clock.moment - timedelta(days=1),
+            stated_confidence=1.0,
+        )
+    for comparison_id, vote_id in mine:
+        vote(store, comparison_id, "b", supersedes=vote_id)
     after = read_statistics(store, "ann")
     assert (after.gold, after.repeats, after.confidence) == (
         before.gold,

@@ -11,7 +11,7 @@ from tests.web.databases import on_sqlite
 
 def judge(client, n: int) -> list[tuple[dict, dict]]:
     """Lease one card at a time and vote: (lease, receipt)."""
-    seen = []
+    exchanges = []
     for _ in range(n):
         lease = client.post("/cards:lease", json={"n": 1}).json()
         if not lease["cards"]:
@@ -23,8 +23,8 @@ def judge(client, n: int) -> list[tuple[dict, dict]]:
             headers={"Idempotency-Key": str(uuid.uuid4())},
         )
         assert answer.status_code == 201, answer.text
-        seen.append((lease, answer.json()))
-    return seen
+        exchanges.append((lease, answer.json()))
+    return exchanges
 
 
 def shape(value: object) -> object:
@@ -43,19 +43,19 @@ def test_hidden_cards_look_like_any_other(web: Web):
     web.publish(60)
     web.publish(30, prefix="g", offer=False, gold="a")
     ann = web.client("annotator")
-    seen = judge(ann, 60)
-    kinds = [web.store.cards.get(lease["cards"][0]["card_id"]).kind.value for lease, _ in seen]
+    exchanges = judge(ann, 60)
+    kinds = [web.store.cards.get(lease["cards"][0]["card_id"]).kind.value for lease, _ in exchanges]
     assert {"normal", "repeat", "gold"} == set(kinds)
     shapes = {
         kind: {
             json.dumps([shape(lease), shape(receipt)], sort_keys=True)
-            for k, (lease, receipt) in zip(kinds, seen, strict=True)
+            for k, (lease, receipt) in zip(kinds, exchanges, strict=True)
             if k == kind
         }
         for kind in kinds
     }
     assert shapes["normal"] == shapes["repeat"] == shapes["gold"]
-    lengths = {len(lease["cards"][0]["card_id"]) for lease, _ in seen}
+    lengths = {len(lease["cards"][0]["card_id"]) for lease, _ in exchanges}
     assert lengths == {20}
     # Neither do one's own votes tell afterwards, nor the statistics of the day.
     own = ann.get("/me/votes", params={"limit": 200}).json()["items"]
@@ -79,10 +79,10 @@ def test_what_is_left_tells_no_hidden_card(web: Web):
     ahead = [ann.post("/cards:lease", json={"n": n}).json() for n in range(1, 21)]
     assert [lease["remaining"] for lease in ahead] == [60] * 20
     assert len({web.store.cards.get(card["card_id"]).kind for card in ahead[-1]["cards"]}) > 1
-    judged = judge(ann, 30)
-    told = [lease["remaining"] for lease, _ in judged]
-    assert told == [60] * 10 + [50] * 10 + [40] * 10
-    ids = [lease["cards"][0]["card_id"] for lease, _ in judged]
+    exchanges = judge(ann, 30)
+    n_remaining = [lease["remaining"] for lease, _ in exchanges]
+    assert n_remaining == [60] * 10 + [50] * 10 + [40] * 10
+    ids = [lease["cards"][0]["card_id"] for lease, _ in exchanges]
     assert len({web.store.cards.get(card_id).kind for card_id in ids}) == 3
 
 
@@ -158,8 +158,8 @@ def test_neither_id_nor_place_nor_time_of_a_card_goes_with_its_kind(web: Web):
 @on_sqlite
 def test_nobody_judges_their_own_correction(web: Web):
     ann, bob = web.client("annotator"), web.client("annotator")
-    sent = {"kind": "correction", "prompt": "p", "completion": "bad", "correction": "good"}
-    made = ann.post("/feedback", json=sent).json()
-    web.store.cards.offer([made["comparison_id"]], overlap=1)
+    correction = {"kind": "correction", "prompt": "p", "completion": "bad", "correction": "good"}
+    feedback = ann.post("/feedback", json=correction).json()
+    web.store.cards.offer([feedback["comparison_id"]], overlap=1)
     assert ann.post("/cards:lease").json()["cards"] == []
     assert len(bob.post("/cards:lease").json()["cards"]) == 1

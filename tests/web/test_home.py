@@ -112,9 +112,9 @@ def test_an_empty_project_shows_three_steps_until_somebody_votes(paged: Web):
     assert (work["n_votes_today"], work["n_simulated"]) == (2, 1), "a vote is seen at once"
     page = browser.get(f"{paged.url}/").text
     assert "Votes are being collected" in page
-    shown = " ".join(page.split())
-    assert "votes today: 2; people voting now" in shown
-    assert "2 votes in all, 1 simulated" in shown
+    text = " ".join(page.split())
+    assert "votes today: 2; people voting now" in text
+    assert "2 votes in all, 1 simulated" in text
     assert 'href="/comparisons?status=waiting"' in page
 
 
@@ -122,7 +122,7 @@ def test_an_empty_project_shows_three_steps_until_somebody_votes(paged: Web):
 def test_what_is_wrong_needs_attention_and_leads_somewhere(paged: Web):
     vote(paged, paged.publish(1)[0])
     reader = paged.client("engineer")
-    assert [one["text"] for one in reader.get("/home").json()["attention"]] == [
+    assert [item["text"] for item in reader.get("/home").json()["attention"]] == [
         "no daemon is running, so nothing starts by itself: start rlhf dev or rlhf loop"
     ]
     paged.store.metric_points.put([point(paged, "daemon.silent_seconds", 0)])
@@ -151,7 +151,7 @@ def test_what_is_wrong_needs_attention_and_leads_somewhere(paged: Web):
         )
     )
     home = reader.get("/home").json()
-    assert [one["text"] for one in home["attention"]] == [
+    assert [item["text"] for item in home["attention"]] == [
         "failed today: 2 runs of collection",
         "no sensor has ticked for 2.0 hours: start the daemon or rlhf loop",
         "1 drift event without a decision",
@@ -160,7 +160,7 @@ def test_what_is_wrong_needs_attention_and_leads_somewhere(paged: Web):
         "the reward model predicts worse than the votes allow: its accuracy lies below the noise "
         "ceiling",
     ]
-    assert [one["label"] for one in home["champions"]] == ["demo.reward_model@1"]
+    assert [champion["label"] for champion in home["champions"]] == ["demo.reward_model@1"]
     assert home["headline"]["text"] == "No change of taste so far."
     assert {p["name"]: p["value"] for p in home["figures"]} == {
         "model.accuracy": 0.6,
@@ -203,7 +203,7 @@ def test_home_dates_the_change_by_its_vote_and_replayed_runs_by_their_votes(page
     assert home["gate"]["votes_until"] == earlier.date().isoformat()
     page = " ".join(paged.browser(paged.add(Role.AUDITOR)).get(f"{paged.url}/").text.split())
     assert f"since votes up to {earlier.date()}" in page
-    won = next(one.evaluation.win_rate for one in paged.store.gates.all() if one.promoted)
+    won = next(gate.evaluation.win_rate for gate in paged.store.gates.all() if gate.promoted)
     policy = paged.client("engineer").get("/home").json()["champions"][1]
     assert policy["win_rate"] == won.model_dump(mode="json")
     share = f"{won.value:.0%} [{won.low * 100:.0f}, {won.high * 100:.0f}]"
@@ -274,8 +274,8 @@ def test_a_refused_candidate_keeps_the_change_first_until_a_person_decides(paged
         "Evidence",
     ]
     assert approver.get(f"/decisions/{number}").json()["actions"] == ["keep"]
-    kept = {"answer": "nothing", "reason": "the old style is asked for"}
-    assert approver.post(f"/decisions/{number}:answer", json=kept).status_code == 201
+    form = {"answer": "nothing", "reason": "the old style is asked for"}
+    assert approver.post(f"/decisions/{number}:answer", json=form).status_code == 201
     headline = approver.get("/home").json()["headline"]
     assert headline["text"] == f"Taste changed on {today}. A person kept the present policy."
 
@@ -296,7 +296,7 @@ def test_a_dismissed_rise_is_not_called_by_its_likeliest_cause(paged: Web):
 def test_who_votes_without_being_blind_is_told_while_no_enabled_user_could(paged: Web):
     admin, annotator = paged.add(Role.ADMIN), paged.add(Role.ANNOTATOR)
     vote(paged, paged.publish(1)[0], annotator_id=admin.user_id)
-    browser, said = paged.browser(admin), "Your votes are not blind"
-    assert said not in browser.get(f"{paged.url}/").text
+    browser, warning = paged.browser(admin), "Your votes are not blind"
+    assert warning not in browser.get(f"{paged.url}/").text
     paged.store.users.change(annotator.user_id, disabled=True, actor="test")
-    assert said in browser.get(f"{paged.url}/").text
+    assert warning in browser.get(f"{paged.url}/").text

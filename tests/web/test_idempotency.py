@@ -101,7 +101,7 @@ def test_a_killed_process_has_stored_all_or_nothing(web: Web, act: str):
         admin.post(path, json=body, headers={"Idempotency-Key": "k"})
     assert counted(web) == 1
     if act == "user":
-        (user,) = [one for one in web.store.users.all() if one.email == "new@example.org"]
+        (user,) = [each for each in web.store.users.all() if each.email == "new@example.org"]
         assert [token.kind for token in web.store.tokens.of_user(user.user_id)] == ["login"]
     else:
         assert admin.post(path, json=body, headers={"Idempotency-Key": "k"}).status_code == 201

@@ -31,8 +31,8 @@ VOTERS = 8
 def url(dialect: str, request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if dialect == "sqlite":
         return f"sqlite:///{tmp_path / 'store.db'}"
-    found: str = request.getfixturevalue("postgres_url")
-    return found
+    database_url: str = request.getfixturevalue("postgres_url")
+    return database_url
 
 
 class Voter(threading.Thread):
@@ -78,15 +78,15 @@ class Voter(threading.Thread):
                     "POST", f"/api/v1/{path}", json.dumps(body).encode(), headers
                 )
                 response = self._connection.getresponse()
-                said = response.read()
+                content = response.read()
             except (OSError, http.client.HTTPException):
                 self._connection = None
                 time.sleep(0.02)
                 continue
             if response.status in (200, 201):
-                return json.loads(said)
+                return json.loads(content)
             if response.status != 503:
-                self.faults.append(f"{path}: {response.status} {said.decode()[:300]}")
+                self.faults.append(f"{path}: {response.status} {content.decode()[:300]}")
                 return None
             time.sleep(0.02)
         return None

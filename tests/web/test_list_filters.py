@@ -56,8 +56,8 @@ def test_every_route_refuses_an_unknown_parameter_and_names_the_known_ones(paged
 
 
 def test_days_in_the_wrong_order_are_refused(web: Web):
-    asked = {"since": "2026-01-03", "until": "2026-01-02"}
-    refused = web.client("admin").get("/votes", params=asked)
+    query = {"since": "2026-01-03", "until": "2026-01-02"}
+    refused = web.client("admin").get("/votes", params=query)
     assert (refused.status_code, refused.json()["errors"][0]["path"]) == (422, "query.until")
     assert "From 2026-01-03 is after To 2026-01-02" in refused.json()["detail"]
 
@@ -65,9 +65,9 @@ def test_days_in_the_wrong_order_are_refused(web: Web):
 def test_a_malformed_day_is_reported_by_its_name_and_blanks_are_left_out(web: Web):
     admin = web.client("admin")
     refused = admin.get("/votes", params={"day": "2026-13-01"})
-    assert [one["path"] for one in refused.json()["errors"]] == ["query.day"]
+    assert [error["path"] for error in refused.json()["errors"]] == ["query.day"]
     ids = web.publish(2)
-    for asked in ({"category": " factual "}, {"category": " ", "status": " not_offered\t"}):
-        admin.get("/comparisons", params=asked).raise_for_status()
+    for query in ({"category": " factual "}, {"category": " ", "status": " not_offered\t"}):
+        admin.get("/comparisons", params=query).raise_for_status()
     assert len(list_keys(admin, "/comparisons", "comparison_id", q="  ")) == len(ids)
     assert list_keys(admin, "/votes", "vote_id", day=" 2026-01-02 ") == []

@@ -19,21 +19,21 @@ def test_users_and_tokens_are_listed_page_by_page(web: Web):
     for path, key in (("/users", "email"), ("/me/tokens", "token_id")):
         whole = browser.get(path).json()
         assert whole["next"] is None
-        found = []
+        items = []
         cursor = None
         n_pages = 0
         while True:
             page = browser.get(
                 path, params={"limit": 3} | ({"cursor": cursor} if cursor else {})
             ).json()
-            found += page["items"]
+            items += page["items"]
             cursor, n_pages = page["next"], n_pages + 1
             # addresses of requests are logged, of people not
             assert "@" not in base64.urlsafe_b64decode((cursor or "") + "==").decode()
             if cursor is None:
                 break
-        assert (found, n_pages) == (whole["items"], 3)
-        assert len({one[key] for one in found}) == len(found) >= 7
+        assert (items, n_pages) == (whole["items"], 3)
+        assert len({item[key] for item in items}) == len(items) >= 7
         for wrong in ("nonsense", make_cursor("nobody"), make_cursor(7)):
             answer = browser.get(path, params={"cursor": wrong})
             assert (answer.status_code, answer.json()["errors"][0]["path"]) == (422, "query.cursor")

@@ -119,12 +119,12 @@ def test_an_unknown_user_costs_as_many_hashes_as_a_wrong_password(
         web.store.users.set_password(user.user_id, PasswordHasher().hash(PASSWORD), actor="test")
     web.store.users.change(disabled.user_id, disabled=True, actor="test")
     no_password = web.add("annotator")
-    said = set()
+    answers = set()
     for email in (known.email, disabled.email, no_password.email, "nobody@example.org"):
         answer = log_in(web.anonymous(), email, "wrong")
-        said.add((answer.status_code, answer.text))
-    assert {status for status, _ in said} == {401}
-    assert (len(said), len(hashed)) == (1, 4)
+        answers.add((answer.status_code, answer.text))
+    assert {status for status, _ in answers} == {401}
+    assert (len(answers), len(hashed)) == (1, 4)
     assert all(cost == hashed[0] for cost in hashed)
 
 
@@ -175,29 +175,29 @@ def test_the_first_start_makes_an_admin_and_a_link_and_the_second_none(web: Web,
 
 def test_tokens_are_made_used_and_revoked_within_a_second(web: Web):
     ann = web.browser(web.add("annotator"))
-    made = ann.post("/me/tokens", json={"name": "script", "days": 7}).json()
+    token = ann.post("/me/tokens", json={"name": "script", "days": 7}).json()
     script = httpx.Client(
-        base_url=f"{web.url}/api/v1", headers={"Authorization": f"Bearer {made['secret']}"}
+        base_url=f"{web.url}/api/v1", headers={"Authorization": f"Bearer {token['secret']}"}
     )
     assert script.get("/me").status_code == 200
     assert [token["name"] for token in ann.get("/me/tokens").json()["items"]] == ["script"]
-    assert ann.delete(f"/me/tokens/{made['token_id']}").status_code == 204
+    assert ann.delete(f"/me/tokens/{token['token_id']}").status_code == 204
     assert script.get("/me").status_code == 401  # the process that revoked it knows at once
-    made = ann.post("/me/tokens", json={"name": "script"}).json()
-    script.headers["Authorization"] = f"Bearer {made['secret']}"
+    token = ann.post("/me/tokens", json={"name": "script"}).json()
+    script.headers["Authorization"] = f"Bearer {token['secret']}"
     assert script.get("/me").status_code == 200
-    web.store.tokens.revoke(made["token_id"], actor="another process")
+    web.store.tokens.revoke(token["token_id"], actor="another process")
     start = time.monotonic()
     while script.get("/me").status_code == 200:
         assert time.monotonic() - start < 10  # half a second, and what a busy machine takes
-    assert ann.delete(f"/me/tokens/{made['token_id'][:8]}").status_code == 404
+    assert ann.delete(f"/me/tokens/{token['token_id'][:8]}").status_code == 404
 
 
 def test_nobody_revokes_another_persons_token(web: Web):
-    one, other = web.client("annotator"), web.client("annotator")
-    token_id = one.get("/me/tokens").json()["items"][0]["token_id"]
+    client, other = web.client("annotator"), web.client("annotator")
+    token_id = client.get("/me/tokens").json()["items"][0]["token_id"]
     assert other.delete(f"/me/tokens/{token_id}").status_code == 404
-    assert one.get("/me").status_code == 200
+    assert client.get("/me").status_code == 200
 
 
 def test_a_token_carries_its_scopes_and_no_more(web: Web):
@@ -322,14 +322,14 @@ def test_no_secret_stands_in_the_database_or_the_log(
     secrets.append(browser.post("/me/tokens", json={"name": "x"}).json()["secret"])
     web.anonymous().get(f"{web.url}/login", params={"token": secrets[1]})
     secrets += [PASSWORD, session_of(browser)[1]]
-    said = "".join(
+    log = "".join(
         record.getMessage()
         for record in caplog.records
         if not record.name.startswith(("httpx", "httpcore"))
     ) + "".join(capfd.readouterr())
     stored = b"".join(path.read_bytes() for path in web.settings.home.rglob("*") if path.is_file())
     for secret in secrets:
-        assert secret not in said
+        assert secret not in log
         assert secret.encode() not in stored
     assert re.search(rb"[0-9a-f]{64}", stored)
 
@@ -421,13 +421,17 @@ def test_nothing_holds_after_an_account_was_disabled_meanwhile(web: Web, way: st
                 answer = ways[way](browser)
             browser.close()
             assert answer.status_code in (201, 204, 303, 401), (n, answer.text)
-            said = {"urn:rlhf:problem:login_ended", "urn:rlhf:problem:wrong_login"}
+            problems = {"urn:rlhf:problem:login_ended", "urn:rlhf:problem:wrong_login"}
             assert (
-                answer.status_code != 401 or way.startswith("page") or answer.json()["type"] in said
+                answer.status_code != 401
+                or way.startswith("page")
+                or answer.json()["type"] in problems
             ), (n, answer.text)
             if done:
                 assert [
-                    one.kind for one in web.store.tokens.of_user(user_id) if one.revoked_at is None
+                    token.kind
+                    for token in web.store.tokens.of_user(user_id)
+                    if token.revoked_at is None
                 ] == [], n
             moments += done
     assert 2 <= len(moments) < 9
@@ -464,23 +468,23 @@ def test_a_session_that_ended_makes_nothing_that_outlives_it_in_the_moment_it_is
     ):
         browser = web.browser(root)
         session = next(
-            one
-            for one in web.store.tokens.of_user(root.user_id)
-            if one.kind == "session" and one.revoked_at is None
+            token
+            for token in web.store.tokens.of_user(root.user_id)
+            if token.kind == "session" and token.revoked_at is None
         )
         assert browser.get("/me").status_code == 200
         web.store.tokens.revoke(session.token_id, actor="another process")
         answer = browser.post(path, json=body)
         assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer"), path
         assert answer.json()["type"] == "urn:rlhf:problem:login_ended", path
-    held = [
-        one.kind
+    kinds = [
+        token.kind
         for user in (root, ann)
-        for one in web.store.tokens.of_user(user.user_id)
-        if one.revoked_at is None
+        for token in web.store.tokens.of_user(user.user_id)
+        if token.revoked_at is None
     ]
     assert (
-        held,
+        kinds,
         web.store.users.with_email("new@example.org"),
         web.store.users.get(root.user_id).has_password,
     ) == ([], None, False)

@@ -27,9 +27,9 @@ def test_points_are_read_by_name_label_and_day(web: Web):
     reader = web.client("auditor")
     page = reader.get("/metrics/points", params={"limit": 5}).json()
     rest = reader.get("/metrics/points", params={"cursor": page["next"]}).json()
-    found = [(one["day"], one["labels"]["space"]) for one in page["items"] + rest["items"]]
-    assert found == sorted(found, key=lambda one: (-int(one[0][-2:]), one[1]))
-    assert (len(found), rest["next"]) == (6, None)
+    keys = [(point["day"], point["labels"]["space"]) for point in page["items"] + rest["items"]]
+    assert keys == sorted(keys, key=lambda key: (-int(key[0][-2:]), key[1]))
+    assert (len(keys), rest["next"]) == (6, None)
 
     secret = reader.headers["authorization"].removeprefix("Bearer ")
     with Client(web.url, secret) as client:

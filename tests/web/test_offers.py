@@ -23,18 +23,18 @@ def test_what_is_offered_to_somebody_by_name_comes_first_to_them_and_to_nobody_e
     engineer = web.client("engineer")
     ann = web.client("annotator")
     bo = web.client("annotator")
-    asked = {"ids": named, "annotator_id": ann.user.user_id}
-    assert engineer.post("/comparisons:offer", json=asked).json() == {
+    body = {"ids": named, "annotator_id": ann.user.user_id}
+    assert engineer.post("/comparisons:offer", json=body).json() == {
         "n_comparisons": 2,
         "n_wanted": 2,
     }
-    assert engineer.post("/comparisons:offer", json=asked).json() == {
+    assert engineer.post("/comparisons:offer", json=body).json() == {
         "n_comparisons": 2,
         "n_wanted": 0,
     }
     theirs, others = leased(ann, 3), leased(bo)
     assert {card["prompt"] for card in theirs[:2]} == {
-        f"prompt {one[:1]}{int(one[1:])}" for one in named
+        f"prompt {comparison_id[:1]}{int(comparison_id[1:])}" for comparison_id in named
     }
     assert len(others) == len(ids) - 1
     assert not {card["prompt"] for card in others} & {card["prompt"] for card in theirs}
@@ -42,9 +42,9 @@ def test_what_is_offered_to_somebody_by_name_comes_first_to_them_and_to_nobody_e
         "a card does not say for whom it was meant"
     )
     for card in theirs:
-        sent = {"card_id": card["card_id"], "choice": "a"}
+        vote = {"card_id": card["card_id"], "choice": "a"}
         assert (
-            ann.post("/votes", json=sent, headers={"Idempotency-Key": card["card_id"]}).status_code
+            ann.post("/votes", json=vote, headers={"Idempotency-Key": card["card_id"]}).status_code
             == 201
         )
     assert web.store.cards.count_wanted(named) == dict.fromkeys(named, (1, 1))
@@ -64,16 +64,16 @@ def test_a_cluster_of_errors_is_listed_and_offered(web: Web):
     write_clusters(files, "2026-01-05", cluster)
     write_clusters(files, "2026-01-06", cluster, failing_cluster("2026-01-06-B", ids[3:]))
     listed = engineer.get("/clusters").json()["items"]
-    assert [(one["day"], one["cluster_id"]) for one in listed] == [
+    assert [(cluster["day"], cluster["cluster_id"]) for cluster in listed] == [
         ("2026-01-06", "2026-01-05-A"),
         ("2026-01-06", "2026-01-06-B"),
     ]
     assert listed[0]["comparison_ids"] == ids[:2]
     assert listed[0]["name"] == "lentils · soup"
     assert len(engineer.get("/clusters", params={"day": "2026-01-05"}).json()["items"]) == 1
-    asked = {"cluster": "2026-01-05-A", "overlap": 3}
+    body = {"cluster": "2026-01-05-A", "overlap": 3}
     for n_new in (4, 0):
-        answer = engineer.post("/comparisons:offer", json=asked).json()
+        answer = engineer.post("/comparisons:offer", json=body).json()
         assert answer == {"n_comparisons": 2, "n_wanted": n_new}
     assert web.store.cards.count_wanted(ids)[ids[0]] == (3, 0)
     unknown = engineer.post("/comparisons:offer", json={"cluster": "2026-01-05-Z"})

@@ -98,10 +98,10 @@ def test_hostile_words_between_backticks_stay_words(paged: Web):
     hostile = "`<script>alert(1)</script>`<img/src=x>`&amp"
     answer = browser.post(f"{paged.url}/comparisons/offer", data={"which": "ids", "ids": hostile})
     assert answer.status_code == 404
-    seen = Seen(answer.text)
-    assert "<script>alert(1)</script>" in seen.code
-    assert "<img/src=x>`&amp" in seen.text, "a backtick without another is one"
-    assert "img" not in seen.tags
+    page = Seen(answer.text)
+    assert "<script>alert(1)</script>" in page.code
+    assert "<img/src=x>`&amp" in page.text, "a backtick without another is one"
+    assert "img" not in page.tags
     assert "<script>alert" not in answer.text
 
 
@@ -160,7 +160,9 @@ def test_comparisons_are_offered_to_one_person_by_the_form(paged: Web):
         in offered(paged, engineer, annotator_id=who).text
     )
     assert "No new judgements requested" in offered(paged, engineer, annotator_id=who).text
-    leased = [len(one.post("/cards:lease", json={"n": 5}).json()["cards"]) for one in (bo, ann)]
+    leased = [
+        len(client.post("/cards:lease", json={"n": 5}).json()["cards"]) for client in (bo, ann)
+    ]
     assert leased == [0, len(named)]
     assert "Requested 2 judgements of 2 comparisons" in offered(paged, engineer).text, (
         "anybody is asked beside"
@@ -192,14 +194,14 @@ def test_a_page_names_a_wrong_filter_and_leads_to_itself_without_it(paged: Web):
 def test_a_form_after_a_session_says_what_was_lost_and_leads_back(paged: Web):
     browser = paged.browser(paged.add("admin"))
     browser.cookies.clear()
-    sent = "/comparisons?q=prompt"
-    asked = browser.post(f"{paged.url}/comparisons/flag", headers={"Referer": paged.url + sent})
-    assert parse_qs(urlsplit(asked.headers["location"]).query)["next"] == [sent]
-    page = browser.get(f"{paged.url}{asked.headers['location']}").text
+    path = "/comparisons?q=prompt"
+    response = browser.post(f"{paged.url}/comparisons/flag", headers={"Referer": paged.url + path})
+    assert parse_qs(urlsplit(response.headers["location"]).query)["next"] == [path]
+    page = browser.get(f"{paged.url}{response.headers['location']}").text
     assert "You were logged out; the last change was not saved." in page
     for foreign in ("https://evil.example/x", f"{paged.url}//evil.example"):
-        asked = browser.post(f"{paged.url}/comparisons/flag", headers={"Referer": foreign})
-        assert asked.headers["location"] == "/login"
+        response = browser.post(f"{paged.url}/comparisons/flag", headers={"Referer": foreign})
+        assert response.headers["location"] == "/login"
     assert browser.post(f"{paged.url}/logout").headers.get("set-cookie") is None
 
 

@@ -37,8 +37,8 @@ def operations(web: Web) -> list[tuple[str, str, dict]]:
 
 @on_sqlite
 def test_every_permission_is_asked_for_somewhere(web: Web):
-    asked = {operation.get("x-permission") for _, _, operation in operations(web)}
-    assert {permission.value for permission in Permission} <= asked
+    permissions = {operation.get("x-permission") for _, _, operation in operations(web)}
+    assert {permission.value for permission in Permission} <= permissions
 
 
 @on_sqlite

@@ -54,36 +54,37 @@ def engineer(served: Web) -> Iterator[httpx.Client]:
 def ask(client: httpx.Client, body: Any, **headers: str) -> dict[str, Any]:
     answer = client.post("/predictions", json=body, headers=headers)
     assert answer.status_code == 200, answer.text
-    told: dict[str, Any] = answer.json()
-    return told
+    predictions: dict[str, Any] = answer.json()
+    return predictions
 
 
 def test_it_agrees_with_the_command_line(
     home: LearntHome, engineer: httpx.Client, tmp_path: Path
 ) -> None:
-    asked, out = tmp_path / "pairs.jsonl", tmp_path / "predictions.jsonl"
-    asked.write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS), encoding="utf-8")
-    home.rlhf("reward", "predict", "--input", str(asked), "--out", str(out))
+    pairs_file, out = tmp_path / "pairs.jsonl", tmp_path / "predictions.jsonl"
+    pairs_file.write_text("".join(json.dumps(pair) + "\n" for pair in PAIRS), encoding="utf-8")
+    home.rlhf("reward", "predict", "--input", str(pairs_file), "--out", str(out))
     lines = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
-    told = ask(engineer, {"pairs": PAIRS})
-    assert len(lines) == len(told["predictions"]) == 2
-    for line, answer in zip(lines, told["predictions"], strict=True):
+    predictions = ask(engineer, {"pairs": PAIRS})
+    assert len(lines) == len(predictions["predictions"]) == 2
+    for line, answer in zip(lines, predictions["predictions"], strict=True):
         for name in ("p_raw", "p_calibrated", "score_a", "score_b"):
             assert answer[name] == pytest.approx(line[name], abs=1e-6), name
         assert answer["features_hash"] == line["features_hash"]
         assert {
-            name: told[name] for name in ("reward_model", "calibrator", "data_hash", "data_seq")
+            name: predictions[name]
+            for name in ("reward_model", "calibrator", "data_hash", "data_seq")
         } == {name: line[name] for name in ("reward_model", "calibrator", "data_hash", "data_seq")}
-    assert told["reward_model"] == "demo.reward_model@1"
-    assert told["calibrator"].endswith("@1")
+    assert predictions["reward_model"] == "demo.reward_model@1"
+    assert predictions["calibrator"].endswith("@1")
 
 
 def test_sides_exchanged_the_chances_sum_to_one(engineer: httpx.Client) -> None:
     turned = [{"prompt": p, "completion_a": b, "completion_b": a} for p, a, b in ASKED]
     there, back = (ask(engineer, {"pairs": pairs})["predictions"] for pairs in (PAIRS, turned))
-    for one, other in zip(there, back, strict=True):
-        assert one["p_raw"] + other["p_raw"] == 1.0
-        assert one["p_calibrated"] + other["p_calibrated"] == 1.0
+    for answer, other in zip(there, back, strict=True):
+        assert answer["p_raw"] + other["p_raw"] == 1.0
+        assert answer["p_calibrated"] + other["p_calibrated"] == 1.0
     same = ask(engineer, {"prompt": "x", "completion_a": "as it is", "completion_b": "as it is"})[
         "predictions"
     ][0]

@@ -67,7 +67,7 @@ def test_charts_show_what_metric_points_and_frames_show(web: Web):
     reader = web.client("auditor")
     listed = reader.get("/metrics/points", params={"name": "agreement.rate"}).json()["items"]
     drawn = points(read(reader, "agreement"), "same choice")
-    expected = {day_value(date.fromisoformat(one["day"])): one["value"] for one in listed}
+    expected = {day_value(date.fromisoformat(row["day"])): row["value"] for row in listed}
     assert {day: value for day, (value, _) in drawn.items()} == pytest.approx(expected)
     undecided = points(read(reader, "ties", by="source"), "equally good or both bad")
     whole = agreement(web.store.votes.log())
@@ -109,9 +109,9 @@ def test_a_day_without_votes_is_a_gap_and_a_point_leads_to_its_votes(web: Web):
 def test_filters_choose_the_votes(web: Web):
     cast(web)
     reader = web.client("auditor")
-    one = {"since": DAYS[1].isoformat(), "until": DAYS[1].isoformat()}
-    found = points(read(reader, "ties", **one), "equally good or both bad")
-    assert {day: n for day, (_, n) in found.items()} == {day_value(DAYS[1]): 60}
+    day = {"since": DAYS[1].isoformat(), "until": DAYS[1].isoformat()}
+    tied = points(read(reader, "ties", **day), "equally good or both bad")
+    assert {day: n for day, (_, n) in tied.items()} == {day_value(DAYS[1]): 60}
     assert read(reader, "ties", category="poetry").panels == ()
     assert read(reader, "ties", category="", group="page", source="this project").panels != ()
     assert "No votes match" in read(reader, "strength").notes[0]
@@ -124,14 +124,18 @@ def test_a_point_leads_to_the_votes_of_the_chosen_filters(web: Web):
 
     def links(reader=reader, **params: str) -> set[str]:
         panels = read(reader, "ties", **params).panels
-        return {link for panel in panels if panel for one in panel.series for link in one.links}
+        return {
+            link for panel in panels if panel for series in panel.series for link in series.links
+        }
 
     assert f"/votes?day={DAYS[0]}&category=factual" in links(category="factual")
     days = f"since={DAYS[0]}&until={DAYS[2]}"
-    asked = {"since": DAYS[0].isoformat(), "source": "this project"}
-    assert links(by="category", **asked) == {f"/votes?category=factual&source=this+project&{days}"}
+    filters = {"since": DAYS[0].isoformat(), "source": "this project"}
+    assert links(by="category", **filters) == {
+        f"/votes?category=factual&source=this+project&{days}"
+    }
     assert links(by="source", since=DAYS[0].isoformat()) == {f"/votes?source=this+project&{days}"}
-    for place in links(by="category", **asked):
+    for place in links(by="category", **filters):
         votes = reader.get("/votes", params=httpx.URL(place).params).json()["items"]
         assert len(votes) == 50, "a page"
     assert links(group="page") == links(by="category", group="page") == set()
@@ -168,16 +172,21 @@ def test_each_group_and_day_needs_three_people_of_the_selection(web: Web):
     web.store.votes.cast_many(
         [
             NewVote(
-                comparison_id=one, annotator_id=who, annotator_kind="human", choice=choice,
-                voted_at=NOON + timedelta(days=n), idempotency_key=f"{one}/{who}", origin="page",
+                comparison_id=comparison_id,
+                annotator_id=who,
+                annotator_kind="human",
+                choice=choice,
+                voted_at=NOON + timedelta(days=n),
+                idempotency_key=f"{comparison_id}/{who}",
+                origin="page",
             )
             for n, (ids, choices) in enumerate(
                 ((everybody, "aaa"), (ann_alone, ("a", "skip", "skip")))
             )
-            for one in ids
+            for comparison_id in ids
             for who, choice in zip(PEOPLE, choices, strict=True)
         ]
-    )  # fmt: skip
+    )
     reader = web.client("auditor")
     undecided = "equally good or both bad"
     assert points(read(reader, "ties", by="group"), undecided) == {0.0: (0.0, 72 + 24)}
@@ -195,14 +204,14 @@ def test_a_skip_that_replaces_a_vote_takes_an_annotator_away_at_once(web: Web):
     web.store.annotator_groups.assign(dict.fromkeys((*PEOPLE, "nobody"), "experts"), actor="test")
     ids = web.publish(24, offer=False, prefix="code", category="coding")
 
-    def cast(one: str, who: str, choice: str, **more: object) -> None:
-        vote = {"comparison_id": one, "annotator_id": who, "annotator_kind": "human"}
-        more = {"idempotency_key": f"{one}/{who}", **more}
+    def cast(comparison_id: str, who: str, choice: str, **more: object) -> None:
+        vote = {"comparison_id": comparison_id, "annotator_id": who, "annotator_kind": "human"}
+        more = {"idempotency_key": f"{comparison_id}/{who}", **more}
         web.store.votes.cast(NewVote(choice=choice, voted_at=NOON, origin="page", **vote, **more))
 
-    for one in ids:
-        cast(one, "ann", "a")
-        cast(one, "bob", "a")
+    for comparison_id in ids:
+        cast(comparison_id, "ann", "a")
+        cast(comparison_id, "bob", "a")
     cast(ids[0], "eve", "a")
     reader = web.client("auditor")
     undecided = "equally good or both bad"

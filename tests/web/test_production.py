@@ -36,9 +36,11 @@ def test_figures_become_points_with_intervals_and_are_replaced(web: Web):
     latency = figure(metric="latency", n=4, total=8.0, total_squares=18.0)
     assert send(engineer, figure(), latency, figure(1, "cost")).json() == {"n": 3}
     assert send(engineer, figure(n=400, total=20)).status_code == 200
-    found = engineer.get("/metrics/points", params={"label": "model=demo.policy@3"}).json()["items"]
-    by_name = {point["name"]: point for point in found}
-    assert len(found) == 3
+    points = engineer.get("/metrics/points", params={"label": "model=demo.policy@3"}).json()[
+        "items"
+    ]
+    by_name = {point["name"]: point for point in points}
+    assert len(points) == 3
     errors = by_name["production.errors"]
     assert (errors["n"], errors["total"], errors["value"]) == (400, 20, 0.05)
     assert 0.03 < errors["low"] < 0.05 < errors["high"] < 0.08

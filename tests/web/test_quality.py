@@ -34,34 +34,34 @@ def judge(
     web: Web, client: httpx.Client, n: int, *, choice: str = "a", seconds: float | None = 30.0
 ) -> list[str]:
     """Votes on dealt cards: the page's side, whichever completion stands there."""
-    made = []
+    vote_ids = []
     for card in client.post("/cards:lease", json={"n": n}).json()["cards"]:
         body = {"card_id": card["card_id"], "choice": choice} | (
             {} if seconds is None else {"duration_s": seconds}
         )
         answer = client.post("/votes", json=body, headers={"Idempotency-Key": str(uuid.uuid4())})
         assert answer.status_code == 201, answer.text
-        made.append(answer.json()["vote_id"])
-    return made
+        vote_ids.append(answer.json()["vote_id"])
+    return vote_ids
 
 
 def listed(client: httpx.Client, **params: object) -> list[str]:
-    found, cursor = [], None
+    vote_ids, cursor = [], None
     while True:
         answer = client.get(
             "/votes", params={"limit": 3, **params, **({"cursor": cursor} if cursor else {})}
         )
         assert answer.status_code == 200, answer.text
-        found += [item["vote_id"] for item in answer.json()["items"]]
+        vote_ids += [item["vote_id"] for item in answer.json()["items"]]
         cursor = answer.json()["next"]
         if cursor is None:
-            return found
+            return vote_ids
 
 
 def read_quality(client: httpx.Client) -> dict[str, dict]:
     answer = client.get("/quality")
     assert answer.status_code == 200, answer.text
-    return {one["annotator_id"]: one for one in answer.json()["annotators"]}
+    return {row["annotator_id"]: row for row in answer.json()["annotators"]}
 
 
 def test_every_figure_leads_to_exactly_its_votes(web: Web):
@@ -76,15 +76,15 @@ def test_every_figure_leads_to_exactly_its_votes(web: Web):
         *judge(web, hasty, 4, seconds=20.0),
         *judge(web, hasty, 3, seconds=None),
     ][:5]
-    found = read_quality(reader)
-    a, b = found[steady.user.user_id], found[hasty.user.user_id]
+    quality = read_quality(reader)
+    a, b = quality[steady.user.user_id], quality[hasty.user.user_id]
     assert (a["n_votes"], b["n_votes"]) == (12, 12)
     assert (a["same_as_before"]["marked"], a["same_as_before"]["n"]) == (11, 11)
     assert (b["too_fast"]["marked"], b["too_fast"]["n"]) == (5, 9)
     assert a["too_fast"]["marked"] == 0
     for share in (a["same_as_before"], a["too_fast"], b["too_fast"]):
         assert 0 <= share["low"] < share["high"] <= 1
-    assert next(iter(found)) == steady.user.user_id  # the most doubtful first
+    assert next(iter(quality)) == steady.user.user_id  # the most doubtful first
     assert listed(reader, mark="same_as_before", annotator_id=steady.user.user_id) == same[::-1]
     assert (
         listed(reader, mark="too_fast", annotator_id=hasty.user.user_id)
@@ -97,12 +97,15 @@ def test_every_figure_leads_to_exactly_its_votes(web: Web):
 
 def test_the_same_pair_again_is_found_under_another_comparison(web: Web):
     texts = {"prompt": "p", "completion_a": LONG, "completion_b": "y"}
-    one, other = web.publish(1, prefix="one", **texts), web.publish(1, prefix="other", **texts)
+    first_ids, other = (
+        web.publish(1, prefix="one", **texts),
+        web.publish(1, prefix="other", **texts),
+    )
     curator, reader = web.client("curator"), web.client("auditor")
-    cast(curator, one[0])
+    cast(curator, first_ids[0])
     again = cast(curator, other[0], "b")
-    found = read_quality(reader)[curator.user.user_id]["duplicate"]
-    assert (found["marked"], found["n"]) == (1, 2)
+    figure = read_quality(reader)[curator.user.user_id]["duplicate"]
+    assert (figure["marked"], figure["n"]) == (1, 2)
     assert listed(reader, mark="duplicate") == [again["vote_id"]]
     # taken back: nothing is left of it
     cast(curator, other[0], "skip", supersedes=again["vote_id"])
@@ -130,14 +133,14 @@ def test_the_list_is_searched_sorted_and_read_page_by_page(web: Web):
     admin = web.client("admin")
 
     def names(**params: object) -> list[str]:
-        found, cursor = [], None
+        names_read, cursor = [], None
         while True:
             page = admin.get("/quality", params=params | ({"cursor": cursor} if cursor else {}))
             assert page.status_code == 200, page.text
-            found += [one["name"] for one in page.json()["annotators"]]
+            names_read += [row["name"] for row in page.json()["annotators"]]
             cursor = page.json()["next"]
             if cursor is None:
-                return found
+                return names_read
 
     assert names(sort="name", limit=2) == ["ann", "bob", "zoe"]
     assert names(sort="votes", limit=1) == ["bob", "ann", "zoe"]
@@ -178,8 +181,8 @@ def cast_weeks(web: Web) -> None:
 @on_sqlite
 def test_weeks_of_an_annotator_equal_those_of_the_command(web: Web):
     cast_weeks(web)
-    (shown,) = web.store.comparisons.stream(100)
-    frame = annotators_over_time(web.store.votes.log(), shown)
+    (comparisons,) = web.store.comparisons.stream(100)
+    frame = annotators_over_time(web.store.votes.log(), comparisons)
     own = frame[frame["annotator_id"] == "ann"]
     reader = web.client("auditor")
     for name, figure in FIGURES.items():
@@ -239,8 +242,8 @@ def test_an_annotator_is_paused_and_left_out_with_the_effect_shown_before(paged:
     form = {"annotator_id": ann.user_id, "action": "leave-out", "reason": "careless"}
     assert browser.post(address, data=form | {"reason": ""}).status_code == 422
     assert browser.post(address, data=form).status_code == 303
-    made = paged.store.decisions.latest()
-    assert (made.actor, made.reasons) == (curator.user.user_id, ("by hand: careless",))
+    decision = paged.store.decisions.latest()
+    assert (decision.actor, decision.reasons) == (curator.user.user_id, ("by hand: careless",))
     row = browser.get(f"{paged.url}/quality").text
     assert f'href="/quality/trust?annotator_id={ann.user_id}"' in " ".join(row.split())
     audit = paged.browser(paged.add("admin")).get(f"{paged.url}/audit").text

@@ -29,12 +29,12 @@ def paged(web: Web, settings: Settings, tmp_path: Path) -> Iterator[Web]:
         "completions: {budget_per_day: 2}}\n"
         "base_url: https://ann:hunter22@llm.example.org/v1\n"
     )
-    given = {
+    fields = {
         "config": file,
         "api_key": "sk-canary",
         "base_url": "https://ann:hunter22@llm.example.org/v1",
     }
-    changed = Settings(**settings.model_dump(exclude_unset=True) | given)
+    changed = Settings(**settings.model_dump(exclude_unset=True) | fields)
     with WebServer(create_app(changed, web.store, cache_times=UNCACHED)) as server:
         yield Web(web.store, changed, server.url, web.clock)
 
@@ -111,7 +111,7 @@ def test_spending_is_the_sum_of_the_metric_points(paged: Web):
     spending = reader.get("/spending").json()
     assert (spending["today"], spending["days_30"]) == (1.75, 13.75)
     assert spending["budget_per_day"] == 2.0
-    assert sum(one["value"] for one in spending["days"]) == 13.75
+    assert sum(day["value"] for day in spending["days"]) == 13.75
     page = paged.browser(paged.add(Role.ENGINEER)).get(f"{paged.url}/runs/spending").text
     assert "of 2.00, the daily budget" in page
     assert 'id="spent" data-refresh' in page
@@ -124,14 +124,14 @@ def test_settings_show_value_and_source_but_no_secret(paged: Web):
     for text in (answer.text, page.text):
         assert "sk-canary" not in text
         assert "hunter22" not in text
-    settings = {one["name"]: one for one in answer.json()["settings"]}
+    settings = {setting["name"]: setting for setting in answer.json()["settings"]}
     assert settings["api_key"]["value"] == "set, hidden"
     assert (settings["base_url"]["source"], settings["quiet_minutes"]["source"]) == (
         "file",
         "default",
     )
     gate = next(part for part in answer.json()["parts"] if part["name"] == "gate")
-    known = {one["name"]: one for one in gate["parameters"]}
+    known = {parameter["name"]: parameter for parameter in gate["parameters"]}
     assert (known["min_win_rate"]["value"], known["min_win_rate"]["is_set"]) == ("0.6", True)
     assert not known["length_tolerance"]["is_set"]
     paged.settings.config.write_text("loop: {gate: {min_win: 1}}\n")

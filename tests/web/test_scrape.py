@@ -31,14 +31,14 @@ def scrape(web: Web, **headers: str) -> dict[str, dict[tuple[str, ...], float]]:
     answer = httpx.get(f"{web.url}/metrics", headers=headers)
     assert answer.status_code == 200, answer.text
     assert answer.headers["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
-    found: dict[str, dict[tuple[str, ...], float]] = {}
+    samples: dict[str, dict[tuple[str, ...], float]] = {}
     for family in text_string_to_metric_families(answer.text):
         assert family.documentation, family.name
         assert family.type in ("counter", "gauge", "histogram"), family.name
         for sample in family.samples:
             assert sample.name.startswith("rlhf_")
-            found.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
-    return found
+            samples.setdefault(sample.name, {})[tuple(sample.labels.values())] = sample.value
+    return samples
 
 
 def test_prometheus_reads_the_newest_points_of_the_project(web: Web):
@@ -61,19 +61,19 @@ def test_prometheus_reads_the_newest_points_of_the_project(web: Web):
         point(1, "votes.cast", 8, labels={"source": "api"}),
         point(0, "sensors.lag_seconds", 12, labels={"sensor": "votes"}),
     ])  # fmt: skip
-    found = scrape(web)
-    assert found["rlhf_queue_open"] == {(): 5}
-    assert found["rlhf_spend_amount"] == {('evil"host\\/m\n1',): 0.25, ("other",): 0}
-    assert found["rlhf_model_ece"] == {("3",): 0.04}
-    assert found["rlhf_model_ece_low"] == {("3",): 0.01}
-    assert found["rlhf_model_ece_high"] == {("3",): 0.07}
-    assert found["rlhf_champion_age_days"] == {("policy",): 1.5}
-    assert found["rlhf_sensors_lag_seconds"] == {("votes",): 12}
-    assert "rlhf_drift_verdict" not in found  # nothing was measured: no sample, not 0
-    assert found["rlhf_runs_failed"] == {("collection",): 0}  # the count was yesterday's
-    assert found["rlhf_votes_cast"] == {("api",): 0}
-    assert "rlhf_freshness_hours" not in found  # older than a month
-    measured = found["rlhf_metric_measured_timestamp_seconds"]
+    samples = scrape(web)
+    assert samples["rlhf_queue_open"] == {(): 5}
+    assert samples["rlhf_spend_amount"] == {('evil"host\\/m\n1',): 0.25, ("other",): 0}
+    assert samples["rlhf_model_ece"] == {("3",): 0.04}
+    assert samples["rlhf_model_ece_low"] == {("3",): 0.01}
+    assert samples["rlhf_model_ece_high"] == {("3",): 0.07}
+    assert samples["rlhf_champion_age_days"] == {("policy",): 1.5}
+    assert samples["rlhf_sensors_lag_seconds"] == {("votes",): 12}
+    assert "rlhf_drift_verdict" not in samples  # nothing was measured: no sample, not 0
+    assert samples["rlhf_runs_failed"] == {("collection",): 0}  # the count was yesterday's
+    assert samples["rlhf_votes_cast"] == {("api",): 0}
+    assert "rlhf_freshness_hours" not in samples  # older than a month
+    measured = samples["rlhf_metric_measured_timestamp_seconds"]
     assert measured[("queue.open",)] == now.timestamp()
 
 
@@ -83,14 +83,14 @@ def test_prometheus_reads_votes_and_requests_of_this_process(web: Web):
     for card in lease(annotator, 2):
         assert vote(annotator, card["card_id"]).status_code == 201
     annotator.get("/nope")
-    found = scrape(web)
-    assert found["rlhf_votes_total"] == {(): 2}
-    assert found["rlhf_http_requests_total"][("4xx",)] == 1
-    assert found["rlhf_http_requests_total"][("2xx",)] == 3
-    buckets = found["rlhf_vote_request_seconds_bucket"]
-    assert buckets[("+Inf",)] == found["rlhf_vote_request_seconds_count"][()] == 2
+    samples = scrape(web)
+    assert samples["rlhf_votes_total"] == {(): 2}
+    assert samples["rlhf_http_requests_total"][("4xx",)] == 1
+    assert samples["rlhf_http_requests_total"][("2xx",)] == 3
+    buckets = samples["rlhf_vote_request_seconds_bucket"]
+    assert buckets[("+Inf",)] == samples["rlhf_vote_request_seconds_count"][()] == 2
     assert list(buckets.values()) == sorted(buckets.values())
-    assert 0 < found["rlhf_vote_request_seconds_sum"][()] < 60
+    assert 0 < samples["rlhf_vote_request_seconds_sum"][()] < 60
 
 
 def test_only_local_programs_scrape_without_a_token(web: Web):

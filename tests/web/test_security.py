@@ -114,12 +114,12 @@ def test_a_stated_gigabyte_is_refused_unread(web: Web):
 
 def test_an_unstated_gigabyte_is_cut_off(web: Web):
     ann = web.client("annotator")
-    sent = 0
+    n_bytes = 0
 
     def endless():
-        nonlocal sent
+        nonlocal n_bytes
         for _ in range(1000):
-            sent += 1_000_000
+            n_bytes += 1_000_000
             yield b"x" * 1_000_000
 
     try:
@@ -131,7 +131,7 @@ def test_an_unstated_gigabyte_is_cut_off(web: Web):
     except httpx.HTTPError:  # the server hung up while we were still sending
         status = 413
     assert status == 413
-    assert sent < 100_000_000
+    assert n_bytes < 100_000_000
     assert web.anonymous().get("/healthz").status_code == 200
 
 

@@ -79,10 +79,10 @@ def test_an_anchor_is_dropped_at_the_start(server: Served) -> None:
 
 
 def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it(server: Served) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = listener.getsockname()[1]
         server.home.mkdir()
         command = [RLHF, "serve", "--port", str(port)]
         done = subprocess.run(
@@ -107,8 +107,8 @@ def rlhf(server: Served, *arguments: str, **environ: str) -> str:
 
 def linked(server: Served, **environ: str) -> str:
     """The address in a login link that an operator has printed."""
-    said = rlhf(server, "users", "login-link", "admin@localhost", **environ)
-    (address,) = re.findall(r"(\S+)/login\?token=rlhf_", said)
+    output = rlhf(server, "users", "login-link", "admin@localhost", **environ)
+    (address,) = re.findall(r"(\S+)/login\?token=rlhf_", output)
     return address
 
 

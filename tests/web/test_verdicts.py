@@ -63,15 +63,15 @@ def fit(web: Web, up_to_seq: int, **p_a: tuple[float, float, float]) -> None:
 
 
 def listed(client: httpx.Client, **params: object) -> list[dict]:
-    found, cursor = [], None
+    items, cursor = [], None
     while True:
         more = {"cursor": cursor} if cursor else {}
         answer = client.get("/consensus", params={"method": "joint_model", **params, **more})
         assert answer.status_code == 200, answer.text
-        found += answer.json()["items"]
+        items += answer.json()["items"]
         cursor = answer.json()["next"]
         if cursor is None:
-            return found
+            return items
 
 
 def ids(items: list[dict]) -> list[str]:
@@ -138,14 +138,17 @@ def test_what_was_judged_since_the_fit_is_said_and_a_newer_fit_is_found(web: Web
     seq = judge(web, known, "ab")
     fit(web, seq, **{known: (0.9, 0.8, 0.95)})
     reader = web.client("engineer")
-    assert [(one["comparison_id"], one["n_since"]) for one in listed(reader)] == [(known, 0)]
+    assert [(item["comparison_id"], item["n_since"]) for item in listed(reader)] == [(known, 0)]
     judge(web, known, "b")
     later = judge(web, new, "ab")
     assert [
-        (one["comparison_id"], one["n_votes"], one["n_since"], one["p_a"]) for one in listed(reader)
+        (item["comparison_id"], item["n_votes"], item["n_since"], item["p_a"])
+        for item in listed(reader)
     ] == [(known, 3, 1, 0.9)]
     fit(web, later, **{known: (0.6, 0.3, 0.8), new: (0.5, 0.2, 0.8)})
-    assert [(one["comparison_id"], one["n_since"], one["up_to_seq"]) for one in listed(reader)] == [
+    assert [
+        (item["comparison_id"], item["n_since"], item["up_to_seq"]) for item in listed(reader)
+    ] == [
         (new, 0, later),
         (known, 0, later),
     ]

@@ -51,29 +51,29 @@ def test_a_vote_is_kept_as_it_was_cast_with_the_sides_of_the_comparison(web: Web
             flags=["pii"],
         )
         assert answer.status_code == 201, answer.text
-        kept = web.store.votes.get(answer.json()["vote_id"])
+        stored = web.store.votes.get(answer.json()["vote_id"])
         shown_left = card["left"]
-        comparison = web.store.comparisons.texts([kept.comparison_id])[kept.comparison_id]
-        left = "b" if kept.is_swapped else "a"
+        comparison = web.store.comparisons.texts([stored.comparison_id])[stored.comparison_id]
+        left = "b" if stored.is_swapped else "a"
         assert shown_left == getattr(comparison, f"completion_{left}")
-        assert (kept.choice, kept.details.highlights[0].side) == (left, left)
-        assert kept.details.dimensions == {
-            "correct": "a" if kept.is_swapped else "b",
+        assert (stored.choice, stored.details.highlights[0].side) == (left, left)
+        assert stored.details.dimensions == {
+            "correct": "a" if stored.is_swapped else "b",
             "style": "tie",
         }
-        assert (kept.strength, kept.reason, kept.stated_confidence, kept.duration_s) == (
+        assert (stored.strength, stored.reason, stored.stated_confidence, stored.duration_s) == (
             3,
             "warmer — ü",
             0.8,
             4.5,
         )
-        assert (kept.origin, kept.annotator_kind, kept.annotator_id) == (
+        assert (stored.origin, stored.annotator_kind, stored.annotator_id) == (
             "api",
             AnnotatorKind.HUMAN,
             ann.user.user_id,
         )
         assert answer.json()["choice"] == "a"
-        swaps.add(kept.is_swapped)
+        swaps.add(stored.is_swapped)
     assert swaps == {True, False}
     assert web.store.audit.verify() > 12
 
@@ -92,15 +92,17 @@ def test_a_vote_names_guidelines_that_there_are_and_without_a_version_the_newest
     for n in range(2):
         web.store.guidelines.add(f"text {n}", after=n, actor="test")
     # at once: whoever published them told another process
-    told = vote(ann, cards[0], guideline_version=2)
-    assert told.status_code == 201, told.text
+    newest = vote(ann, cards[0], guideline_version=2)
+    assert newest.status_code == 201, newest.text
     refused = vote(ann, cards[1], guideline_version=3)
     assert (refused.status_code, "newest version is 2" in refused.json()["detail"]) == (
         422,
         True,
     )
-    kept = [told, vote(ann, cards[1], guideline_version=1), vote(ann, cards[2])]
-    assert [web.store.votes.get(one.json()["vote_id"]).guideline_version for one in kept] == [
+    answers = [newest, vote(ann, cards[1], guideline_version=1), vote(ann, cards[2])]
+    assert [
+        web.store.votes.get(answer.json()["vote_id"]).guideline_version for answer in answers
+    ] == [
         2,
         1,
         2,
@@ -121,10 +123,10 @@ def test_the_same_request_under_the_same_key_is_one_vote_and_one_answer(web: Web
 def test_another_body_under_a_known_key_is_refused(web: Web):
     web.publish(2)
     ann = web.client("annotator")
-    one, two = lease(ann)
-    assert vote(ann, one["card_id"], key="k").status_code == 201
+    card, two = lease(ann)
+    assert vote(ann, card["card_id"], key="k").status_code == 201
     for body in (
-        {"card_id": one["card_id"], "choice": "b"},
+        {"card_id": card["card_id"], "choice": "b"},
         {"card_id": two["card_id"], "choice": "a"},
     ):
         answer = ann.post("/votes", json=body, headers={"Idempotency-Key": "k"})
@@ -195,9 +197,9 @@ def test_a_vote_is_taken_back_and_cast_anew(web: Web):
     assert anew.status_code == 201
     assert web.store.votes.count() == 3
     counting = [vote.vote_id for vote in web.store.votes.page() if vote.is_counting]
-    kept = web.store.votes.get(anew.json()["vote_id"])
-    assert counting == [kept.vote_id]
-    assert kept.choice == (Choice.A if kept.is_swapped else Choice.B)
+    stored = web.store.votes.get(anew.json()["vote_id"])
+    assert counting == [stored.vote_id]
+    assert stored.choice == (Choice.A if stored.is_swapped else Choice.B)
     assert web.store.cards.remaining_work().n_done == 1
 
 
@@ -229,24 +231,24 @@ def test_no_clock_of_a_sender_changes_a_vote_days_later(web: Web):
     """Whoever sends the time of the old vote, or an earlier one, says that no time has passed."""
     web.publish(2)
     ann = web.client("annotator")
-    one, two = lease(ann)
-    first = vote(ann, one["card_id"]).json()
+    first_card, second_card = lease(ann)
+    first = vote(ann, first_card["card_id"]).json()
     before = (web.clock.now() - timedelta(hours=2)).isoformat()
-    backdated = vote(ann, two["card_id"], voted_at=before).json()
+    backdated = vote(ann, second_card["card_id"], voted_at=before).json()
     for shift, ok in (
         (timedelta(minutes=55), True),
         (timedelta(minutes=61), False),
         (timedelta(days=3), False),
     ):
         web.clock.shift = shift
-        for old, card in ((first, one), (backdated, two)):
-            told = web.store.votes.get(old["vote_id"]).voted_at
+        for old, card in ((first, first_card), (backdated, second_card)):
+            cast_at = web.store.votes.get(old["vote_id"]).voted_at
             early = vote(
                 ann,
                 card["card_id"],
                 "b",
                 supersedes=old["vote_id"],
-                voted_at=(told - timedelta(seconds=1)).isoformat(),
+                voted_at=(cast_at - timedelta(seconds=1)).isoformat(),
             )
             assert early.status_code == 409, "time goes forwards"
             if not ok:
@@ -255,7 +257,7 @@ def test_no_clock_of_a_sender_changes_a_vote_days_later(web: Web):
                     card["card_id"],
                     "b",
                     supersedes=old["vote_id"],
-                    voted_at=told.isoformat(),
+                    voted_at=cast_at.isoformat(),
                 )
                 assert (late.status_code, late.json()["type"]) == (
                     409,
@@ -266,7 +268,7 @@ def test_no_clock_of_a_sender_changes_a_vote_days_later(web: Web):
                     card["card_id"],
                     "skip",
                     supersedes=old["vote_id"],
-                    voted_at=told.isoformat(),
+                    voted_at=cast_at.isoformat(),
                     flags=["undone"],
                 )
                 assert undo.status_code == 409
@@ -274,7 +276,9 @@ def test_no_clock_of_a_sender_changes_a_vote_days_later(web: Web):
     web.clock.shift = timedelta(minutes=55)
     waited = (web.store.votes.get(first["vote_id"]).voted_at + timedelta(seconds=3)).isoformat()
     assert (
-        vote(ann, one["card_id"], "b", supersedes=first["vote_id"], voted_at=waited).status_code
+        vote(
+            ann, first_card["card_id"], "b", supersedes=first["vote_id"], voted_at=waited
+        ).status_code
         == 201
     ), "it was in an outbox"
 
@@ -293,19 +297,19 @@ def test_a_card_judged_anew_after_an_undo_is_one_pass_whoever_remembers_it(web: 
     assert (again.status_code, again.json()["supersedes"]) == (201, undone["vote_id"])
     assert vote(ann, card["card_id"], key="k").text == again.text
     assert vote(ann, card["card_id"]).status_code == 409
-    judged = standing_votes(web.store.votes.log())
-    assert judged.loc[judged["choice"] != "skip", "pass_no"].tolist() == [1]
+    judgements = standing_votes(web.store.votes.log())
+    assert judgements.loc[judgements["choice"] != "skip", "pass_no"].tolist() == [1]
     web.clock.shift = timedelta(days=2)
-    told = ann.get("/me/statistics").json()
-    assert (told["gold"]["n"], told["repeats"]["n"]) == (1, 0)
+    statistics = ann.get("/me/statistics").json()
+    assert (statistics["gold"]["n"], statistics["repeats"]["n"]) == (1, 0)
     assert web.store.cards.remaining_work().n_done == 1
 
 
 @on_sqlite
 def test_nobody_undoes_another_persons_vote(web: Web):
     web.publish(1, overlap=2)
-    one, other = web.client("annotator"), web.client("annotator")
-    first = vote(one, lease(one)[0]["card_id"]).json()
+    owner, other = web.client("annotator"), web.client("annotator")
+    first = vote(owner, lease(owner)[0]["card_id"]).json()
     assert vote(other, lease(other)[0]["card_id"], supersedes=first["vote_id"]).status_code == 404
 
 
@@ -322,11 +326,11 @@ def test_a_refused_undo_names_no_comparison(web: Web):
 
 def test_a_skip_leaves_the_comparison_to_others(web: Web):
     web.publish(1)
-    one, other = web.client("annotator"), web.client("annotator")
-    (card,) = lease(one)
+    skipper, other = web.client("annotator"), web.client("annotator")
+    (card,) = lease(skipper)
     assert lease(other) == []
-    assert vote(one, card["card_id"], "skip").status_code == 201
-    assert lease(one) == []
+    assert vote(skipper, card["card_id"], "skip").status_code == 201
+    assert lease(skipper) == []
     assert len(lease(other)) == 1
 
 
@@ -377,10 +381,10 @@ def test_a_project_may_ask_for_reasons(web: Web):
     web.rule(requires_reason=True)
     web.publish(3)
     ann = web.client("annotator")
-    one, two, _ = lease(ann)
-    assert vote(ann, one["card_id"]).status_code == 422
-    assert vote(ann, one["card_id"], reason="  ").status_code == 422
-    assert vote(ann, one["card_id"], reason="truer").status_code == 201
+    card, two, _ = lease(ann)
+    assert vote(ann, card["card_id"]).status_code == 422
+    assert vote(ann, card["card_id"], reason="  ").status_code == 422
+    assert vote(ann, card["card_id"], reason="truer").status_code == 201
     assert vote(ann, two["card_id"], "skip").status_code == 201
 
 
@@ -406,8 +410,8 @@ def test_a_vote_by_comparison_is_for_those_who_may_read_comparisons(web: Web):
     )
     answer = web.client("curator").post("/votes", json=body, headers={"Idempotency-Key": "k"})
     assert (answer.status_code, answer.json()["comparison_id"]) == (201, c)
-    kept = web.store.votes.get(answer.json()["vote_id"])
-    assert (kept.choice, kept.is_swapped) == (Choice.B, None)
+    stored = web.store.votes.get(answer.json()["vote_id"])
+    assert (stored.choice, stored.is_swapped) == (Choice.B, None)
     missing = web.client("curator").post(
         "/votes", json={**body, "comparison_id": "nope"}, headers={"Idempotency-Key": "k"}
     )
@@ -424,9 +428,9 @@ def test_votes_of_a_service_are_votes_of_a_machine(web: Web):
 def test_a_batch_is_answered_for_vote_by_vote(web: Web):
     web.publish(3)
     ann = web.client("annotator")
-    one, two, three = (card["card_id"] for card in lease(ann))
+    first, two, three = (card["card_id"] for card in lease(ann))
     batch = [
-        {"idempotency_key": "1", "card_id": one, "choice": "a"},
+        {"idempotency_key": "1", "card_id": first, "choice": "a"},
         {"idempotency_key": "2", "card_id": "nope", "choice": "a"},
         {"idempotency_key": "3", "card_id": two, "choice": "purple"},
         {"idempotency_key": "4", "card_id": two, "choice": "tie", "strength": 3},

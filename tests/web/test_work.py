@@ -39,8 +39,12 @@ def test_comparisons_are_listed_page_by_page(web: Web):
         ids, reverse=True
     )
     assert rest["next"] is None
-    one = reader.get("/comparisons/c0003").json()
-    assert (one["n_wanted"], one["n_done"], one["prompt"]) == (2, 0, "prompt c3")
+    comparison = reader.get("/comparisons/c0003").json()
+    assert (comparison["n_wanted"], comparison["n_done"], comparison["prompt"]) == (
+        2,
+        0,
+        "prompt c3",
+    )
     assert reader.get("/comparisons/none").status_code == 404
 
 
@@ -106,10 +110,10 @@ def test_guidelines_are_versioned_and_a_vote_keeps_its_version(web: Web):
         curator.post("/guidelines", json={"text": "Bad"}, headers={"If-Match": "x"}).status_code
         == 422
     )
-    one, two = ann.post("/cards:lease").json()["cards"]
+    card, two = ann.post("/cards:lease").json()["cards"]
     vote = ann.post(
         "/votes",
-        json={"card_id": one["card_id"], "choice": "a"},
+        json={"card_id": card["card_id"], "choice": "a"},
         headers={"Idempotency-Key": "1"},
     ).json()
     assert web.store.votes.get(vote["vote_id"]).guideline_version == 1
@@ -170,21 +174,21 @@ def test_progress_counts_what_stands(web: Web):
     taken_back = vote(5, "b")
     undone = vote(5, "skip", supersedes=taken_back["vote_id"], flags=["undone"])
     vote(6, "skip")
-    told = reader.get("/progress").json()
+    progress = reader.get("/progress").json()
     assert (
-        told["votes"],
-        sum(day["n"] for day in told["votes_by_day"]),
-        told["annotators"][0]["n"],
+        progress["votes"],
+        sum(day["n"] for day in progress["votes_by_day"]),
+        progress["annotators"][0]["n"],
     ) == (5, 5, 5)
-    assert (told["annotators"][0]["annotator_id"], told["annotators"][0]["name"]) == (
+    assert (progress["annotators"][0]["annotator_id"], progress["annotators"][0]["name"]) == (
         ann.user.user_id,
         None,
     )
-    assert told["annotators"][0]["median_seconds"] is not None
+    assert progress["annotators"][0]["median_seconds"] is not None
     vote(5, "a", supersedes=undone["vote_id"])
-    told = web.client("admin").get("/progress").json()
-    assert (told["votes"], told["annotators"][0]["name"]) == (6, ann.user.name)
-    assert told["work"] == {
+    progress = web.client("admin").get("/progress").json()
+    assert (progress["votes"], progress["annotators"][0]["name"]) == (6, ann.user.name)
+    assert progress["work"] == {
         "n_comparisons": 10,
         "n_wanted": 10,
         "n_done": 6,
@@ -203,15 +207,15 @@ def test_progress_counts_what_stands(web: Web):
 def test_feedback_is_kept_and_a_correction_becomes_a_vote(web: Web):
     robot, reader = web.client("engineer"), web.client("engineer")
     for i in range(3):
-        sent = {
+        body = {
             "kind": "thumbs",
             "value": i % 2,
             "completion_id": f"x{i}",
             "session_id": "s1",
             "tags": ["web"],
         }
-        assert robot.post("/feedback", json=sent).status_code == 201
-    sent = {
+        assert robot.post("/feedback", json=body).status_code == 201
+    body = {
         "kind": "correction",
         "prompt": "2+2?",
         "completion": "5",
@@ -219,25 +223,25 @@ def test_feedback_is_kept_and_a_correction_becomes_a_vote(web: Web):
         "session_id": "s2",
         "text": "arithmetic",
     }
-    made = robot.post("/feedback", json=sent).json()
-    vote = web.store.votes.get(made["vote_id"])
-    texts = web.store.comparisons.texts([made["comparison_id"]])[made["comparison_id"]]
+    feedback = robot.post("/feedback", json=body).json()
+    vote = web.store.votes.get(feedback["vote_id"])
+    texts = web.store.comparisons.texts([feedback["comparison_id"]])[feedback["comparison_id"]]
     sides = {Choice.A: texts.completion_a, Choice.B: texts.completion_b}
     assert (sides.pop(vote.choice), *sides.values()) == ("4", "5")
     assert [item["kind"] for item in reader.get("/feedback").json()["items"]] == ["correction"] + [
         "thumbs"
     ] * 3
     assert len(reader.get("/feedback", params={"session_id": "s1"}).json()["items"]) == 3
-    assert made in reader.get("/feedback").json()["items"]
+    assert feedback in reader.get("/feedback").json()["items"]
     for wrong in (
         {"kind": "thumbs", "value": 3, "completion": "x"},
         {"kind": "correction", "prompt": "p", "completion": "x", "correction": "x"},
         {"kind": "detailed", "text": "nice"},
         {"kind": "detailed", "text": "nice\x00", "completion": "x"},
         {"kind": "detailed", "text": "nice", "completion": "x", "given_at": "2026-01-02T12:00:00"},
-        {**sent, "given_at": "1999-01-01T00:00:00Z"},
-        {**sent, "given_at": "0001-01-01T00:00:00+14:00"},  # neither has a time in UTC
-        {**sent, "given_at": "9999-12-31T23:59:59-14:00"},
+        {**body, "given_at": "1999-01-01T00:00:00Z"},
+        {**body, "given_at": "0001-01-01T00:00:00+14:00"},  # neither has a time in UTC
+        {**body, "given_at": "9999-12-31T23:59:59-14:00"},
     ):
         assert robot.post("/feedback", json=wrong).status_code == 422, wrong
 
@@ -247,32 +251,38 @@ def test_a_service_passes_on_whose_words_a_correction_is(web: Web):
     training takes; without, a machine's.
     """
     robot, other = (web.client(user=web.add("engineer", kind="service")) for _ in range(2))
-    sent = {"kind": "correction", "prompt": "2+2?", "completion": "5", "correction": "4"}
-    made = robot.post("/feedback", json={**sent, "author": "vera@chat"}).json()
-    again = other.post("/feedback", json={**sent, "author": "vera@chat"}).json()
-    anothers = robot.post("/feedback", json={**sent, "author": made["author"][:-1]}).json()
-    bare = robot.post("/feedback", json=sent).json()
-    assert made["author"].startswith("ann_")
+    correction = {"kind": "correction", "prompt": "2+2?", "completion": "5", "correction": "4"}
+    feedback = robot.post("/feedback", json={**correction, "author": "vera@chat"}).json()
+    again = other.post("/feedback", json={**correction, "author": "vera@chat"}).json()
+    anothers = robot.post(
+        "/feedback", json={**correction, "author": feedback["author"][:-1]}
+    ).json()
+    bare = robot.post("/feedback", json=correction).json()
+    assert feedback["author"].startswith("ann_")
     assert (
-        made["author"]
+        feedback["author"]
         == Pseudonyms.load(web.settings.home)("vera@chat")
         == again["author"]
         != anothers["author"]
     )
-    assert made["comparison_id"] == again["comparison_id"] != anothers["comparison_id"]
-    votes = [web.store.votes.get(one["vote_id"]) for one in (made, bare)]
+    assert feedback["comparison_id"] == again["comparison_id"] != anothers["comparison_id"]
+    votes = [web.store.votes.get(answer["vote_id"]) for answer in (feedback, bare)]
     assert [(vote.annotator_id, vote.annotator_kind) for vote in votes] == [
-        (made["author"], AnnotatorKind.HUMAN), (robot.user.user_id, AnnotatorKind.MACHINE),
+        (feedback["author"], AnnotatorKind.HUMAN), (robot.user.user_id, AnnotatorKind.MACHINE),
     ]  # fmt: skip
-    own = [web.client(role).post("/feedback", json=sent).json() for role in ("annotator", "admin")]
-    votes += [web.store.votes.get(one["vote_id"]) for one in own]
+    own = [
+        web.client(role).post("/feedback", json=correction).json()
+        for role in ("annotator", "admin")
+    ]
+    votes += [web.store.votes.get(answer["vote_id"]) for answer in own]
     assert [vote.is_blind for vote in votes] == [None, False, True, False]
     comparisons = check_frame(
-        web.store.comparisons.with_ids([made["comparison_id"], bare["comparison_id"]]), COMPARISONS
+        web.store.comparisons.with_ids([feedback["comparison_id"], bare["comparison_id"]]),
+        COMPARISONS,
     )
     cast = counting_votes(web.store.votes.log([str(votes[0].day)]))
-    for kept, n_pairs in ((made, 1), (bare, 0)):
-        of_it = cast[cast["comparison_id"] == kept["comparison_id"]]
+    for answer, n_pairs in ((feedback, 1), (bare, 0)):
+        of_it = cast[cast["comparison_id"] == answer["comparison_id"]]
         assert list(make_pairs(of_it, comparisons)[0]["chosen"]) == ["4"] * n_pairs
         assert make_pairs(of_it, comparisons)[1].n_machine == 1 - n_pairs
     assert (
@@ -280,26 +290,28 @@ def test_a_service_passes_on_whose_words_a_correction_is(web: Web):
         not in web.client("auditor").get("/audit/export").text
         + web.client("admin").get("/feedback").text
     )
-    person = web.client("engineer").post("/feedback", json={**sent, "author": "vera@chat"})
+    person = web.client("engineer").post("/feedback", json={**correction, "author": "vera@chat"})
     assert (person.status_code, person.json()["errors"][0]["path"]) == (422, "body.author")
     for wrong in ("", "x" * 129):
-        assert robot.post("/feedback", json={**sent, "author": wrong}).status_code == 422
+        assert robot.post("/feedback", json={**correction, "author": wrong}).status_code == 422
 
 
 def test_the_audit_is_read_taken_away_and_verified(web: Web):
     web.publish(5)
     judge_all(web.client("annotator"))
     auditor = web.client("auditor")
-    told = auditor.post("/audit:verify").json()
-    assert (told["holds"], told["broken_at"]) == (True, None)
-    assert told["n_links"] == web.store.audit.head()[0]
+    verification = auditor.post("/audit:verify").json()
+    assert (verification["holds"], verification["broken_at"]) == (True, None)
+    assert verification["n_links"] == web.store.audit.head()[0]
     assert len(auditor.get("/audit", params={"action": "vote.cast"}).json()["items"]) == 5
     assert {
         item["action"]
         for item in auditor.get("/audit", params={"action": "users.*"}).json()["items"]
     } == {"users.add"}
     lines = auditor.get("/audit/export").text.splitlines()
-    assert [json.loads(line)["seq"] for line in lines] == list(range(1, told["n_links"] + 1))
+    assert [json.loads(line)["seq"] for line in lines] == list(
+        range(1, verification["n_links"] + 1)
+    )
 
 
 @pytest.mark.parametrize("dialect", ["sqlite"])

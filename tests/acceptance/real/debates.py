@@ -66,14 +66,14 @@ def draw_splits(debates: dict[str, str], published: dict[str, str], number: int)
 
 def interval(figure: str) -> tuple[float, float]:
     """Where one new run is expected: mean ± WIDTH standard deviations of the splits."""
-    found = [each[figure] for each in json.loads(FILE.read_bytes())["splits"].values()]
-    mean, half = statistics.fmean(found), WIDTH * statistics.stdev(found)
+    figures = [each[figure] for each in json.loads(FILE.read_bytes())["splits"].values()]
+    mean, half = statistics.fmean(figures), WIDTH * statistics.stdev(figures)
     return mean - half, mean + half
 
 
 def main(n_splits: int) -> None:
-    with tempfile.TemporaryDirectory() as made:
-        folder = Path(made) / "real"
+    with tempfile.TemporaryDirectory() as parent:
+        folder = Path(parent) / "real"
         import_all(folder)
         figures = {}
         for number in range(n_splits):

@@ -74,16 +74,16 @@ def test_pairs_are_the_majorities_of_pandas(
 ) -> None:
     lines = pd.DataFrame(read_lines(training_data(home.path)))
     names = comparisons.set_index("comparison_id")["source_pair_id"]
-    made = lines.set_index(lines["comparison_id"].map(names)).sort_index()
+    pairs = lines.set_index(lines["comparison_id"].map(names)).sort_index()
     expected = tally[tally["a"] != tally["b"]].sort_index()
     n_votes, n_most = expected[["a", "b"]].sum(axis=1), expected[["a", "b"]].max(axis=1)
-    assert made.index.equals(expected.index)
+    assert pairs.index.equals(expected.index)
     assert (
-        made["chosen_side"] == (expected["a"] > expected["b"]).map({True: "a", False: "b"})
+        pairs["chosen_side"] == (expected["a"] > expected["b"]).map({True: "a", False: "b"})
     ).all()
-    assert (made["n_votes"] == n_votes).all()
-    assert ((made["agreement"] - n_most / n_votes).abs() < 1e-9).all()
-    assert (made["n_ties"] == expected["tie"]).all()
+    assert (pairs["n_votes"] == n_votes).all()
+    assert ((pairs["agreement"] - n_most / n_votes).abs() < 1e-9).all()
+    assert (pairs["n_ties"] == expected["tie"]).all()
 
 
 @pytest.fixture(scope="module")
@@ -97,14 +97,14 @@ def server(home: Home) -> Iterator[Server]:
 def test_consensus_is_the_majority_of_pandas(
     server: Server, comparisons: pd.DataFrame, tally: pd.DataFrame
 ) -> None:
-    found = pd.DataFrame(rows(server.admin, "consensus", method="majority", limit=200))
+    frame = pd.DataFrame(rows(server.admin, "consensus", method="majority", limit=200))
     names = comparisons.set_index("comparison_id")["source_pair_id"]
-    found = found.set_index(found["comparison_id"].map(names)).sort_index()
-    found = found[found.index.isin(tally.index)]
-    counts = found[["n_a", "n_b", "n_ties"]].set_axis(["a", "b", "tie"], axis=1)
+    frame = frame.set_index(frame["comparison_id"].map(names)).sort_index()
+    frame = frame[frame.index.isin(tally.index)]
+    counts = frame[["n_a", "n_b", "n_ties"]].set_axis(["a", "b", "tie"], axis=1)
     assert counts.index.equals(tally.index)
     assert (counts == tally[["a", "b", "tie"]]).all(axis=None)
     most = tally.max(axis=1)
     clear = tally[tally.eq(most, axis=0).sum(axis=1) == 1]
-    assert (found.loc[clear.index, "choice"] == clear.idxmax(axis=1)).all()
-    assert ((found["share"] - most / tally.sum(axis=1)).abs() < 1e-9).all()
+    assert (frame.loc[clear.index, "choice"] == clear.idxmax(axis=1)).all()
+    assert ((frame["share"] - most / tally.sum(axis=1)).abs() < 1e-9).all()

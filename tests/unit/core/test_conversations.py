@@ -101,8 +101,8 @@ def test_documents_stand_beside_and_are_sent_before_the_question():
         ("Document", "Brienz is another."),
         ("User", "Name a lake."),
     ]
-    asked = "Lakes\nThun is a lake.\n\nBrienz is another.\n\nName a lake."
-    assert build_chat(text) == [{"role": "user", "content": asked}]
+    question = "Lakes\nThun is a lake.\n\nBrienz is another.\n\nName a lake."
+    assert build_chat(text) == [{"role": "user", "content": question}]
 
 
 def test_a_written_prompt_is_read_back():
