@@ -167,7 +167,7 @@ def test_at_a_ceiling_of_90_percent_it_predicts_more_than_80(tmp_path):
     assert test.vote_accuracy.value > 0.80
 
 
-def test_each_head_correlates_with_its_own_truth_most(tmp_path):
+def test_each_head_correlates_most_with_its_dimension(tmp_path):
     comparisons, references = make_comparisons(600)
     overall = Taste(
         name="overall", weights={q: w for each in RUBRIC.values() for q, w in each.weights.items()}

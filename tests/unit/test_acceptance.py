@@ -110,9 +110,7 @@ def test_with_too_few_pairs_no_model_is_refused():
 @pytest.mark.parametrize(
     ("n", "accuracy", "least", "most"), [(60, 0.75, 0, 0), (12, 0.7, 10, 40), (200, 0.5, 10, 10)]
 )
-def test_a_model_beats_chance_only_where_the_lower_bound_of_its_accuracy_does(
-    n, accuracy, least, most
-):
+def test_model_beats_chance_by_its_lower_bound(n, accuracy, least, most):
     error = (margins(n, accuracy) < 0).astype(float)
     votes = pd.DataFrame({"comparison_id": [f"c{i}" for i in range(n)], "error": error})
     tested = compare_with_chance(votes, PARAMS)

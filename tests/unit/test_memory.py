@@ -36,7 +36,7 @@ except OutOfMemory as told:
 @pytest.mark.skipif(
     not Path("/proc/self/statm").exists(), reason="reads how much memory is used from /proc"
 )
-def test_frame_too_large_for_the_memory_leaves_the_last_one(tmp_path):
+def test_frame_too_large_for_memory_keeps_the_last_one(tmp_path):
     # Arrow's own allocators reserve a gigabyte of addresses ahead, which the limit would count.
     environ = os.environ | {"ARROW_DEFAULT_MEMORY_POOL": "system"}
     done = subprocess.run(

@@ -63,7 +63,7 @@ def imported_day(tmp_path: Path) -> Iterator[ReplayedDay]:
         yield ReplayedDay(store, instance, Replay(settings, instance, store), day)
 
 
-def test_learning_is_awaited_although_its_champion_is_there(imported_day: ReplayedDay) -> None:
+def test_replay_waits_for_learning_despite_a_champion(imported_day: ReplayedDay) -> None:
     """It promotes shortly before its run ends; the next day began then, beside a run that could
     still fail.
     """

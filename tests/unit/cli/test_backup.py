@@ -88,7 +88,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
 
 
 @pytest.mark.parametrize(("damage", "named"), DAMAGE.values(), ids=DAMAGE)
-def test_damage_is_named_by_backup_and_restore_which_finish(
+def test_backup_and_restore_name_damage_and_finish(
     home: Path, tmp_path: Path, damage: Callable[[Path], object], named: str
 ) -> None:
     damage(home)
@@ -115,7 +115,7 @@ def test_backup_that_was_changed_since_is_not_restored(
     assert not (tmp_path / "restored").exists()
 
 
-def test_backup_that_lacks_a_dump_is_refused_before_anything_is_set_aside(
+def test_backup_without_a_dump_is_refused_before_any_change(
     home: Path, backup: Path, tmp_path: Path
 ) -> None:
     folder = Path(shutil.copytree(backup, tmp_path / "partly"))
@@ -147,7 +147,7 @@ def test_folder_without_a_finished_backup_is_refused(home: Path, tmp_path: Path)
         rlhf(home, "restore", str(tmp_path), "--replace")
 
 
-def test_folder_that_may_not_take_a_backup_is_refused(home: Path) -> None:
+def test_unsuitable_backup_folder_is_refused(home: Path) -> None:
     (home.parent / "other").mkdir()
     (home.parent / "other" / "file").touch()
     with pytest.raises(ConfigurationError, match="is not empty"):

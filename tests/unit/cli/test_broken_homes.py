@@ -75,7 +75,7 @@ def test_broken_home_is_refused(
     assert names(home) <= left
 
 
-def test_store_that_ends_before_the_last_run_did_is_refused(rlhf: Rlhf, home: Path) -> None:
+def test_store_older_than_its_last_run_is_refused(rlhf: Rlhf, home: Path) -> None:
     """As where `store.db` was copied without its log, or the log was damaged."""
     workspace = Workspace(Settings(home=home))
     older = (home / "store.db").read_bytes()
@@ -89,11 +89,11 @@ def test_store_that_ends_before_the_last_run_did_is_refused(rlhf: Rlhf, home: Pa
 
 
 @pytest.mark.parametrize("url", ["databricks", "http://127.0.0.1:9"])
-def test_registry_behind_a_server_is_not_asked(home: Path, url: str) -> None:
+def test_remote_registry_is_not_queried(home: Path, url: str) -> None:
     homes.refuse_broken(Settings(home=home, mlflow_url=url))
 
 
-def test_init_writes_lost_facts_from_the_store(rlhf: Rlhf, home: Path) -> None:
+def test_init_rewrites_missing_facts_from_the_store(rlhf: Rlhf, home: Path) -> None:
     workspace = Workspace(Settings(home=home))
     workspace.store.comparisons.publish(comparisons(3), published_at=NOON)
     homes.record_end(workspace.settings, workspace.store.database)
@@ -110,7 +110,7 @@ def test_init_writes_lost_facts_from_the_store(rlhf: Rlhf, home: Path) -> None:
     assert rlhf("models", "list", home=home).exit_code == 0
 
 
-def test_log_that_goes_while_the_databases_are_made_private_is_passed_over(tmp_path: Path) -> None:
+def test_missing_log_is_skipped_while_databases_are_made_private(tmp_path: Path) -> None:
     (tmp_path / "store.db").touch(0o644)
     (tmp_path / "store.db-wal").symlink_to(tmp_path / "gone")
     homes.keep_private(tmp_path)

@@ -110,7 +110,7 @@ def test_a_log_goes_in_once_and_comes_out_equal(rlhf, home, tmp_path):
         ({"temperature": 1.5}, "entry 2: temperature: Extra inputs"),
     ],
 )
-def test_a_bad_entry_is_named_and_the_others_land(rlhf, home, tmp_path, wrong, message):
+def test_bad_entry_is_named_and_the_others_are_imported(rlhf, home, tmp_path, wrong, message):
     output = rlhf(
         "import",
         "calibration-log",

@@ -55,7 +55,7 @@ def check(home: Path) -> Result:
     return CliRunner().invoke(app, ["check"], env=environ, catch_exceptions=False)
 
 
-def test_sound_home_is_called_sound_and_stays_as_it_was(home: Path) -> None:
+def test_check_of_a_sound_home_changes_nothing(home: Path) -> None:
     before = tree(home)
     result = check(home)
     assert result.exit_code == 0, result.output
@@ -130,7 +130,7 @@ class FastClock:
         return datetime.now(UTC) + timedelta(days=730)
 
 
-def test_votes_of_a_clock_that_ran_ahead_are_named(home: Path) -> None:
+def test_votes_from_a_fast_clock_are_named(home: Path) -> None:
     settings = settings_of(home)
     with Store.open(settings.store_url, clock=FastClock()) as store:
         published = store.comparisons.for_days([DAY])

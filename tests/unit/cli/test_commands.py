@@ -90,7 +90,7 @@ def test_init_is_idempotent(rlhf, initialised):
     assert "demo.policy@2" not in listed
 
 
-def test_an_error_on_purpose_is_one_line_and_exit_code_1(monkeypatch, capsys, tmp_path):
+def test_expected_error_is_one_line_and_exit_code_1(monkeypatch, capsys, tmp_path):
     monkeypatch.setenv("RLHF_HOME", str(tmp_path / "nothing"))
     monkeypatch.setattr(sys, "argv", ["rlhf", "models", "list"])
     with pytest.raises(SystemExit) as exit_:

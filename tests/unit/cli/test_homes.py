@@ -67,7 +67,7 @@ def test_home_on_sqlite_does_not_open_the_databases_of_a_server(tmp_path, server
         assert store.votes.count() == 0
 
 
-def test_older_database_on_a_server_is_not_blamed_on_a_log_of_sqlite(tmp_path, server):
+def test_older_server_database_is_not_blamed_on_a_sqlite_log(tmp_path, server):
     prepared(tmp_path, **server)
     HomeFacts.change(tmp_path, audit_seq=10**6)
     with pytest.raises(ConfigurationError, match=r"lost rows.*older copy.*rlhf restore") as raised:

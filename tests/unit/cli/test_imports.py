@@ -130,7 +130,7 @@ def test_a_new_home_takes_the_project_and_holds_it(rlhf, home, tmp_path):
         rlhf("import", "comparisons", file, "--project", "No Such", in_home=tmp_path / "new")
 
 
-def test_a_project_that_later_commands_would_not_find_is_refused(rlhf, home, tmp_path):
+def test_project_that_later_commands_cannot_find_is_refused(rlhf, home, tmp_path):
     call = ("import", "comparisons", write(tmp_path / "pairs.jsonl", [pair(1)]), "--project", "b")
     with pytest.raises(ConfigurationError, match="--project is 'b', but RLHF_PROJECT is 'a'"):
         rlhf(*call, RLHF_PROJECT="a")
@@ -180,7 +180,7 @@ def test_every_row_is_counted_once(rlhf, home, tmp_path):
         store.audit.verify()
 
 
-def test_an_import_with_another_mapping_says_that_stored_pairs_stay(rlhf, home, tmp_path):
+def test_import_with_another_mapping_reports_that_stored_pairs_stay(rlhf, home, tmp_path):
     file = write(tmp_path / "pairs.jsonl", [pair(n) for n in range(3)])
     assert "3 imported" in rlhf("import", "comparisons", file)
     again = rlhf("import", "comparisons", file, "--map", "source_pair_id=prompt")
@@ -188,7 +188,7 @@ def test_an_import_with_another_mapping_says_that_stored_pairs_stay(rlhf, home, 
     assert "stored comparisons are not changed" in again
 
 
-def test_votes_are_cast_in_order_of_time_the_undated_last(rlhf, home, tmp_path):
+def test_votes_are_cast_in_time_order_with_undated_last(rlhf, home, tmp_path):
     rlhf(
         "import",
         "comparisons",
@@ -253,7 +253,7 @@ def test_another_mapping_does_not_change_stored_comparisons(rlhf, home, tmp_path
     assert {row["category"] for row in comparisons_in(home).values()} == {"law"}
 
 
-def test_votes_that_come_again_under_other_names_are_warned_of(rlhf, home, tmp_path):
+def test_repeated_votes_under_other_names_give_a_warning(rlhf, home, tmp_path):
     rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1), pair(2)]), "--project", "a")
     votes = [vote(1, nick="ann"), vote(2, nick="ann")]
     call = ("import", "votes", write(tmp_path / "votes.jsonl", votes), "--no-replay")
@@ -315,7 +315,7 @@ def own_comparison(name):
     }
 
 
-def test_the_days_of_new_votes_are_asked_to_be_replayed(rlhf, home, tmp_path, monkeypatch):
+def test_import_asks_to_replay_the_days_of_new_votes(rlhf, home, tmp_path, monkeypatch):
     monkeypatch.setenv("RLHF_HOME", str(home))
     rlhf(
         "import",
@@ -346,7 +346,7 @@ def test_the_days_of_new_votes_are_asked_to_be_replayed(rlhf, home, tmp_path, mo
     assert pending == []  # nothing new, nothing to replay
 
 
-def test_the_same_votes_with_one_more_column_are_refused_and_not_doubled(rlhf, home, tmp_path):
+def test_same_votes_with_another_column_are_refused(rlhf, home, tmp_path):
     rlhf(
         "import",
         "comparisons",
@@ -371,7 +371,7 @@ def test_the_same_votes_with_one_more_column_are_refused_and_not_doubled(rlhf, h
     assert len(votes_in(home)) == 3
 
 
-def test_a_later_vote_on_the_same_comparison_is_a_repeat_pass_and_counts(rlhf, home, tmp_path):
+def test_later_vote_on_the_same_comparison_counts_as_a_repeat(rlhf, home, tmp_path):
     rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
     rows = [
         vote(1, choice="b", submitted_at="2016-02-03"),
@@ -387,7 +387,7 @@ def test_a_later_vote_on_the_same_comparison_is_a_repeat_pass_and_counts(rlhf, h
     assert [row["is_counting"] for row in stored] == [False, False, True]
 
 
-def test_annotators_are_pseudonyms_and_their_names_nowhere_in_the_home(rlhf, home, tmp_path):
+def test_home_stores_pseudonyms_and_no_names_of_annotators(rlhf, home, tmp_path):
     rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
     rows = [
         vote(1),
@@ -404,7 +404,7 @@ def test_annotators_are_pseudonyms_and_their_names_nowhere_in_the_home(rlhf, hom
         assert not path.is_file() or b"example.org" not in path.read_bytes(), path
 
 
-def test_a_vote_that_breaks_a_rule_is_rejected_by_line_the_others_are_cast(rlhf, tmp_path):
+def test_invalid_vote_is_rejected_by_line_and_the_others_are_cast(rlhf, tmp_path):
     rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
     wrong = {
         "choice is 'c'": vote(1, choice="c"),
@@ -531,7 +531,7 @@ def test_a_file_that_puts_a_prompt_into_two_splits_is_refused_whole(
         assert [i.state for i in store.imports.all()] == ["failed"]
 
 
-def test_a_prompt_is_held_against_the_split_it_has_in_the_store(rlhf, home, tmp_path):
+def test_prompt_in_another_split_than_in_the_store_is_refused(rlhf, home, tmp_path):
     first = [
         pair(0, prompt="Why?", split="test"),
         pair(1, prompt="How?"),

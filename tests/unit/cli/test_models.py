@@ -58,7 +58,7 @@ FIRST = (1, None, "first policy of the project")
 
 
 @pytest.mark.parametrize("target", ["demo.policy@1", "demo.policy@previous"])
-def test_a_champion_of_before_is_champion_again_in_registry_and_history(rlhf, home, target):
+def test_earlier_champion_is_restored_in_registry_and_history(rlhf, home, target):
     output = rlhf("models", "promote", target, "--reason", "answers got worse", home=home).output
     assert output == "demo.policy@1 is champion, before it demo.policy@2\n"
     assert world(home).champions.policy().label == "demo.policy@1"
@@ -89,9 +89,7 @@ def test_a_champion_of_before_is_champion_again_in_registry_and_history(rlhf, ho
         ("", "demo.policy, demo.reward_model"),
     ],
 )
-def test_a_version_that_does_not_exist_is_named_with_those_that_do(
-    rlhf, initialised, target, named
-):
+def test_unknown_version_is_named_with_the_existing_ones(rlhf, initialised, target, named):
     with pytest.raises(ModelNotFound, match=named):
         rlhf("models", "promote", target, "--reason", "because")
     assert world(initialised).champions.policy().label == "demo.policy@1"

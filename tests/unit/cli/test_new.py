@@ -40,7 +40,7 @@ def test_every_setting_is_in_the_file_at_its_default(project: Path) -> None:
     assert {*yaml.safe_load(path.read_text())} >= {*Settings.model_fields} - {"config"}
 
 
-def test_own_assets_stand_beside_those_of_the_loop(project: Path) -> None:
+def test_own_assets_load_beside_those_of_the_loop(project: Path) -> None:
     for name in ("assets", "jobs"):  # names of the application's folders collide with nothing
         (project / f"{name}.py").write_text("raise AssertionError('not to be imported')\n")
     script = (

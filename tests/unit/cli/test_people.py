@@ -163,7 +163,7 @@ def cast_by(store, user_id):
     return store.votes.page(annotator_id=user_id)[::-1]
 
 
-def test_lines_of_a_pipe_are_votes_with_the_sides_as_they_were_shown(rlhf, store, ann, tmp_path):
+def test_piped_lines_are_votes_with_the_displayed_sides(rlhf, store, ann, tmp_path):
     store.cards.offer(published(store, 8), overlap=1)
     out = tmp_path / "votes.jsonl"
     keys = ["1", "2 it is shorter", "3", "4", "5", "6", "9", "0"]
@@ -234,7 +234,7 @@ def test_a_user_without_the_permission_cannot_vote(rlhf, store):
 # --------------------------------------------------------------------------------------------------
 
 
-def test_the_chain_is_verified_anchored_and_written_down(rlhf, store, home, tmp_path):
+def test_chain_is_verified_anchored_and_exported(rlhf, store, home, tmp_path):
     published(store, 2)
     assert "no anchor yet" in rlhf("audit", "verify")
     drop_anchor(store, home)

@@ -46,7 +46,7 @@ def test_unusable_order_is_refused(strategy: str | None, change: str, message: s
         build_order(loop, strategy, [change], None)
 
 
-def test_order_holds_what_the_file_and_the_command_set() -> None:
+def test_order_combines_parameters_of_file_and_command() -> None:
     changes = ["learning_rate=1e-4", "sentinels.max_kl=0.2", "retraining_set.min_pairs=40"]
     order = build_order(LOOP, "kto", changes, "k1")
     assert order.key == "k1"
@@ -106,7 +106,7 @@ def test_training_before_the_first_reward_model_is_refused(tmp_path: Path) -> No
         ("succeeded", None, ""),
     ],
 )
-def test_a_job_that_ended_early_says_how_to_go_on(
+def test_job_that_ended_early_says_how_to_resume(
     state: JobState, key: str | None, cure: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     ordered = order().model_copy(update={"key": key})

@@ -22,7 +22,7 @@ def prompts(tmp_path, monkeypatch):
     return run
 
 
-def test_the_sources_are_listed_with_what_they_do(prompts):
+def test_sources_are_listed_with_their_purpose(prompts):
     output = prompts("sources")
     assert all(name in output for name in GENERATORS)
     assert "Fills the templates of a shipped library" in output

@@ -11,7 +11,7 @@ from rlhf_pipeline.store import Store
 from tests.unit.improve.retraining.test_selection import BY_PEOPLE, pairs, scores, select_pairs
 
 
-def test_prepare_writes_exactly_the_rows_asked_for_from_easy_to_hard(rlhf, tmp_path):
+def test_prepare_writes_the_requested_rows_from_easy_to_hard(rlhf, tmp_path):
     home = tmp_path / "home"
     home.mkdir()
     HomeFacts(project="demo").write(home)

@@ -107,7 +107,7 @@ def test_votes_become_training_data_with_soft_labels(voted: LearntHome, tmp_path
 # --------------------------------------------------------------------------------------------------
 
 
-def test_a_training_leaves_a_checkpoint_a_version_and_a_run(learnt: LearntHome) -> None:
+def test_training_makes_a_checkpoint_a_version_and_a_run(learnt: LearntHome) -> None:
     registry = champions(learnt).registry
     version = registry.get("reward_model", 1)
     assert version is not None
@@ -155,7 +155,7 @@ def test_retraining_starts_from_the_champion_and_names_its_parent(
     assert "from demo.reward_model@2 on" in output
 
 
-def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(
+def test_fine_tuned_model_trains_and_predicts_by_the_same_commands(
     mine: LearntHome, pairs_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     short = (
@@ -238,7 +238,7 @@ def test_a_fine_tuned_model_is_trained_served_and_asked_the_same_way(
         (("probe",), NotEnoughData, r"No comparison was predicted before its votes yet.*champion"),
     ],
 )
-def test_errors_name_their_fix(
+def test_errors_name_their_cure(
     voted: LearntHome, arguments: tuple[str, ...], error: type, message: str
 ) -> None:
     voted.rlhf("votes", "prepare")
@@ -250,7 +250,7 @@ def test_errors_name_their_fix(
 # --------------------------------------------------------------------------------------------------
 
 
-def test_a_calibration_makes_a_champion_and_every_one_is_logged(mine: LearntHome) -> None:
+def test_calibration_makes_a_champion_and_is_logged(mine: LearntHome) -> None:
     assert champions(mine).policy  # the home is whole
     judge = champions(mine).judge()
     assert judge is not None
@@ -278,7 +278,7 @@ def test_a_calibration_makes_a_champion_and_every_one_is_logged(mine: LearntHome
     assert again.calibrator_version.endswith("@2")
 
 
-def test_the_ceiling_is_of_the_votes_on_the_named_data(mine: LearntHome, tmp_path: Path) -> None:
+def test_ceiling_comes_from_votes_on_the_named_data(mine: LearntHome, tmp_path: Path) -> None:
     lines = files(mine).training_data.read_text(encoding="utf-8").splitlines(keepends=True)
     ceilings = []
     for n in (len(lines), len(lines) * 3 // 4):
@@ -319,7 +319,7 @@ def test_a_candidate_becomes_champion_only_on_request(mine: LearntHome) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def test_predictions_say_what_they_rest_on(
+def test_predictions_name_model_and_data(
     learnt: LearntHome, pairs_file: Callable[..., Path], tmp_path: Path
 ) -> None:
     out = tmp_path / "out.jsonl"
@@ -425,7 +425,7 @@ def watched(learnt: LearntHome, tmp_path_factory: pytest.TempPathFactory) -> Lea
     return home
 
 
-def test_the_model_is_held_against_later_votes_with_counts_and_intervals(
+def test_model_is_probed_on_later_votes_with_intervals(
     watched: LearntHome,
 ) -> None:
     table = watched.rlhf("reward", "probe").output

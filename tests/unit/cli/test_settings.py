@@ -55,7 +55,7 @@ def test_check_reports_every_problem(file: Path) -> None:
         ("strategy: rloo, trainer: {max_grad_nrm: 1}", "RLOOConfig has no field"),
     ],
 )
-def test_check_refuses_what_only_training_would_meet(file: Path, values: str, problem: str) -> None:
+def test_check_finds_errors_of_training_parameters(file: Path, values: str, problem: str) -> None:
     file.write_text(f"loop: {{candidate_model: {{{values}}}}}\n")
     with pytest.raises(ConfigurationError, match=f"loop.candidate_model: .*{re.escape(problem)}"):
         run("check")
@@ -101,9 +101,7 @@ def test_check_reads_a_file_that_is_not_recorded(
         ("{channel: webhook, url: 'https://no.such.host.invalid', secret: x}", "must be whsec_"),
     ],
 )
-def test_check_refuses_a_target_that_no_message_reaches(
-    file: Path, target: str, problem: str
-) -> None:
+def test_check_refuses_an_unreachable_alert_target(file: Path, target: str, problem: str) -> None:
     file.write_text(f"alert_targets: {{team: {target}}}\n")
     with pytest.raises(ConfigurationError, match=rf"alert_targets\.team: .*{problem}"):
         run("check")

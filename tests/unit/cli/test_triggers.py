@@ -63,7 +63,7 @@ def run(home: LearntHome, *arguments: str) -> Result:
     return CliRunner().invoke(app, ["triggers", *arguments], env=environ)
 
 
-def test_list_shows_when_why_and_who(decided: LearntHome) -> None:
+def test_list_shows_time_reason_and_actor(decided: LearntHome) -> None:
     table = decided.rlhf("triggers", "list").output
     for part in ("3 decisions", "unconfirmed: 1 detector", "succeeded", "ada@example.org"):
         assert part in table
@@ -72,7 +72,7 @@ def test_list_shows_when_why_and_who(decided: LearntHome) -> None:
     assert stored[1]["evidence"]["looked_at"]["champion"] == MODEL
 
 
-def test_a_fire_is_explained_with_thresholds_events_and_replay(decided: LearntHome) -> None:
+def test_retraining_is_explained_with_thresholds_and_events(decided: LearntHome) -> None:
     output = decided.rlhf("triggers", "explain", "2").output
     assert output.startswith("Decision 2 fired on 2026-01-02 14:00 UTC (succeeded")
     for part in (

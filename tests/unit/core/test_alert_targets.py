@@ -25,7 +25,7 @@ def test_targets_keep_their_order_and_their_secrets(tmp_path: Path) -> None:
     assert not [part for part in (SECRET, "T0KEN", "pw12345") if part in dump]
 
 
-def test_files_in_rlhf_yaml_lie_beside_it(tmp_path: Path) -> None:
+def test_paths_in_rlhf_yaml_are_relative_to_it(tmp_path: Path) -> None:
     (tmp_path / "rlhf.yaml").write_text(
         "alert_targets:\n  team: {channel: webhook, url: 'https://a.org', secret_file: hook.key}\n"
     )
@@ -48,7 +48,7 @@ def test_files_in_rlhf_yaml_lie_beside_it(tmp_path: Path) -> None:
         ("T0KEN", "team: Input should be"),
     ],
 )
-def test_refusals_name_the_target_and_no_value(
+def test_refusals_name_the_target_but_no_secret(
     settings: object, problem: str, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigurationError) as refusal:

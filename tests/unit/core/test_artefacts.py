@@ -80,7 +80,7 @@ def test_a_range_is_read_as_one_frame_in_the_order_of_days(files: Artefacts) -> 
     assert back["comparison_id"].tolist() == [f"{day}-{n}" for day in days[3:-1] for n in (1, 2)]
 
 
-def test_days_never_made_are_empty_and_lost_days_are_named(files: Artefacts) -> None:
+def test_unmade_days_are_empty_and_lost_days_are_named(files: Artefacts) -> None:
     assert files.days("retraining_set") == []
     files.write_frame("retraining_set", pd.DataFrame([ROW]), "2026-01-01")
     days = ["2026-01-01", "2026-01-02"]

@@ -46,7 +46,7 @@ def test_an_unknown_setting_is_refused_with_the_known_ones(tmp_path):
         ("WEB_URL", "foo"),
     ],
 )
-def test_a_value_that_cannot_be_used_names_its_setting(tmp_path, name, value):
+def test_invalid_value_names_its_setting(tmp_path, name, value):
     with pytest.raises(
         ConfigurationError,
         match=rf"{name.lower().replace('__', '.')}: [^^]*; correct RLHF_{name[:9]}",
@@ -84,7 +84,7 @@ def test_a_key_is_never_shown(tmp_path):
 URLS = ("server_url", "database_url", "mlflow_url")
 
 
-def test_no_address_is_shown_with_its_password(tmp_path):
+def test_addresses_are_shown_without_passwords(tmp_path):
     settings = Settings.read(
         {f"RLHF_{name.upper()}": f"postgresql://ann:canary@h/{name}" for name in URLS}, tmp_path
     )
@@ -116,7 +116,7 @@ def test_no_address_is_shown_with_its_password(tmp_path):
         "left\u2100right",
     ],
 )
-def test_a_password_that_would_be_cut_is_refused_without_showing_it(tmp_path, name, password):
+def test_truncated_password_is_refused_without_showing_it(tmp_path, name, password):
     with pytest.raises(ConfigurationError, match=rf"{name}: .*percent-encode") as refused:
         Settings.read(
             {f"RLHF_{name.upper()}": f"postgresql://zoe:{password}@db:5433/x?sslmode=require"},
@@ -138,7 +138,7 @@ def test_a_password_that_would_be_cut_is_refused_without_showing_it(tmp_path, na
         "postgresql://ann@h?%73slpassword=canary",
     ],
 )
-def test_a_password_in_another_place_is_refused_without_showing_it(tmp_path, name, url):
+def test_misplaced_password_is_refused_without_showing_it(tmp_path, name, url):
     with pytest.raises(
         ConfigurationError, match=rf"{name}: .*(percent-encode|Write user:password@)"
     ) as refused:
@@ -170,7 +170,7 @@ def test_one_server_url_gives_three_databases_with_their_driver(tmp_path):
 @pytest.mark.parametrize(
     "url", ["mysql://hush@h", "postgresql+asyncpg://hush@h", "postgresql:", "hush", "postgresql://"]
 )
-def test_a_server_url_of_another_database_is_refused_unshown(tmp_path, url):
+def test_unsupported_server_url_is_refused_without_showing_it(tmp_path, url):
     with pytest.raises(ConfigurationError, match=r"server_url: .*write postgresql://") as refusal:
         Settings.read({"RLHF_SERVER_URL": url}, tmp_path)
     assert "hush" not in str(refusal.value)
@@ -213,20 +213,20 @@ def test_settings_cost_no_heavy_import():
     )
 
 
-def test_a_home_knows_its_project_and_its_first_day(tmp_path):
+def test_home_records_project_and_first_day(tmp_path):
     HomeFacts(project="real", start_day=date(2016, 1, 31)).write(tmp_path / "var")
     settings = Settings.read({}, tmp_path)
     assert (settings.project, settings.start_day) == ("real", date(2016, 1, 31))
     assert Settings.read({"RLHF_START_DAY": "2016-02-01"}, tmp_path).start_day == date(2016, 2, 1)
 
 
-def test_another_projects_home_is_refused(tmp_path):
+def test_home_of_another_project_is_refused(tmp_path):
     HomeFacts(project="real").write(tmp_path / "var")
     with pytest.raises(ConfigurationError, match=r"holds project 'real', not 'demo'.*RLHF_HOME"):
         Settings.read({"RLHF_PROJECT": "demo"}, tmp_path)
 
 
-def test_the_facts_of_a_home_are_its_owners_alone(tmp_path):
+def test_facts_of_a_home_are_readable_by_its_owner_only(tmp_path):
     HomeFacts(project="demo", server_url="postgresql://me:secret@host").write(tmp_path / "var")
     assert (tmp_path / "var" / "project.json").stat().st_mode & 0o077 == 0
     settings = Settings.read({}, tmp_path)

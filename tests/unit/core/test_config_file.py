@@ -50,7 +50,7 @@ def test_rlhf_config_overrides_the_recorded_file(tmp_path: Path, checkout: Path)
         read(tmp_path, checkout, RLHF_CONFIG="nothing.yaml")
 
 
-def test_a_variable_of_a_section_keeps_the_rest_of_the_files_section(tmp_path: Path) -> None:
+def test_environment_overrides_one_field_of_a_section(tmp_path: Path) -> None:
     folder = other_folder(tmp_path, "retention:\n  run_days: 400\n  message_days: 500\n")
     retention = read(tmp_path, folder, RLHF_RETENTION__RUN_DAYS="30").retention
     assert (retention.run_days, retention.message_days) == (30, 500)
@@ -82,7 +82,7 @@ def test_unrecorded_file_is_refused_until_init_records_it(tmp_path: Path) -> Non
     assert read(tmp_path, tmp_path).votes_per_request == 9
 
 
-def test_processes_of_a_home_are_handed_its_file(tmp_path: Path, checkout: Path) -> None:
+def test_child_processes_receive_the_settings_file(tmp_path: Path, checkout: Path) -> None:
     settings = read(tmp_path, checkout)
     assert settings.environ == {
         "RLHF_HOME": str(tmp_path / "home"),

@@ -72,7 +72,7 @@ def flipped(content: bytes, bit: int) -> bytes:
     return bytes(changed)
 
 
-def test_flipped_bit_is_named_with_its_cure(files: Artefacts, frame: pd.DataFrame) -> None:
+def test_flipped_bit_is_reported_with_its_cure(files: Artefacts, frame: pd.DataFrame) -> None:
     content = path_in(files).read_bytes()
     bits = random.Random(7).sample(range(len(content) * 8), N_FLIPS)
     outcomes = [outcome(files, flipped(content, bit), frame) for bit in bits]
@@ -85,7 +85,7 @@ def test_flipped_bit_is_named_with_its_cure(files: Artefacts, frame: pd.DataFram
     assert len(named) > N_FLIPS / 4
 
 
-def test_every_reader_refuses_what_one_refuses(files: Artefacts, frame: pd.DataFrame) -> None:
+def test_all_readers_refuse_the_same_damage(files: Artefacts, frame: pd.DataFrame) -> None:
     """A reader of one column by another way took 30 of 800 flipped bits for other values."""
     content = path_in(files).read_bytes()
     known = files.count_values("retraining_set", DAY, "comparison_id")

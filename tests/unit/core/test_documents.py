@@ -17,7 +17,7 @@ from rlhf_pipeline.core.documents import DocumentError, parse_json, parse_json_a
         ("NaN", "NaN is not a finite number"),
     ],
 )
-def test_json_that_would_be_changed_is_refused(text, message):
+def test_json_that_would_not_round_trip_is_refused(text, message):
     with pytest.raises(DocumentError) as refusal:
         parse_json(text)
     assert message in str(refusal.value)
@@ -25,7 +25,7 @@ def test_json_that_would_be_changed_is_refused(text, message):
         parse_json_at(text, 0)
 
 
-def test_json_is_read_as_it_stands():
+def test_json_is_read_unchanged():
     text = '{"a": [1, 2.5, {"a": null}], "b": "NaN", "c": 1e308}'
     assert parse_json(text) == {"a": [1, 2.5, {"a": None}], "b": "NaN", "c": 1e308}
     assert parse_json_at(f" {text},", 1) == (parse_json(text), 1 + len(text))
@@ -38,7 +38,7 @@ def test_duplicate_yaml_key_is_refused_with_its_line():
 
 
 @pytest.mark.parametrize("value", ["010", "-017", "0x1f", "1:30", "1:30.5", "2026-02-30"])
-def test_yaml_values_that_would_change_are_refused_with_their_line(value):
+def test_yaml_values_that_would_not_round_trip_are_refused(value):
     with pytest.raises(yaml.MarkedYAMLError, match="line 2, column 4"):
         parse_yaml(f"a: '{value}'\nb: {value}\n")
 

@@ -51,13 +51,13 @@ def test_a_good_frame_passes_in_the_order_of_the_suite() -> None:
     require(outcomes)
 
 
-def test_a_key_of_two_columns_is_unique_even_where_one_is_missing() -> None:
+def test_duplicate_keys_with_missing_values_are_found() -> None:
     schema = FrameSchema("votes", {"a": text("x"), "b": text("y", nullable=True)}, key=("a", "b"))
     frame = pd.DataFrame({"a": ["1", "1", "2"], "b": [None, None, None]}).astype("str")
     assert failed(frame, build_suite(schema)) == [("expect_compound_columns_to_be_unique", "a, b")]
 
 
-def test_each_broken_promise_of_the_schema_is_named_with_count_and_sample() -> None:
+def test_schema_violations_are_named_with_count_and_sample() -> None:
     frame = prompts()
     frame.loc[1, "difficulty"] = "harder"
     frame.loc[2, "text"] = None
@@ -76,7 +76,7 @@ def test_each_broken_promise_of_the_schema_is_named_with_count_and_sample() -> N
         require(outcomes)
 
 
-def test_a_distribution_warns_and_does_not_block() -> None:
+def test_unusual_distribution_warns_without_blocking() -> None:
     rare = DataExpectation(type="expect_table_row_count_to_be_between", kwargs={"min_value": 50})
     outcomes = validate(prompts(), build_suite(PROMPTS, [rare]), "prompts")
     assert not outcomes[-1].passed

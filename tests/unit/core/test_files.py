@@ -29,7 +29,7 @@ def test_a_file_is_replaced_and_missing_folders_are_made(tmp_path):
         (errno.EIO, "Check that the disk works"),
     ],
 )
-def test_a_disk_that_refuses_leaves_the_old_file(tmp_path, monkeypatch, number, cure):
+def test_failed_write_keeps_the_old_file(tmp_path, monkeypatch, number, cure):
     path = tmp_path / "log.txt"
     write_atomically(path, b"one")
 
@@ -43,7 +43,7 @@ def test_a_disk_that_refuses_leaves_the_old_file(tmp_path, monkeypatch, number, 
     assert names(tmp_path) == ["log.txt"]
 
 
-def test_a_file_written_piece_by_piece_takes_its_place_at_the_end(tmp_path):
+def test_streamed_file_replaces_the_old_one_at_the_end(tmp_path):
     path = tmp_path / "deep" / "log.txt"
     write_atomically(path, b"one")
     with open_atomically(path) as file:
@@ -54,7 +54,7 @@ def test_a_file_written_piece_by_piece_takes_its_place_at_the_end(tmp_path):
     assert names(path.parent) == ["log.txt"]
 
 
-def test_a_writer_that_fails_leaves_the_old_file(tmp_path):
+def test_failed_writer_keeps_the_old_file(tmp_path):
     path = tmp_path / "log.txt"
     write_atomically(path, b"one")
 

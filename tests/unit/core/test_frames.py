@@ -102,21 +102,21 @@ def test_local_times_become_utc():
     assert at[0] == at[1]
 
 
-def test_text_keeps_every_letter_and_a_number_is_text_where_text_is_asked():
+def test_text_columns_keep_text_and_convert_numbers():
     checked = check_frame(rows(name=["naïve 中 🙂\n", "ß"], note=[7, 8]), KINDS)
     assert checked["name"].tolist() == ["naïve 中 🙂\n", "ß"]
     assert checked["note"].tolist() == ["7", "8"]
 
 
 @EVERY_SCHEMA
-def test_the_empty_frame_passes_and_survives_parquet_types(schema):
+def test_empty_frame_passes_and_survives_parquet(schema):
     empty = schema.empty_frame()
     pd.testing.assert_frame_equal(check_frame(empty, schema), empty)
     table = pa.Table.from_pandas(empty, schema=schema.arrow_schema(), preserve_index=False)
     pd.testing.assert_frame_equal(check_frame(table.to_pandas(), schema), empty)
 
 
-def test_a_hash_sees_values_order_and_columns_but_not_the_index():
+def test_hash_depends_on_values_order_and_columns_not_index():
     frame = check_frame(rows(), KINDS)
     moved = frame.copy()
     moved.index = pd.Index([5, 6])
@@ -130,7 +130,7 @@ def test_a_hash_sees_values_order_and_columns_but_not_the_index():
     assert len({frame_hash(f) for f in [frame, *others]}) == 5
 
 
-def test_joining_refuses_the_same_key_twice():
+def test_join_refuses_duplicate_keys():
     assert len(concat([rows(), rows(name=["z", "w"])], KINDS)) == 4
     with pytest.raises(FrameError, match="duplicate"):
         concat([rows(), rows()], KINDS)

@@ -28,7 +28,7 @@ def by_prompt(values: object) -> pd.DataFrame:
         (0.1, 50, 0.0435, 0.2136),
     ],
 )
-def test_the_interval_of_a_share_is_wilsons(share, n, low, high):
+def test_interval_of_a_share_is_wilson(share, n, low, high):
     interval = interval_of_share(share, n)
     assert (interval.value, interval.n) == (share, n)
     assert (interval.low, interval.high) == (
@@ -42,7 +42,7 @@ def test_an_empty_sample_has_no_share():
         interval_of_share(0.0, 0)
 
 
-def test_intervals_cover_the_truth_as_often_as_they_say():
+def test_intervals_have_nominal_coverage():
     rng = np.random.default_rng(1)
     covered = 0
     for _ in range(200):
@@ -55,7 +55,7 @@ def test_intervals_cover_the_truth_as_often_as_they_say():
     assert 0.90 <= covered / 200 <= 0.99
 
 
-def test_an_equal_share_in_every_group_has_wilson_ends():
+def test_equal_shares_in_all_groups_give_wilson_ends():
     """Three of four right in each of ten prompts: so it is in every resample, which is no
     certainty.
     """
@@ -73,7 +73,7 @@ def test_an_equal_share_in_every_group_has_wilson_ends():
     assert one_differs.low < one_differs.value < one_differs.high
 
 
-def test_nan_and_nothing_are_refused():
+def test_nan_and_empty_input_are_refused():
     with pytest.raises(InvalidScores, match="NaN"):
         interval_of_mean([0.1, float("nan")])
     with pytest.raises(NotEnoughData):

@@ -75,7 +75,7 @@ def test_an_unreachable_server_is_reported(s3: S3, monkeypatch: pytest.MonkeyPat
     forget_connections()
 
 
-def test_many_files_come_in_order_and_missing_ones_are_none(s3: S3) -> None:
+def test_many_files_are_read_in_order_and_missing_ones_are_none(s3: S3) -> None:
     folder = open_path(s3.url("many"))
     for n in range(0, 40, 2):
         put(folder / f"{n}", b"%d" % n)

@@ -44,7 +44,7 @@ def distribution(folder, *lines, group="completions"):
     ]
 
 
-def test_a_package_adds_its_backend_to_the_folders_own(tmp_path, monkeypatch):
+def test_package_adds_its_backend_to_the_built_in_ones(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     members = Members(
         "completions", dict(BACKENDS), distribution(tmp_path, "echo = echo_backend:Echo")
@@ -53,7 +53,7 @@ def test_a_package_adds_its_backend_to_the_folders_own(tmp_path, monkeypatch):
     assert members["echo"]().model_version == "echo-1"
 
 
-def test_an_installed_package_is_found_without_being_named(tmp_path, monkeypatch):
+def test_installed_package_is_discovered(tmp_path, monkeypatch):
     distribution(tmp_path, "echo = echo_backend:Echo")
     monkeypatch.syspath_prepend(tmp_path)
     assert "echo" in Members("completions", {})
@@ -157,7 +157,7 @@ FOLDERS = {
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
-def test_every_class_of_a_folder_that_is_one_of_its_kind_is_in_the_mapping(folder):
+def test_every_implementation_in_a_folder_is_registered(folder):
     """`method` is what only members of the folder have; the protocol in base.py has it too and is
     no member, nor is a class without a name that members inherit from.
     """

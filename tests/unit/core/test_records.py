@@ -52,7 +52,7 @@ def test_ids_are_stable_between_versions():
     assert content_id("prompt", "Why is the sky blue?", "") == "01a0ecf394e453fb0c4e"
 
 
-def test_a_folder_is_its_names_and_contents(tmp_path):
+def test_folder_hash_covers_names_and_contents(tmp_path):
     (tmp_path / "sub").mkdir()
     (tmp_path / "a").write_bytes(b"1")
     (tmp_path / "sub" / "b").write_bytes(b"2")
@@ -72,7 +72,7 @@ def test_a_record_is_frozen_and_refuses_unknown_fields():
         vote().choice = Choice.B
 
 
-def test_an_events_identity_ignores_its_time_and_evidence():
+def test_event_id_ignores_time_and_evidence():
     again = event(detected_at=NOW + timedelta(days=1), evidence={"p": 0.6}, change_seq=3)
     assert again.event_id == event().event_id
     others = [
@@ -87,7 +87,7 @@ def test_an_events_identity_ignores_its_time_and_evidence():
     assert len({e.event_id for e in [event(), *others]}) == 5
 
 
-def test_words_equal_the_recorded_golden_ones():
+def test_wordings_equal_the_recorded_ones():
     assert [*Choice] == ["a", "b", "tie", "both_bad", "skip"]
     assert [*Verdict] == ["insufficient", "stable", "warning", "drift"]
     assert f"{AnnotatorKind.HUMAN}" == "human"

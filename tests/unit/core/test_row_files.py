@@ -37,7 +37,7 @@ def test_the_same_rows_come_out_of_every_kind_of_file(tmp_path):
         assert file.position > 0
 
 
-def test_lines_are_those_of_the_file_not_of_the_records(tmp_path):
+def test_line_numbers_are_those_of_the_file(tmp_path):
     path = write(tmp_path / "f.csv", 'a,b\n"one\ntwo",1\n\n3,4\n5\n')
     assert [line for line, _ in rows(path)] == [2, 5]
     assert faults(path) == [
@@ -45,7 +45,7 @@ def test_lines_are_those_of_the_file_not_of_the_records(tmp_path):
     ]
 
 
-def test_another_delimiter_can_be_named(tmp_path):
+def test_other_delimiters_can_be_chosen(tmp_path):
     path = write(tmp_path / "f.csv", "a;b\n1;2\n")
     assert rows(path, delimiter=";") == [(2, {"a": "1", "b": "2"})]
     with pytest.raises(DatasetError, match="give one character"):
@@ -106,7 +106,7 @@ def test_batches_are_bounded_by_rows_and_by_bytes():
         ('{"a": NaN}', "NaN is not a finite number"),
     ],
 )
-def test_duplicate_keys_and_infinite_numbers_cost_their_row(tmp_path, line, message):
+def test_rows_with_duplicate_keys_or_infinities_are_rejected(tmp_path, line, message):
     path = write(tmp_path / "f.jsonl", f'{{"a": 1}}\n{line}\n{{"a": 3}}\n')
     assert rows(path) == [(1, {"a": 1}), (3, {"a": 3})]
     ((number, fault),) = faults(path)

@@ -46,7 +46,7 @@ def test_a_sealed_key_opens_a_provider_and_is_not_in_its_file(tmp_path: Path, ba
     assert KEY not in repr(provider) + repr(settings(path, sealing_key=sealing_key))
 
 
-def test_a_key_that_cannot_be_had_names_cause_and_cure_and_nothing_of_it(tmp_path: Path) -> None:
+def test_unreadable_key_names_cause_and_cure_without_the_secret(tmp_path: Path) -> None:
     sealed, two, empty, odd = (tmp_path / name for name in ("sealed", "two", "empty", "odd"))
     sealed.write_text(seal(SecretStr(KEY), generate_sealing_key()))
     two.write_text(f"{KEY}\n{KEY}\n")
@@ -72,7 +72,7 @@ def test_a_key_that_cannot_be_had_names_cause_and_cure_and_nothing_of_it(tmp_pat
         )
 
 
-def test_nothing_is_sealed_without_a_key_and_a_sealing_key() -> None:
+def test_sealing_needs_a_key_and_a_sealing_key() -> None:
     with pytest.raises(ConfigurationError, match="rlhf keys new"):
         seal(SecretStr(KEY), None)
     with pytest.raises(ConfigurationError, match="empty"):

@@ -74,7 +74,7 @@ def test_templates_give_the_shipped_set(store: Store, tmp_path: Path) -> None:
     assert store.audit.verify() == 1
 
 
-def test_prompts_that_people_compared_are_not_drawn(store: Store, tmp_path: Path) -> None:
+def test_compared_prompts_are_not_drawn(store: Store, tmp_path: Path) -> None:
     settings = own_prompts(tmp_path, n=40)
     used = [f"Question {i}?" for i in range(28)]
     publish(store, used)

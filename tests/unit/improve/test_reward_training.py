@@ -95,7 +95,7 @@ def promoted(store: Store, version: int, data_seq: int, last_decision: int | Non
     )
 
 
-def test_first_refused_model_is_tried_again_after_a_few_more(
+def test_first_refused_model_is_retried_after_a_few_votes(
     settings: Settings, store: Store, vote: Callable[[int], int]
 ) -> None:
     vote(29)
@@ -120,7 +120,7 @@ def test_first_refused_model_is_tried_again_after_a_few_more(
     )
 
 
-def test_refused_challenger_is_tried_again_long_before_a_refit_is_due(
+def test_refused_challenger_is_retried_before_the_next_refit(
     settings: Settings, store: Store, vote: Callable[[int], int]
 ) -> None:
     seq = vote(30)
@@ -140,7 +140,7 @@ def test_refused_challenger_is_tried_again_long_before_a_refit_is_due(
     )
 
 
-def test_uncalibrated_champion_is_fitted_again_after_a_few_more(
+def test_uncalibrated_champion_is_refitted_after_a_few_votes(
     settings: Settings, store: Store, vote: Callable[[int], int]
 ) -> None:
     seq = vote(30)
@@ -185,7 +185,7 @@ def test_a_fit_waits_while_the_cause_of_a_change_is_unclear(
     assert [each.action for each in store.decisions.all()] == ["hold"]  # asking decides nothing
 
 
-def test_a_model_whose_pairs_do_not_follow_a_quarantine_is_fitted_again(
+def test_quarantine_after_a_fit_makes_a_refit_due(
     settings: Settings, store: Store, vote: Callable[[int], int]
 ) -> None:
     seq = vote(30)

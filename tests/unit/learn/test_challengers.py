@@ -90,7 +90,7 @@ def forgetful(pairs: pd.DataFrame) -> Judge:
     return fitted(3, pairs, NO_CHANGES)
 
 
-def test_model_that_forgot_a_change_does_not_replace_one_that_knows_it(champion, forgetful, calib):
+def test_challenger_without_the_change_is_refused(champion, forgetful, calib):
     """Most pairs are from before the change: by all of them it won, at 0.44 on the latest days
     where the champion had 0.88.
     """
@@ -100,7 +100,7 @@ def test_model_that_forgot_a_change_does_not_replace_one_that_knows_it(champion,
     assert "is below that of the champion" in verdict.reason
 
 
-def test_latest_window_refuses_it_though_nobody_recorded_the_change(champion, forgetful, calib):
+def test_latest_window_refuses_it_without_a_recorded_change(champion, forgetful, calib):
     """The window holds today's taste, and most of all pairs do not."""
     assert compare_with_champion(forgetful, champion, calib)[0]
     n_since = int((calib["max_seq"] >= CHANGE).sum())
@@ -123,7 +123,7 @@ def test_weak_model_replaces_a_champion_that_is_wrong(champion, forgetful, calib
     assert assess(forgetful, champion, calib, **weak).is_refused
 
 
-def test_refit_that_knows_the_change_is_as_good_as_before(pairs, champion, calib):
+def test_refit_after_the_change_is_accepted(pairs, champion, calib):
     again = fitted(4, pairs, TasteChanges.from_log([RECORDED]))
     assert assess(again, champion, calib, taste_changes=TasteChanges(CHANGE)).is_accepted
 

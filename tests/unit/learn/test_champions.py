@@ -161,7 +161,7 @@ def test_the_base_policy_is_the_oldest_ancestor(champions):
     assert bases == {1: 1, 2: 1, 3: 3, 4: 3, 5: 3, 7: 7}
 
 
-def test_before_the_first_reward_model_nobody_judges(champions):
+def test_without_a_reward_model_there_is_no_judge(champions):
     assert champions.judge() is None
 
 
@@ -188,7 +188,7 @@ def test_the_setting_chooses_the_backend(champions):
         champions.backend(Settings(completion_backend="parrot"))
 
 
-def test_the_judge_gives_the_probability_of_the_majoritys_choice():
+def test_judge_predicts_the_majority_choice():
     p = judge(2.0).p_chosen(pairs(3, 1))
     assert p == pytest.approx([0.8808] * 3, abs=1e-4)
     calibrated = Judge(version(), SureOf(2.0), NoCalibration(), "none@1")
@@ -206,7 +206,7 @@ class Blind(SureOf):
         return 0 * super().score(prompts, completions)
 
 
-def test_a_model_that_knows_less_is_not_promoted_and_equals_are():
+def test_worse_model_is_refused_and_equal_one_promoted():
     better, worse = judge(1.5, 2), Judge(version(1), Blind(1.5), None, "none")
     assert compare_with_champion(better, worse, pairs(40, 1))[0]
     assert compare_with_champion(Judge(version(3), Blind(1.5), None, "none"), worse, pairs(40, 1))[
@@ -230,7 +230,7 @@ def test_overconfidence_alone_neither_wins_nor_loses():
     assert losses[0] == pytest.approx(losses[1], abs=1e-4)
 
 
-def test_without_a_vote_to_compare_by_the_newer_serves():
+def test_without_votes_the_newer_model_serves():
     """Imported days can come without a single pair of the calib split."""
     for nothing in (pairs(0, 1), pairs(4, 1).assign(n_votes=0)):
         promoted, reason = compare_with_champion(judge(0.1, 2), judge(1.0, 1), nothing)
@@ -261,7 +261,7 @@ def test_after_a_change_only_pairs_voted_since_then_count():
     assert "none of 55 held-out pairs" in blind.reason
 
 
-def test_a_champion_wrong_after_a_reversal_yields_to_a_weak_model():
+def test_champion_wrong_after_a_reversal_is_replaced():
     """Calibrated anew it would be a coin too; but it is not what it serves."""
     reversed_taste = pairs(40, 1).assign(chosen="bad", rejected="good")
     promoted, reason = compare_with_champion(
@@ -271,7 +271,7 @@ def test_a_champion_wrong_after_a_reversal_yields_to_a_weak_model():
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_no_model_loses_to_itself(seed):
+def test_model_does_not_lose_to_itself(seed):
     """Though the champion's calibrator was fitted on the very pairs they are compared by."""
     fitted_on = make_pairs(160, seed=seed)
     model = EmbeddingRewardModel(
@@ -288,7 +288,7 @@ def test_no_model_loses_to_itself(seed):
     assert compare_with_champion(Judge(version(1), model, calibrator, "fitted"), champion, calib)[0]
 
 
-def test_a_champions_calibrator_is_replaced_only_if_no_worse():
+def test_calibrator_is_replaced_only_if_no_worse():
     """The same model: sure of itself beyond what votes say, and mended by a temperature."""
     voted, model = pairs(40, 1), SureOf(6.0)
     mended, _ = fit_calibrator(
@@ -357,12 +357,12 @@ def test_a_champion_on_another_encoder_is_reported_to_its_caller(of_another_enco
         of_another_encoder.judge(version())
 
 
-def test_so_is_one_whose_files_are_damaged(of_another_encoder, tmp_path):
+def test_champion_with_damaged_files_is_reported(of_another_encoder, tmp_path):
     (tmp_path / "model" / "config.json").write_bytes(b"half a fi")
     assert isinstance(of_another_encoder.judge().load_error, ModelError)
 
 
-def test_a_missing_encoder_is_not_the_champions_fault(of_another_encoder, tmp_path):
+def test_missing_encoder_does_not_disqualify_the_champion(of_another_encoder, tmp_path):
     nowhere = Champions(
         of_another_encoder.store,
         of_another_encoder.registry,
@@ -373,7 +373,7 @@ def test_a_missing_encoder_is_not_the_champions_fault(of_another_encoder, tmp_pa
         nowhere.judge()
 
 
-def test_a_new_model_takes_the_place_of_a_champion_that_cannot_be_loaded(of_another_encoder):
+def test_new_model_replaces_an_unloadable_champion(of_another_encoder):
     promoted, reason = compare_with_champion(
         judge(0.0, 2), of_another_encoder.judge(), pairs(40, 1)
     )
@@ -412,7 +412,7 @@ def alternatives(champions, tmp_path):
     return Alternatives(champions, tmp_path)
 
 
-def test_a_stand_in_stands_in_until_the_encoder_is_back_and_no_longer(alternatives):
+def test_fallback_serves_until_the_encoder_is_back(alternatives):
     alternatives.outage()
     known = alternatives.champions
     stand_in = known.encoder()
@@ -431,7 +431,7 @@ class ByPlace:
         return np.array([len(text) / 7 + 1e-9 * place for place, text in enumerate(completions)])
 
 
-def test_both_orders_of_a_pair_sum_to_one_exactly_whatever_the_model():
+def test_both_orders_sum_to_one_for_every_model():
     questions = [
         Question(prompt=f"ask {i % 5}", completion_a="a" * (1 + i % 7), completion_b="b" * (i % 11))
         for i in range(60)

@@ -102,7 +102,7 @@ def test_a_promoted_adapter_is_loaded_once_under_its_label(server, folder):
     assert server.adapters == {LABEL: str(folder / ADAPTER)}
 
 
-def test_what_a_server_cannot_serve_is_named(server, folder, tmp_path_factory):
+def test_unservable_policy_is_named(server, folder, tmp_path_factory):
     assert "completions come from first" in str(fault(server, folder, load_adapters=False))
     assert "come from backend template" in str(fault(server, folder, completion_backend="template"))
     empty = tmp_path_factory.mktemp("whole")
@@ -111,7 +111,7 @@ def test_what_a_server_cannot_serve_is_named(server, folder, tmp_path_factory):
     assert not server.adapters
 
 
-def test_a_server_that_refuses_is_named_with_the_cure_and_without_the_key(server, folder):
+def test_refusing_server_is_named_without_the_key(server, folder):
     server.can_load = False
     with pytest.raises(BackendUnavailable, match=r"404.*VLLM_ALLOW_RUNTIME_LORA_UPDATING=1"):
         load_adapter(server.base_url, KEY, name=LABEL, folder=folder)
@@ -122,7 +122,7 @@ def test_a_server_that_refuses_is_named_with_the_cure_and_without_the_key(server
     assert "sk-wrong" not in str(caught.value)
 
 
-def test_a_server_that_is_gone_leaves_the_candidate_promoted_and_not_served(folder):
+def test_unreachable_server_is_named_by_serving(folder):
     with AdapterServer() as closed:
         pass
     assert "cannot be reached (ConnectError)" in str(fault(closed, folder))

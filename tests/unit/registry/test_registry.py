@@ -108,7 +108,7 @@ def test_a_version_is_rebuilt_from_the_registry_alone(
     assert registry.list_versions("policy") == [version]
 
 
-def test_nothing_is_there_before_the_first_registration(registry: Registry) -> None:
+def test_empty_registry_has_no_versions(registry: Registry) -> None:
     assert registry.get("policy", CHAMPION) is None
     assert registry.get("policy", 1) is None
     assert registry.list_versions("reward_model") == []
@@ -140,7 +140,7 @@ def test_aliases_follow_the_promotion(registry: Registry, tmp_path: Path) -> Non
     ]
 
 
-def test_a_promoted_version_that_was_deleted_has_no_alias(registry: Registry) -> None:
+def test_deleted_version_has_no_alias(registry: Registry) -> None:
     promotion = Promotion(
         model_name="demo.policy",
         version=1,
@@ -232,9 +232,7 @@ def test_runs_are_listed_newest_first_with_their_pages(registry: Registry, home:
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_a_number_that_is_none_is_never_logged(
-    registry: Registry, tmp_path: Path, value: float
-) -> None:
+def test_nan_is_never_logged(registry: Registry, tmp_path: Path, value: float) -> None:
     with registry.run("train") as run:
         with pytest.raises(InvalidScores, match="loss"):
             run.log_metrics({"loss": value})
@@ -267,7 +265,7 @@ def test_the_folder_of_a_version_is_verified(registry: Registry, tmp_path: Path)
     assert registry.fetch_folder(model, tmp_path / "cache") == folder
 
 
-def test_a_registration_killed_after_the_files_is_completed_by_the_next(
+def test_interrupted_registration_is_completed_by_the_next(
     registry: Registry, tmp_path: Path
 ) -> None:
     half = model_folder(tmp_path, "half of other weights")
@@ -290,7 +288,7 @@ def test_remote_files_are_downloaded_once_and_verified(
     assert folder_hash(registry.fetch_folder(model, tmp_path / "cache")) == model.content_hash
 
 
-def test_a_full_disk_while_files_are_downloaded_is_named_and_the_retry_completes(
+def test_full_disk_during_download_is_named_and_retried(
     registry: Registry, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder, cache = model_folder(tmp_path), tmp_path / "cache"
@@ -304,7 +302,7 @@ def test_a_full_disk_while_files_are_downloaded_is_named_and_the_retry_completes
     assert folder_hash(registry.fetch_folder(model, cache)) == model.content_hash
 
 
-def test_files_in_an_object_store_are_kept_there_until_they_are_removed(
+def test_object_store_keeps_files_until_removal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient
@@ -387,9 +385,7 @@ sys.stdin.readline()
 """
 
 
-def test_the_test_split_stays_closed_while_mlflow_cannot_be_written(
-    registry: Registry, home: Path
-) -> None:
+def test_test_split_stays_closed_without_mlflow(registry: Registry, home: Path) -> None:
     registry.tracking.open()
     with closing(sqlite3.connect(home / "mlflow" / "mlflow.db")) as connection:
         connection.execute("ALTER TABLE runs RENAME TO gone")
@@ -420,7 +416,7 @@ def test_a_removed_version_is_named_when_requested(
         registry.set_alias("policy", CHAMPION, removable.version)
 
 
-def test_models_read_without_mlflow_are_those_of_the_registry(
+def test_direct_model_list_equals_the_registry(
     registry: Registry, removable: ModelVersion, tmp_path: Path
 ) -> None:
     registry.set_alias("policy", CHAMPION, removable.version)
@@ -455,7 +451,7 @@ class RemovedAfterTheLook(Registry):
         return model
 
 
-def test_a_version_that_loses_its_files_is_not_promoted(
+def test_version_without_files_is_not_promoted(
     registry: Registry, home: Path, removable: ModelVersion
 ) -> None:
     racing = RemovedAfterTheLook(
@@ -466,7 +462,7 @@ def test_a_version_that_loses_its_files_is_not_promoted(
     assert registry.get("policy", "champion") is None
 
 
-def test_runs_of_a_day_share_one_parent_that_no_list_shows(registry: Registry) -> None:
+def test_runs_of_a_day_share_a_hidden_parent(registry: Registry) -> None:
     parents = [registry.parent_run("day 2026-01-01", "day:2026-01-01") for _ in range(2)]
     assert len(set(parents)) == 1
     with registry.run("votes", {"mlflow.parentRunId": parents[0], "dagster.asset": "votes"}):

@@ -83,7 +83,7 @@ def test_unreachable_server_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyP
         Registry("http://127.0.0.1:9", tmp_path / "artifacts", "demo").list_models()
 
 
-def test_mlflow_gone_at_registration_leaves_the_champion(database: Path) -> None:
+def test_mlflow_outage_at_registration_keeps_the_champion(database: Path) -> None:
     registry = Registry(f"sqlite:///{database}", database.parent / "artifacts", "demo")
     folders = [database.parent / name for name in ("first", "candidate")]
     for folder in folders:

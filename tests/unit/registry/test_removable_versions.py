@@ -24,13 +24,13 @@ def numbers(versions: list[ListedModel]) -> list[int]:
     return [v.version for v in versions]
 
 
-def test_only_versions_beyond_the_latest_go() -> None:
+def test_only_versions_beyond_the_latest_are_removed() -> None:
     versions = [version(n) for n in range(1, 14)]
     assert numbers(removable_versions(versions, needed=set(), n_latest=10)) == [1, 2, 3]
     assert removable_versions(versions[:10], needed=set(), n_latest=10) == []
 
 
-def test_needed_version_stays_and_does_not_count_as_one_of_the_latest() -> None:
+def test_needed_version_stays_beside_the_latest() -> None:
     versions = [version(n) for n in range(1, 5)]
     assert numbers(
         removable_versions(versions, needed={"demo.policy@1", "demo.policy@4"}, n_latest=1)
@@ -52,7 +52,7 @@ def test_removed_version_is_not_removed_again() -> None:
     assert numbers(removable_versions(versions, needed=set(), n_latest=1)) == [2]
 
 
-def test_past_champions_and_what_they_were_trained_from_are_needed() -> None:
+def test_past_champions_and_their_parents_are_needed() -> None:
     versions = [
         version(1),
         version(2, parent="demo.policy@1"),

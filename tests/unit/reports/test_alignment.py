@@ -26,7 +26,7 @@ def point(
     )
 
 
-def test_a_day_without_a_value_is_a_gap_and_each_point_keeps_interval_and_count():
+def test_missing_day_is_a_gap_and_points_keep_interval_and_n():
     points = [point(day, "model.accuracy", 0.7 + day / 100) for day in (0, 1, 4)]
     points += [point(2, "model.accuracy", None), point(1, "model.accuracy_ceiling", 0.8)]
     chart = chart_alignment(points, FIRST, FIRST + timedelta(days=5))
@@ -44,7 +44,7 @@ def test_a_day_without_a_value_is_a_gap_and_each_point_keeps_interval_and_count(
     assert chart.notes[-1].startswith("noise ceiling unknown on 2 days")
 
 
-def test_lines_mark_the_days_on_which_taste_or_the_model_changed():
+def test_lines_mark_changes_of_taste_and_model():
     points = [point(day, "model.accuracy", 0.7, f"m@{1 + (day > 2)}") for day in range(5)]
     points += [point(day, "model.ece", 0.1) for day in range(5)]
     changed = {FIRST + timedelta(days=2): "taste changed"}
@@ -57,7 +57,7 @@ def test_lines_mark_the_days_on_which_taste_or_the_model_changed():
     assert [mark.label for mark in chart.panels[0].marks] == ["taste changed", "reward model @2"]
 
 
-def test_verdicts_lie_in_the_lane_of_their_space_the_overall_one_on_top():
+def test_verdicts_have_lanes_with_the_overall_one_on_top():
     points = [
         point(0, "drift.verdict", value, space=space)
         for space, value in (("errors", 2), ("overall", 1), ("choices", 0), ("scores", None))
@@ -73,7 +73,7 @@ def test_verdicts_lie_in_the_lane_of_their_space_the_overall_one_on_top():
     }
 
 
-def test_a_chart_without_figures_says_so_and_any_chart_is_drawn_as_svg_and_png():
+def test_empty_chart_says_so_and_draws_as_svg_and_png():
     empty = chart_alignment([point(0, "model.accuracy", None)], FIRST, FIRST)
     assert (empty.panels, empty.notes) == ((), (NO_POINTS,))
     points = [
@@ -87,7 +87,7 @@ def test_a_chart_without_figures_says_so_and_any_chart_is_drawn_as_svg_and_png()
     assert draw_png(chart).startswith(b"\x89PNG")
 
 
-def test_a_figure_leads_to_the_votes_of_its_window_and_a_verdict_to_those_of_its_day():
+def test_figures_and_verdicts_link_to_their_votes():
     points = [point(day, "model.accuracy", 0.7) for day in (0, 1)]
     points += [point(1, "model.ece", 0.1), point(1, "drift.verdict", 1, space="overall")]
     second, before = FIRST + timedelta(days=1), FIRST - timedelta(days=5)
@@ -98,7 +98,7 @@ def test_a_figure_leads_to_the_votes_of_its_window_and_a_verdict_to_those_of_its
     assert links == [(earlier, window), (window,), (f"{second} to {second}",)]
 
 
-def test_each_day_has_a_point_and_the_mean_of_several_is_a_line_behind_it():
+def test_days_are_points_with_a_line_of_means():
     days = [point(day, "model.day_accuracy", value) for day, value in enumerate((0.8, 0.38))]
     mean = [point(day, "model.accuracy", 0.7) for day in (0, 1)]
     second = FIRST + timedelta(days=1)

@@ -41,7 +41,7 @@ def test_a_week_is_a_point_with_its_interval_and_count() -> None:
     assert "<svg" in draw_svg(chart)
 
 
-def test_small_weeks_are_withheld_and_the_chart_says_so() -> None:
+def test_chart_names_withheld_small_weeks() -> None:
     # a median of five votes has no interval
     weeks = [week(5, 30), week(12, 4), week(19, 5, None)]
     chart = chart_annotator_weeks(FIGURES["speed"], weeks, MONDAY, LAST, least=5)

@@ -45,7 +45,7 @@ def test_each_bin_of_a_single_side_is_a_link_and_has_its_count():
     assert series(chart, 1)[0].labels == tuple(str(b.n) for b in bins())
 
 
-def test_groups_have_panels_whatever_their_size_and_number() -> None:
+def test_groups_of_any_size_have_panels() -> None:
     p, y, ids, groups = rows({f"g{i}": 8 + i for i in range(MAX_PANELS + 3)})
     all_groups = calibration_by_group(
         PredictedVotes(p, y, ids), groups, ceilings={"source": {"g7": CEILING}}

@@ -41,7 +41,7 @@ def test_both_curves_of_all_pairs_and_of_chosen_groups_have_their_counts() -> No
     assert draw_png(chart).startswith(b"\x89PNG")
 
 
-def test_errors_by_group_have_intervals_counts_and_links_and_withhold_small_groups() -> None:
+def test_errors_by_group_withhold_small_groups() -> None:
     group_of = {(group.by, group.group): group for group in groups()}
     chart = chart_group_errors(groups(), title="t", link=lambda by, name: f"/?{by}={name}")
     category, source = chart.panels
@@ -71,7 +71,7 @@ def heads() -> tuple[DimensionCalibration, ...]:
     return helpful, uncalibrated, small
 
 
-def test_errors_of_heads_stand_below_the_overall_one() -> None:
+def test_errors_of_heads_follow_the_overall_one() -> None:
     everything = whole().model_copy(update={"by_dimension": heads()})
     chart = chart_dimension_errors(everything, title="t", link=lambda by, name: f"/?{by}={name}")
     (panel,) = chart.panels

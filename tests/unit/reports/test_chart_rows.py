@@ -27,7 +27,7 @@ def point(**more: object) -> Series:
     return Series(style="dots", role="now", x=(day_value(DAY),), y=(0.5,), **more)  # type: ignore[arg-type]
 
 
-def test_changes_follow_the_points_once_for_all_panels():
+def test_changes_are_listed_once_after_the_points():
     taste = Mark(style="line", role="since", x=(day_value(DAY),) * 2, name="taste changed")
     words = Mark(style="word", role="small", y=(0.5, 0.5), label="too few")
     shade = Mark(style="area", role="now", x=(0, 1), label="a bin")

@@ -47,7 +47,7 @@ def test_a_point_lies_in_the_middle_of_its_interval():
     assert float(dot[2]) == pytest.approx((float(line[2]) + float(line[3])) / 2, abs=0.1)
 
 
-def test_text_in_a_chart_stays_text():
+def test_chart_escapes_text():
     nasty = chart(title=NASTY, marks=(Mark(style="area", role="now", label=NASTY, link=NASTY),))
     nasty = nasty.model_copy(update={"alt": NASTY, "notes": (NASTY,)})
     for source in (draw_svg(nasty), draw_legend(nasty)):
@@ -57,7 +57,7 @@ def test_text_in_a_chart_stays_text():
     assert draw_png(nasty).startswith(b"\x89PNG")
 
 
-def test_areas_are_links_that_can_be_read_aloud_and_the_rest_is_hidden():
+def test_chart_areas_are_accessible_links():
     area = Mark(style="area", role="now", x=(0.2, 0.4), label="ten votes", link="/votes?bin=0.3")
     source = draw_svg(chart(marks=(area,)))
     assert 'role="group"' in source

@@ -60,7 +60,7 @@ def lines(chart: Chart, *roles: str) -> list[Mark]:
     return [m for m in panel.marks if m.style == "line" and m.role in roles]
 
 
-def test_the_timeline_is_a_png_of_readable_size_and_the_same_each_time():
+def test_timeline_is_a_reproducible_png():
     png = draw_png(timeline())
     width, height = struct.unpack(">II", png[16:24])
     assert 1000 < width < 1100
@@ -68,14 +68,14 @@ def test_the_timeline_is_a_png_of_readable_size_and_the_same_each_time():
     assert png == draw_png(timeline())
 
 
-def test_the_rate_starts_afresh_with_each_model():
+def test_error_rate_restarts_with_each_model():
     rates = timeline().panels[1].series
     starts = [series.x[0] for series in rates]
     assert starts == pytest.approx([30, 729], abs=3)
     assert [mark.label for mark in lines(timeline(), "model")] == [MODEL, "next@2"]
 
 
-def test_signals_stand_in_the_lane_of_their_detector():
+def test_signals_are_in_the_lane_of_their_detector():
     lanes = timeline().panels[0]
     names = [tick.label for tick in lanes.y.ticks]
     assert names == ["sequential test", "DDM", "ADWIN", "HDDM-A", "calibration"]
@@ -97,6 +97,6 @@ def test_a_late_vote_does_not_move_its_day():
     assert border.x[0] == pytest.approx(100.5, abs=1.5)
 
 
-def test_the_best_reachable_is_an_error_rate():
+def test_ceiling_is_drawn_as_an_error_rate():
     (best,) = lines(timeline(), "ceiling")
     assert best.y == (pytest.approx(0.2), pytest.approx(0.2))

@@ -64,7 +64,7 @@ def test_each_verdict_lies_in_its_lane_with_evidence_count_and_link():
     assert (drawn.count('class="diamond now"'), drawn.count('class="fired"')) == (1, 1)
 
 
-def test_tests_that_found_nothing_are_folded_and_the_first_to_fire_leads():
+def test_quiet_tests_are_folded_and_the_first_signal_leads():
     tests = [
         check(0, "overall", "confirmation", Verdict.STABLE),
         check(0, "errors", "ddm", Verdict.STABLE),
@@ -99,6 +99,6 @@ def test_a_promotion_explains_a_shift_of_texts_on_its_first_day():
     assert find_promotion_shifts(tests, of_one_policy) == set()
 
 
-def test_days_without_a_report_say_what_writes_one():
+def test_days_without_a_report_name_its_asset():
     chart = chart_drift_days([], FIRST, LAST)
     assert (chart.panels, "feedback" in chart.notes[0]) == ((), True)

@@ -268,7 +268,7 @@ def test_the_deployed_policy_is_shown_by_day_with_the_win_rate_of_its_gate() -> 
 @pytest.mark.parametrize(
     "report_pages", [evidence, lambda: evidence(NASTY), nothing], ids=["full", "nasty", "nothing"]
 )
-def test_nothing_is_fetched_and_nothing_runs(report_pages) -> None:
+def test_page_loads_nothing_and_runs_no_script(report_pages) -> None:
     source = render_drift_page(report_pages())
     page = Page(source)
     assert not {tag for tag, _ in page.elements} & {
@@ -296,7 +296,7 @@ def test_nothing_is_fetched_and_nothing_runs(report_pages) -> None:
     assert set(page.attributes("href")) <= {f"#{name}" for name in page.attributes("id")}
 
 
-def test_a_prompt_is_shown_verbatim_and_never_as_markup() -> None:
+def test_prompt_is_shown_verbatim_without_markup() -> None:
     source = render_drift_page(evidence(NASTY))
     assert "<script" not in source
     assert "<img" not in source
@@ -350,7 +350,7 @@ def test_an_empty_day_has_a_page_that_names_what_is_missing() -> None:
 CEILING, BEST = "86.0%", "best reachable 14.0%"
 
 
-def test_every_accuracy_has_its_ceiling_beside_it(source: str) -> None:
+def test_every_accuracy_has_its_ceiling(source: str) -> None:
     page = Page(source)
     summary = page.text[page.text.index("Error rate") : page.text.index("Clusters changed")]
     clusters = page.text[page.text.index("Clusters, reference") : page.text.index("3 Calibration")]

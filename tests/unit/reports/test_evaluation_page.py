@@ -82,7 +82,7 @@ def test_the_verdict_follows_the_interval_of_the_win_rate(rate: float, words: st
     assert f"</span> {words}</span></h1>" in page(evaluation(rate))
 
 
-def test_the_page_shows_examples_and_what_the_candidate_was_made_of() -> None:
+def test_page_shows_examples_and_lineage_of_the_candidate() -> None:
     html = page(evaluation())
     assert "Say &lt;b&gt;hello&lt;/b&gt;" in html
     assert html.index("Where the candidate loses most") < html.index("It is 6.")
@@ -92,7 +92,7 @@ def test_the_page_shows_examples_and_what_the_candidate_was_made_of() -> None:
     assert html == page(evaluation())
 
 
-def test_dimensions_stand_beside_the_accuracy_of_their_heads() -> None:
+def test_dimensions_show_the_accuracy_of_their_heads() -> None:
     html = page(evaluation(by_dimension=DIMENSIONS))
     rows = [row.split("</tr>")[0] for row in html.split('id="dimensions"')[1].split("<tr>")[2:6]]
     assert ["better than chance" in row for row in rows] == [True, False, False, False]

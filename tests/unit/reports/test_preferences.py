@@ -39,7 +39,7 @@ def test_each_point_after_a_gap_links_to_its_own_day() -> None:
     assert [series.links for series in bare.series] == [(), ()]
 
 
-def test_the_largest_group_stands_first_and_small_ones_without_dots() -> None:
+def test_largest_group_is_first_and_small_ones_have_no_dots() -> None:
     votes = {
         "longer": {"few": sums(30, 20), "many": sums(90, 50), "tiny": sums(2, 1)},
         "length_gap": {"many": sums(90, 9)},

@@ -27,7 +27,7 @@ def templates(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("text", NASTY)
-def test_text_and_attributes_come_out_as_they_went_in(text: str) -> None:
+def test_text_and_attributes_round_trip(text: str) -> None:
     page = Page(render_page("text", text=text))
     assert [tag for tag, _ in page.elements] == ["p", "b"]
     assert "".join(page.texts) == f"before{text}"
@@ -48,7 +48,7 @@ def test_text_and_attributes_come_out_as_they_went_in(text: str) -> None:
         '<use xlink:href="#a"></use>',
     ],
 )
-def test_a_page_that_could_run_or_fetch_something_is_refused(
+def test_page_with_scripts_or_remote_files_is_refused(
     templates: dict[str, str], source: str
 ) -> None:
     templates["page"] = source

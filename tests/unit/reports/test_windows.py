@@ -131,7 +131,7 @@ def test_missing_figures_are_stated(figures, words: str) -> None:
     assert words in Page(render_drift_page(replace(evidence(), over_time=figures))).text
 
 
-def test_a_ceiling_from_repeats_and_few_prompts_say_so() -> None:
+def test_ceiling_from_repeats_and_few_prompts_are_named() -> None:
     sparse = window(
         1, noise_ceiling=interval(0.8, 20, basis="repeats"), brier=interval(0.2, 20, few_groups=2)
     )
@@ -140,6 +140,6 @@ def test_a_ceiling_from_repeats_and_few_prompts_say_so() -> None:
     assert "0.200 0.160 to 0.240 within 2 groups" in text
 
 
-def test_a_model_is_new_where_it_was_first_judged(windows) -> None:
+def test_new_model_is_marked_at_its_first_vote(windows) -> None:
     assert new_models(windows) == [(6, LABELS[1])]
     assert new_models([]) == []

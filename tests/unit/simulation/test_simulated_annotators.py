@@ -103,7 +103,7 @@ def test_a_tie_of_two_bad_completions_is_a_both_bad_vote():
     assert annotator.vote(0, 0, n_earlier=0, rng=np.random.default_rng(0)) == (Choice.TIE, None)
 
 
-def test_answers_in_the_rubric_leave_votes_as_they_are_and_follow_its_qualities():
+def test_rubric_answers_follow_qualities_and_keep_votes():
     comparisons = comparisons_of(300, repeats=5)
     pool = AnnotatorPool(skip_rate=0.05)
     votes = cast(comparisons, pool)

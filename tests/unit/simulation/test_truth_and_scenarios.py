@@ -17,7 +17,7 @@ from rlhf_pipeline.simulation import (
 @pytest.mark.parametrize(
     ("style", "quality"), [("warm", "warmth"), ("sourced", "sourcing"), ("rambling", "rambling")]
 )
-def test_truth_reads_the_style_of_every_sentence_the_policy_is_taught(style, quality):
+def test_truth_recognises_every_taught_style(style, quality):
     qualities = ("warmth", "sourcing", "rambling")
     for sentence in style_sentences()[style]:
         qualities_of = features("", None, sentence)

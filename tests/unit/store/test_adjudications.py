@@ -41,7 +41,7 @@ def test_the_newest_decision_stands_until_it_is_undone(store, make_comparisons, 
     ]
 
 
-def test_nothing_is_decided_or_undone_that_there_is_not(store, make_comparisons):
+def test_unknown_comparison_is_not_decided_or_undone(store, make_comparisons):
     store.comparisons.publish(make_comparisons(1), published_at=NOON)
     with pytest.raises(UnknownComparison, match="'c9'"):
         store.adjudications.decide("c9", "a", reason="x", actor="me")

@@ -41,7 +41,7 @@ def cut(store, seq: int) -> None:
         )
 
 
-def test_an_anchor_is_dropped_once_a_day_where_there_is_a_chain(store, tmp_path):
+def test_anchor_is_written_once_a_day(store, tmp_path):
     path = tmp_path / "deep" / "anchors.jsonl"
     assert add_daily_anchor(path, store.audit, NOON) is None
     act(store)
@@ -54,7 +54,7 @@ def test_an_anchor_is_dropped_once_a_day_where_there_is_a_chain(store, tmp_path)
     assert verify_with_anchors(store.audit, [first, second]) == 6
 
 
-def test_a_cut_tail_is_missed_by_the_anchor_and_not_by_the_chain(store, tmp_path):
+def test_anchor_finds_a_cut_tail_that_the_chain_misses(store, tmp_path):
     act(store, 5)
     add_daily_anchor(tmp_path / "a", store.audit, NOON)
     cut(store, 3)
@@ -65,7 +65,7 @@ def test_a_cut_tail_is_missed_by_the_anchor_and_not_by_the_chain(store, tmp_path
         verify_with_anchors(store.audit, read_anchors(tmp_path / "a"))
 
 
-def test_a_chain_that_was_written_anew_is_noticed(store, tmp_path):
+def test_rewritten_chain_is_detected(store, tmp_path):
     act(store, 5)
     add_daily_anchor(tmp_path / "a", store.audit, NOON)
     cut(store, 3)
@@ -80,7 +80,7 @@ def test_a_chain_that_was_written_anew_is_noticed(store, tmp_path):
         verify_with_anchors(store.audit, read_anchors(tmp_path / "a"))
 
 
-def test_a_line_that_is_no_anchor_is_named(tmp_path):
+def test_invalid_anchor_line_is_named(tmp_path):
     path = tmp_path / "a"
     path.write_text('{"seq": 1}\n')
     with pytest.raises(StoreError, match=r"Line 1 of .* is not an anchor"):

@@ -52,7 +52,7 @@ def test_recorded_rows_cannot_be_changed_or_removed(voted, table, statement):
     assert voted.audit.verify() == 7
 
 
-def test_a_row_cannot_be_replaced_either(voted):
+def test_recorded_row_cannot_be_replaced(voted):
     again = "INSERT OR REPLACE INTO audit SELECT * FROM audit WHERE seq = 3"
     if not voted.database.is_sqlite:
         again = (
@@ -67,7 +67,7 @@ def test_a_row_cannot_be_replaced_either(voted):
 
 
 @on_postgres
-def test_a_table_cannot_be_emptied_either(voted):
+def test_recorded_table_cannot_be_emptied(voted):
     with (
         pytest.raises(StoreError, match="append-only"),
         voted.database.write_transaction() as connection,
@@ -96,7 +96,7 @@ def test_the_first_broken_seq_is_named(voted, statement, seq):
         voted.audit.verify()
 
 
-def test_a_vote_smuggled_in_without_its_link_is_found(voted):
+def test_vote_without_a_link_is_found(voted):
     new = ("seq", "vote_id", "idempotency_key", "pass_no")
     columns = ", ".join(row for row in _columns(voted) if row not in new)
     tamper(

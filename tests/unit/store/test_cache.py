@@ -33,11 +33,11 @@ class Named:
     ],
     ids=lambda changed: next(iter(changed)),
 )
-def test_each_field_of_a_request_that_decides_its_text_changes_the_key(changed: dict[str, Any]):
+def test_every_text_relevant_field_changes_the_cache_key(changed: dict[str, Any]):
     assert cache_key(Named(), REQUEST.model_copy(update=changed)) != cache_key(Named(), REQUEST)
 
 
-def test_every_field_of_a_request_is_keyed_but_the_prompts_id():
+def test_cache_key_covers_all_fields_but_the_prompt_id():
     """A new field has to say here what it is."""
     assert set(CompletionRequest.model_fields) == {
         "prompt_id",

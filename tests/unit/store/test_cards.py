@@ -100,7 +100,7 @@ def test_no_comparison_is_dealt_more_often_than_wanted(store, offer, overlap):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_places_are_counted_exactly_whatever_happens(store, clock, offer, gold, seed):
+def test_places_are_counted_exactly_under_random_actions(store, clock, offer, gold, seed):
     """`n_done` is the number of judged cards with a place, and nobody holds one more."""
     ids = [*offer(6, overlap=2), *gold(6)]
     store.cards.offer(ids[6:9], overlap=1)
@@ -194,7 +194,7 @@ def test_a_judged_card_is_not_released(store, clock, offer):
     assert store.cards.get(card.card_id).state == "voted"
 
 
-def test_cards_of_others_are_neither_released_nor_voted_on(store, clock, offer):
+def test_cards_of_others_cannot_be_released_or_voted_on(store, clock, offer):
     offer(1)
     (card,) = store.cards.deal("ann", 1, PLAIN)
     with pytest.raises(NotFound, match="of yours"):
@@ -223,7 +223,7 @@ def test_a_card_is_judged_once_or_superseded(store, clock, offer):
     assert (store.votes.count(), store.cards.remaining_work().n_done) == (2, 1)
 
 
-def test_a_skip_leaves_the_place_to_others_and_an_undo_does_not(store, clock, offer):
+def test_skip_frees_the_place_and_undo_keeps_it(store, clock, offer):
     offer(2)
     card, other = store.cards.deal("ann", 2, PLAIN)
     store.votes.cast(vote_on(card, "skip"))
@@ -238,7 +238,7 @@ def test_a_skip_leaves_the_place_to_others_and_an_undo_does_not(store, clock, of
 
 
 @pytest.mark.parametrize("then", ["released", "expired"])
-def test_a_late_vote_takes_a_place_that_is_free_again(store, clock, offer, then):
+def test_late_vote_takes_a_freed_place(store, clock, offer, then):
     offer(1)
     (card,) = store.cards.deal("ann", 1, PLAIN)
     clock.tick(hours=1)
@@ -254,7 +254,7 @@ def test_a_late_vote_takes_a_place_that_is_free_again(store, clock, offer, then)
     assert (store.cards.remaining_work().n_done, store.votes.count()) == (1, 2)
 
 
-def test_votes_of_a_machine_leave_the_places_to_people(store, clock, offer):
+def test_machine_votes_do_not_take_places(store, clock, offer):
     offer(3)
     machine = {"annotator_kind": "machine"}
     cards = store.cards.deal("bot", 3, PLAIN)
@@ -271,7 +271,7 @@ def test_votes_of_a_machine_leave_the_places_to_people(store, clock, offer):
     assert store.cards.remaining_work().n_done == 3
 
 
-def test_both_sides_stand_left_about_equally_often(store, clock, offer):
+def test_sides_are_left_about_equally_often(store, clock, offer):
     offer(200)
     cards = store.cards.deal("ann", 200, PLAIN)
     assert 70 <= sum(card.is_swapped for card in cards) <= 130  # binomial, p < 10^-4
@@ -371,7 +371,7 @@ def test_normal_cards_take_the_place_of_missing_gold(store, clock, offer):
     assert len(judge(store, clock, "ann", 40, rules)) == 40
 
 
-def test_annotators_are_not_dealt_what_they_wrote(store, clock):
+def test_annotators_are_not_dealt_their_own_text(store, clock):
     correction = NewFeedback(kind="correction", prompt="p", completion="bad", correction="good")
     feedback = store.feedback.add(correction, created_by="ann")
     store.cards.offer([feedback.comparison_id], overlap=2)
@@ -380,7 +380,7 @@ def test_annotators_are_not_dealt_what_they_wrote(store, clock):
 
 
 @pytest.mark.parametrize("dialect", ["sqlite"])
-def test_a_lease_reads_the_head_of_the_queue_by_indexes(store, clock):
+def test_lease_reads_the_queue_by_indexes(store, clock):
     """Without them a lease among 200,000 offers took a second."""
     statements: list[tuple[str, tuple]] = []
 
@@ -449,9 +449,7 @@ def test_remaining_cards_count_open_and_held_ones(store, clock, offer):
 
 
 @pytest.mark.parametrize("how", ["released", "expired"])
-def test_returned_cards_come_again_in_their_places_whatever_their_kind(
-    store, clock, offer, gold, how
-):
+def test_returned_cards_keep_their_places(store, clock, offer, gold, how):
     """Else whoever gives cards back and leases again sees which ones do not come: the hidden
     ones.
     """
@@ -510,7 +508,7 @@ def test_remaining_does_not_change_when_cards_are_leased_ahead(store, clock, off
 @pytest.mark.parametrize(
     "how", ["vote", "skip", "vote, undo, vote", "after the lease", "a machine's vote"]
 )
-def test_every_judgement_takes_one_from_remaining(store, clock, offer, gold, how):
+def test_each_judgement_reduces_remaining_by_one(store, clock, offer, gold, how):
     offer(100)
     store.cards.offer(gold(20)[::2], overlap=1)
     judge(store, clock, "ann", 10, HIDING)

@@ -21,7 +21,7 @@ def published(store, make_comparisons) -> Store:
     return store
 
 
-def test_a_stream_is_cast_as_a_list_is(
+def test_stream_is_cast_like_a_list(
     published, fresh_store, make_vote, make_comparisons, monkeypatch
 ):
     monkeypatch.setattr("rlhf_pipeline.store.votes.VOTES_PER_TRANSACTION", 5)
@@ -45,7 +45,7 @@ def _without_receipt(store: Store) -> list[dict]:
     return [{name: row[name] for name in row if name != "received_at"} for row in rows]
 
 
-def test_a_stream_that_breaks_keeps_whole_transactions(published, make_vote, monkeypatch):
+def test_interrupted_stream_keeps_whole_transactions(published, make_vote, monkeypatch):
     monkeypatch.setattr("rlhf_pipeline.store.votes.VOTES_PER_TRANSACTION", 5)
     batch = [make_vote(f"c{i % 4}", idempotency_key=f"k{i}") for i in range(7)]
     with pytest.raises(UnknownComparison):
@@ -67,7 +67,7 @@ def _turns(store: Store, comparison_id: str) -> list[tuple]:
         return [tuple(row) for row in connection.execute(turns.order_by(votes.c.seq))]
 
 
-def test_a_vote_on_a_card_that_was_taken_back_supersedes_the_undo_said_or_not(published, make_vote):
+def test_vote_after_an_undo_supersedes_it(published, make_vote):
     """As a new pass it would be a second look: no gold figure, and the real repeat a third one."""
     published.cards.offer(["c0"], overlap=1)
     (card,) = published.cards.deal("ann", 1, AnnotationRules(repeat_share=0, gold_share=0))
@@ -96,7 +96,7 @@ def test_a_vote_on_a_card_that_was_taken_back_supersedes_the_undo_said_or_not(pu
     assert published.audit.verify() > 3
 
 
-def test_an_undo_and_the_vote_after_it_in_one_transaction_are_one_pass(published, make_vote):
+def test_undo_and_vote_in_one_transaction_are_one_pass(published, make_vote):
     first = published.votes.cast(make_vote("c1", idempotency_key="1"))
     details = VoteDetails(dimensions={"undone": "a"})
     undone, *_ = published.votes.cast_many(
@@ -117,7 +117,7 @@ def test_an_undo_and_the_vote_after_it_in_one_transaction_are_one_pass(published
     ]
 
 
-def test_votes_from_a_file_fill_the_offers_of_their_comparisons(published, make_vote):
+def test_imported_votes_fill_offers(published, make_vote):
     published.cards.offer(["c0", "c1", "c2"], overlap=2)
     batch = [
         make_vote(name, who, origin="import", idempotency_key=f"{name}{who}", choice=choice)
@@ -140,7 +140,7 @@ def test_votes_from_a_file_fill_the_offers_of_their_comparisons(published, make_
     }
 
 
-def test_a_vote_from_a_file_fills_one_offer_whatever_was_skipped_before(published, make_vote):
+def test_imported_vote_fills_one_offer_despite_skips(published, make_vote):
     published.cards.offer(["c0", "c1"], overlap=1)
     published.cards.ask("ann", ["c0"], actor="test")
     batch = [
@@ -153,7 +153,7 @@ def test_a_vote_from_a_file_fills_one_offer_whatever_was_skipped_before(publishe
     assert (left.comparison_id, left.offered_to) == ("c0", "")
 
 
-def test_a_held_card_whose_place_a_file_took_is_no_work_in_progress(published, clock, make_vote):
+def test_card_whose_place_an_import_took_is_not_in_progress(published, clock, make_vote):
     published.cards.offer(["c0", "c1"], overlap=1)
     comparison_id = published.cards.deal("ann", 1, PLAIN)[0].comparison_id
     from_file = {"origin": "import", "idempotency_key": "k"}
@@ -162,7 +162,7 @@ def test_a_held_card_whose_place_a_file_took_is_no_work_in_progress(published, c
     assert (left.n_wanted, left.n_done, left.n_leased, left.n_open) == (2, 1, 0, 1)
 
 
-def test_nobody_is_dealt_what_they_judged_without_a_card(published, make_vote):
+def test_comparison_judged_without_a_card_is_not_dealt(published, make_vote):
     published.cards.offer(["c0", "c1", "c2"], overlap=2)
     for name, origin in (("c0", "import"), ("c1", "api")):
         published.votes.cast(make_vote(name, "ann", origin=origin))

@@ -25,7 +25,7 @@ def test_publishing_twice_changes_nothing(store, make_comparisons, make_predicti
     assert (store.comparisons.count(), store.predictions.count()) == (3, 3)
 
 
-def test_more_rows_than_a_transaction_holds(store, make_comparisons, make_predictions):
+def test_publishing_exceeds_one_transaction(store, make_comparisons, make_predictions):
     comparisons = make_comparisons(620)
     result = store.comparisons.publish(
         comparisons, make_predictions(comparisons), published_at=NOON
@@ -47,7 +47,7 @@ def test_a_prediction_after_the_vote_is_refused(
     assert store.predictions.for_days([DAY])["comparison_id"].tolist() == ["c0", "c2"]
 
 
-def test_a_known_prediction_stays_as_first_written(
+def test_first_prediction_is_never_overwritten(
     store, make_comparisons, make_predictions, make_vote
 ):
     comparisons = make_comparisons(1)
@@ -77,7 +77,9 @@ def test_several_reward_models_may_predict(store, make_comparisons, make_predict
     assert empty == PublishResult(n_predictions=2)
 
 
-def test_a_prediction_for_nothing_published_is_refused(store, make_comparisons, make_predictions):
+def test_prediction_of_an_unpublished_comparison_is_refused(
+    store, make_comparisons, make_predictions
+):
     with pytest.raises(UnknownComparison, match="first 'c0'"):
         store.comparisons.publish(
             COMPARISONS.empty_frame(), make_predictions(make_comparisons(1)), published_at=NOON

@@ -81,15 +81,13 @@ def by(
     [(AnnotatorKind.HUMAN, 4), (AnnotatorKind.SIMULATED, 4), (AnnotatorKind.MACHINE, 0)],
     ids=str,
 )
-def test_votes_of_a_machine_are_no_new_votes(
-    store, make_comparisons, make_vote, n_new, kind, counted
-):
+def test_machine_votes_are_not_new_votes(store, make_comparisons, make_vote, n_new, kind, counted):
     store.comparisons.publish(make_comparisons(4), published_at=NOON)
     by(store, make_vote, kind, 4)
     assert n_new() == counted
 
 
-def test_skips_and_what_was_superseded_are_no_new_votes(store, make_comparisons, make_vote, n_new):
+def test_skips_and_superseded_votes_are_not_new_votes(store, make_comparisons, make_vote, n_new):
     store.comparisons.publish(make_comparisons(6), published_at=NOON)
     store.votes.cast(make_vote("c0"))
     store.votes.cast(make_vote("c1", choice="skip"))
@@ -113,7 +111,7 @@ def test_skips_and_what_was_superseded_are_no_new_votes(store, make_comparisons,
     assert n_new(fires=True) == 3
 
 
-def test_after_a_fire_only_the_votes_since_are_new(store, make_comparisons, make_vote, n_new):
+def test_after_a_retraining_only_later_votes_are_new(store, make_comparisons, make_vote, n_new):
     store.comparisons.publish(make_comparisons(9), published_at=NOON)
     old = [store.votes.cast(make_vote(f"c{i}")) for i in range(3)]
     assert n_new(fires=True) == 3
@@ -129,7 +127,7 @@ def test_after_a_fire_only_the_votes_since_are_new(store, make_comparisons, make
     assert n_new() == 2
 
 
-def test_a_replayed_day_counts_as_its_last_vote_left_it(store, make_comparisons, make_vote, n_new):
+def test_replayed_day_counts_the_votes_known_then(store, make_comparisons, make_vote, n_new):
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
     first = store.votes.cast(make_vote("c0"))
     store.votes.cast(make_vote("c1"))

@@ -76,7 +76,7 @@ def test_errors_are_those_of_one_model_in_seq_order(
     ]
 
 
-def test_votes_of_the_model_itself_are_no_errors(
+def test_votes_of_the_model_itself_are_excluded(
     store, make_comparisons, make_predictions, make_vote
 ):
     """It agrees with itself, which would hide a rise of the error rate."""
@@ -88,9 +88,7 @@ def test_votes_of_the_model_itself_are_no_errors(
     assert store.detectors.errors_of(MODEL)["seq"].tolist() == [1]
 
 
-def test_a_superseded_vote_is_no_longer_an_error(
-    store, make_comparisons, make_predictions, make_vote
-):
+def test_superseded_vote_is_not_an_error(store, make_comparisons, make_predictions, make_vote):
     comparisons = make_comparisons(1)
     store.comparisons.publish(comparisons, make_predictions(comparisons), published_at=NOON)
     slip = store.votes.cast(make_vote(choice="b"))
@@ -220,7 +218,7 @@ def test_a_rule_that_fails_leaves_everything_open(store, decide, make_event):
     assert decide(fire).decision_id == 1
 
 
-def test_a_decision_walks_to_its_end(store, decide, make_event):
+def test_decision_passes_all_states(store, decide, make_event):
     store.events.add([make_event()])
     decide(fire)
     submitted = store.training_jobs.mark_submitted(1, 1, "run-1")
@@ -235,7 +233,7 @@ def test_a_decision_walks_to_its_end(store, decide, make_event):
     assert store.audit.verify() == 4
 
 
-def test_a_retry_is_a_new_attempt_until_there_were_enough(store, decide, make_event):
+def test_retries_are_attempts_up_to_a_limit(store, decide, make_event):
     store.events.add([make_event()])
     decide(fire)
     for attempt in (1, 2):
@@ -310,9 +308,7 @@ def test_events_that_wait_for_an_answer_are_examined_after_it(store, decide, mak
     assert [event.seq for event in evidences[0].held_events] == [900]
 
 
-def test_the_rule_is_told_what_waits_for_people_while_the_champion_serves(
-    store, decide, make_event
-):
+def test_rule_receives_questions_about_the_serving_champion(store, decide, make_event):
     store.events.add([make_event(10)])
     evidence = NAMED | {"looked_at": {"champion": MODEL}}
     decide(lambda e: answer(e, "quarantine").model_copy(update={"evidence": evidence}))
@@ -358,7 +354,7 @@ def answer_by(name: str):
     return lambda events, seq: answers.answer(events, name, **BY_HAND, max_seq=seq)
 
 
-def test_a_decision_is_answered_once_and_by_whom_is_on_record(store, decide, make_event):
+def test_decision_is_answered_once_with_its_actor(store, decide, make_event):
     store.events.add([make_event(10)])
     decide(lambda e: answer(e, "quarantine").model_copy(update={"evidence": NAMED}))
     begun = store.decisions.answer(1, answer_by("quarantine"))

@@ -86,7 +86,7 @@ def test_a_folder_that_cannot_be_written_is_named():
         Store.open("sqlite:////proc/store.db")
 
 
-def test_a_file_that_is_no_database_is_named(tmp_path: Path):
+def test_invalid_database_file_is_named(tmp_path: Path):
     path = tmp_path / "store.db"
     path.write_text("these are not the rows you are looking for " * 40)
     with (
@@ -140,5 +140,5 @@ def test_a_password_in_the_query_of_a_url_is_not_shown():
         ("terminating connection due to idle-in-transaction timeout", "paused in the middle"),
     ],
 )
-def test_refusals_of_the_server_are_told_apart(message, cure):
+def test_server_refusals_have_distinct_errors(message, cure):
     assert cure in explain(message)

@@ -41,7 +41,7 @@ def test_feedback_comes_back_as_it_was_sent(store):
     assert (stored.feedback_id, stored.comparison_id, stored.vote_id) == (1, None, None)
 
 
-def test_it_is_read_newest_first_page_by_page_and_by_what_it_is(store):
+def test_feedback_is_listed_newest_first_by_page_and_filter(store):
     for i in range(5):
         store.feedback.add(
             NewFeedback(kind="thumbs", value=i % 2, completion_id=f"x{i}", session_id=f"s{i % 2}"),
@@ -80,7 +80,7 @@ def test_a_correction_becomes_a_vote_and_its_text_is_chosen(store):
     store.audit.verify()
 
 
-def test_neither_side_nor_place_nor_id_tells_a_correction(store, make_comparisons):
+def test_side_position_and_id_do_not_reveal_a_correction(store, make_comparisons):
     """Whoever could tell which comparisons are corrections would still not know which text their
     authors preferred.
     """
@@ -115,7 +115,7 @@ def test_neither_side_nor_place_nor_id_tells_a_correction(store, make_comparison
     )
 
 
-def test_the_same_correction_twice_is_one_comparison_and_anothers_is_another(store):
+def test_equal_corrections_share_a_comparison_per_author(store):
     first = store.feedback.add(NewFeedback(**CORRECTION), created_by="ann")
     two = store.feedback.add(NewFeedback(**CORRECTION), created_by="ann")
     other = store.feedback.add(NewFeedback(**CORRECTION), created_by="bob")
@@ -125,14 +125,14 @@ def test_the_same_correction_twice_is_one_comparison_and_anothers_is_another(sto
     assert store.comparisons.count() == 2
 
 
-def test_a_machines_correction_is_a_machines_vote(store):
+def test_correction_by_a_machine_is_a_machine_vote(store):
     feedback = store.feedback.add(
         NewFeedback(**CORRECTION), created_by="robot", annotator_kind=AnnotatorKind.MACHINE
     )
     assert store.votes.get(feedback.vote_id).annotator_kind == AnnotatorKind.MACHINE
 
 
-def test_a_correction_belongs_to_the_day_of_its_vote_whatever_the_senders_clock_says(store):
+def test_correction_has_the_day_of_its_vote(store):
     given_at = datetime(2026, 1, 3, 23, 30, tzinfo=timezone(timedelta(hours=-5)))  # the 4th in UTC
     feedback = store.feedback.add(NewFeedback(**CORRECTION, given_at=given_at), created_by="ann")
     assert str(store.votes.get(feedback.vote_id).day) == "2026-01-04"
@@ -163,12 +163,12 @@ def test_a_correction_belongs_to_the_day_of_its_vote_whatever_the_senders_clock_
         ({**CORRECTION, "given_at": "2026-01-03T09:00:00"}, "timezone"),
     ],
 )
-def test_what_says_nothing_is_refused(wrong, message):
+def test_feedback_without_content_is_refused(wrong, message):
     with pytest.raises(ValidationError, match=message):
         NewFeedback.model_validate(wrong)
 
 
-def test_a_key_of_feedback_is_one_entry(store):
+def test_feedback_key_gives_one_entry(store):
     thumb = NewFeedback(kind="thumbs", value=1, completion="text")
     first, again = (
         store.feedback.add(thumb, created_by="app", idempotency_key="k") for _ in range(2)

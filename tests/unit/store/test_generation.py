@@ -133,7 +133,7 @@ def test_an_item_is_claimed_called_for_and_settled(store: Store, clock: SetClock
     }
 
 
-def test_what_may_pass_is_claimed_again_when_it_is_due(store: Store, clock: SetClock) -> None:
+def test_retryable_item_is_claimed_when_due(store: Store, clock: SetClock) -> None:
     start(store, work(1))
     turn(store, 1)
     waiting = turn(store, 1, [attempt(0, "open", not_before=NOON + timedelta(seconds=5))])
@@ -142,18 +142,14 @@ def test_what_may_pass_is_claimed_again_when_it_is_due(store: Store, clock: SetC
     assert turn(store, 1).claimed[LANE] == [Claim(0, 1, 1)]
 
 
-def test_a_wait_is_as_long_as_a_run_may_pause_unless_the_clock_jumped_back(
-    store: Store, clock: SetClock
-) -> None:
+def test_wait_is_capped_at_the_longest_pause(store: Store, clock: SetClock) -> None:
     start(store, work(2))
     turn(store, 2)
     waits = [attempt(i, "open", not_before=NOON + timedelta(days=7 * (i + 1))) for i in (0, 1)]
     assert numbers(turn(store, 2, waits).claimed[LANE]) == [1]
 
 
-def test_leases_that_end_are_taken_back_and_their_calls_are_perhaps_billed(
-    store: Store, clock: SetClock
-) -> None:
+def test_expired_leases_are_reclaimed_as_perhaps_billed(store: Store, clock: SetClock) -> None:
     start(store, work(2))
     turn(store, 2, owner="other")
     clock.tick(seconds=60)
@@ -163,7 +159,7 @@ def test_leases_that_end_are_taken_back_and_their_calls_are_perhaps_billed(
     assert store.generation.spending("run") == {LANE: Spending(n_unknown=2, cost_unknown=20)}
 
 
-def test_leases_are_renewed_by_turns(store: Store, clock: SetClock) -> None:
+def test_turns_renew_leases(store: Store, clock: SetClock) -> None:
     start(store, work(1))
     turn(store, 1, owner="other")
     for _ in range(5):
@@ -172,9 +168,7 @@ def test_leases_are_renewed_by_turns(store: Store, clock: SetClock) -> None:
     assert turn(store, 1).claimed[LANE] == []
 
 
-def test_a_call_that_ends_after_its_lease_is_noted_and_its_text_is_taken(
-    store: Store, clock: SetClock
-) -> None:
+def test_call_after_its_lease_is_recorded_with_its_text(store: Store, clock: SetClock) -> None:
     start(store, work(2))
     turn(store, 2, owner="slow")
     clock.tick(seconds=200)
@@ -212,9 +206,7 @@ def test_many_workers_never_claim_the_same_item(store: Store) -> None:
     assert sorted(items) == list(range(200))
 
 
-def test_equal_keys_are_asked_for_once_in_a_run_and_between_runs(
-    store: Store, clock: SetClock
-) -> None:
+def test_equal_keys_are_called_once_across_runs(store: Store, clock: SetClock) -> None:
     start(store, work(3, keys=["same", "same", "another"]))
     start(store, work(1, keys=["same"]), "second")
     assert numbers(turn(store, 3).claimed[LANE]) == [0, 2]
@@ -226,7 +218,7 @@ def test_equal_keys_are_asked_for_once_in_a_run_and_between_runs(
     assert store.generation.spending("second") == {}
 
 
-def test_what_the_cache_holds_is_settled_at_the_start(store: Store, clock: SetClock) -> None:
+def test_cached_items_are_settled_at_the_start(store: Store, clock: SetClock) -> None:
     store.completions_cache.put_many({"key 1": "known"})
     start(store, work(3))
     assert [(s.state, s.is_cached) for s in store.generation.item_states("run")] == [
@@ -236,7 +228,7 @@ def test_what_the_cache_holds_is_settled_at_the_start(store: Store, clock: SetCl
     ]
 
 
-def test_64_workers_at_the_edge_of_a_budget_never_spend_more(store: Store) -> None:
+def test_64_workers_never_exceed_a_budget(store: Store) -> None:
     start(store, work(300))
 
     def call(owner: int) -> int:
@@ -270,7 +262,7 @@ def test_64_workers_at_the_edge_of_a_budget_never_spend_more(store: Store) -> No
     ],
     ids=str,
 )
-def test_a_budget_counts_what_is_spent_and_what_is_under_way(
+def test_budget_counts_spent_and_running_calls(
     store: Store, clock: SetClock, budget: Budget, fits: int
 ) -> None:
     start(store, work(2, keys=["x", "y"]), "before")
@@ -280,9 +272,7 @@ def test_a_budget_counts_what_is_spent_and_what_is_under_way(
     assert len(turn(store, 5, budget=budget).claimed[LANE]) == fits
 
 
-def test_a_budget_that_is_spent_says_so_once_nothing_is_under_way(
-    store: Store, clock: SetClock
-) -> None:
+def test_exhausted_budget_is_reported_after_running_calls(store: Store, clock: SetClock) -> None:
     start(store, work(3))
     assert numbers(turn(store, 3, budget=Budget(run=15)).claimed[LANE]) == [0]
     assert turn(store, 3, budget=Budget(run=15)).over_budget == {}
@@ -294,7 +284,7 @@ def test_a_budget_that_is_spent_says_so_once_nothing_is_under_way(
     assert states(store) == {"succeeded": 1, "failed": 2}
 
 
-def test_yesterdays_spending_is_not_todays(store: Store, clock: SetClock) -> None:
+def test_daily_budget_excludes_yesterday(store: Store, clock: SetClock) -> None:
     start(store, work(3))
     turn(store, 1)
     turn(store, 0, [attempt(0)])
@@ -308,7 +298,7 @@ def test_yesterdays_spending_is_not_todays(store: Store, clock: SetClock) -> Non
     ]
 
 
-def test_calls_whose_bill_is_unknown_count_at_worst(store: Store, clock: SetClock) -> None:
+def test_calls_with_unknown_bill_count_at_worst(store: Store, clock: SetClock) -> None:
     start(store, work(2))
     turn(store, 1)
     turn(store, 0, [attempt(0, "open", billing="unknown", cost=10, kind="dropped")])
@@ -318,7 +308,7 @@ def test_calls_whose_bill_is_unknown_count_at_worst(store: Store, clock: SetCloc
     assert turn(store, 2, budget=Budget(run=19)).over_budget[LANE]
 
 
-def test_the_sums_equal_the_calls(store: Store, clock: SetClock) -> None:
+def test_sums_equal_the_recorded_calls(store: Store, clock: SetClock) -> None:
     start(store, work(4))
     turn(store, 4)
     turn(
@@ -354,9 +344,7 @@ def test_the_sums_equal_the_calls(store: Store, clock: SetClock) -> None:
     assert [call["attempt_no"] for call in store.generation.read_calls("run")] == [1, 1, 1, 2, 1]
 
 
-def test_a_run_that_was_cut_off_goes_on_and_one_that_ended_tries_its_failures_again(
-    store: Store, clock: SetClock
-) -> None:
+def test_interrupted_run_resumes_and_finished_run_retries(store: Store, clock: SetClock) -> None:
     start(store, work(3))
     turn(store, 2)
     turn(store, 0, [attempt(0), attempt(1, "failed")])
@@ -377,7 +365,7 @@ def test_a_run_that_was_cut_off_goes_on_and_one_that_ended_tries_its_failures_ag
     assert turn(store, 3).claimed[LANE] == [Claim(1, 1, 0, n_before=1)]
 
 
-def test_a_start_that_was_killed_half_way_notes_the_rest(
+def test_killed_start_records_the_remaining_items(
     store: Store, clock: SetClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     noted = GenerationLedger._insert_items
@@ -395,7 +383,7 @@ def test_a_start_that_was_killed_half_way_notes_the_rest(
     assert len(rows(store, generation_runs)) == 1
 
 
-def test_lanes_are_claimed_apart(store: Store, clock: SetClock) -> None:
+def test_lanes_are_claimed_separately(store: Store, clock: SetClock) -> None:
     items = [
         *work(2),
         *(
@@ -416,9 +404,7 @@ def test_lanes_are_claimed_apart(store: Store, clock: SetClock) -> None:
     assert turn(store, {OTHER: 5}).n_open == 0, "of the lanes that were asked about"
 
 
-def test_a_turn_that_the_database_refuses_keeps_nothing_of_itself(
-    store: Store, clock: SetClock
-) -> None:
+def test_failed_turn_is_rolled_back(store: Store, clock: SetClock) -> None:
     start(store, work(2))
     turn(store, 2)
     with pytest.raises(StoreError):
@@ -428,9 +414,7 @@ def test_a_turn_that_the_database_refuses_keeps_nothing_of_itself(
     assert store.generation.results(["key 0"]) == {}
 
 
-def test_a_prune_takes_the_longest_unused_and_nothing_a_run_still_needs(
-    store: Store, clock: SetClock
-) -> None:
+def test_prune_removes_least_used_and_keeps_needed_entries(store: Store, clock: SetClock) -> None:
     cache = store.completions_cache
     cache.put_many({"old": "x" * 100, "key 0": "y" * 100})
     clock.tick(seconds=86_400)
@@ -443,7 +427,7 @@ def test_a_prune_takes_the_longest_unused_and_nothing_a_run_still_needs(
     assert cache.prune(unused_since=later) == 1
 
 
-def test_what_does_not_fit_keeps_nothing_waiting_behind_it(store: Store, clock: SetClock) -> None:
+def test_unaffordable_item_does_not_block_later_ones(store: Store, clock: SetClock) -> None:
     small, big = work(6), work(6, reserve=1_000)
     start(store, [big[i] if i in (0, 1, 3) else small[i] for i in range(6)])
     outcome = turn(store, 2, budget=Budget(run=50))
@@ -476,7 +460,7 @@ def read_batches(store: Store) -> list[tuple[str | None, list[int]]]:
     return [(batch.batch_id, numbers(batch.claims)) for batch in batches]
 
 
-def test_process_that_ends_before_its_batch_has_called_nothing(store: Store) -> None:
+def test_process_that_ends_before_its_batch_made_no_call(store: Store) -> None:
     start(store, work(3))
     turn(store, 3, owner=BATCH)
     assert numbers(turn(store, 3, dead=[BATCH]).claimed[LANE]) == [0, 1, 2]
@@ -497,7 +481,7 @@ def test_batch_keeps_its_items_until_they_are_released(store: Store, clock: SetC
     assert numbers(turn(store, 2, owner="other").claimed[LANE]) == [0, 1]
 
 
-def test_batch_is_settled_once_whoever_reads_it(store: Store) -> None:
+def test_batch_is_settled_once_by_any_reader(store: Store) -> None:
     start(store, work(2))
     submit(store, 2)
     success = attempt(0, submission_id=BATCH)
@@ -510,7 +494,7 @@ def test_batch_is_settled_once_whoever_reads_it(store: Store) -> None:
     assert len(rows(store, generation_attempts)) == 2
 
 
-def test_other_runs_wait_neither_for_a_batch_nor_for_its_budget(store: Store) -> None:
+def test_batch_and_its_budget_do_not_block_other_runs(store: Store) -> None:
     start(store, work(1))
     submit(store, 1)
     start(store, work(1), run_id="other run")

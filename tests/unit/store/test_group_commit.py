@@ -16,7 +16,7 @@ def published(store, make_comparisons) -> Store:
     return store
 
 
-def test_threads_that_wait_share_a_transaction(published, make_vote):
+def test_waiting_threads_share_a_transaction(published, make_vote):
     """While one holds the lock the others gather."""
     with ThreadPoolExecutor(8) as pool:
         with published.database.write_transaction():
@@ -49,7 +49,7 @@ def test_one_refused_vote_does_not_refuse_its_neighbours(published, make_vote):
     assert published.audit.verify() == 5
 
 
-def test_a_failure_of_the_store_is_everybodys(published, make_vote, monkeypatch):
+def test_store_failure_reaches_every_waiting_thread(published, make_vote, monkeypatch):
     def fail(prepared):
         raise StoreError("disk full")
 

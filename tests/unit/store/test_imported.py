@@ -19,7 +19,7 @@ def imported(frame, **columns):
     return frame.assign(source="elsewhere", **columns)
 
 
-def test_an_undated_vote_is_filed_under_the_day_it_came_in(store, make_comparisons, make_vote):
+def test_undated_vote_has_the_day_of_its_import(store, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(1), published_at=NOON)
     vote = store.votes.cast(make_vote(voted_at=None, origin="import"))
     assert vote.voted_at is None
@@ -48,7 +48,7 @@ def test_the_task_of_a_vote_is_kept_and_audited(store, make_comparisons, make_vo
     store.audit.verify()
 
 
-def test_an_imported_comparison_keeps_what_it_was_given(store, make_comparisons):
+def test_imported_comparison_keeps_its_fields(store, make_comparisons):
     frame = imported(
         make_comparisons(1),
         source_pair_id="x1",
@@ -64,14 +64,14 @@ def test_an_imported_comparison_keeps_what_it_was_given(store, make_comparisons)
     assert store.comparisons.with_source_ids(["x1", "x2"]) == {"x1": "c0"}
 
 
-def test_imported_comparisons_are_not_the_pipelines_day(store, make_comparisons):
+def test_imported_comparisons_are_not_part_of_a_pipeline_day(store, make_comparisons):
     store.comparisons.publish(make_comparisons(1, prefix="own"), published_at=NOON)
     store.comparisons.publish(imported(make_comparisons(1, prefix="theirs")), published_at=NOON)
     assert store.comparisons.for_days(["2026-01-01"])["comparison_id"].tolist() == ["own0"]
     assert store.comparisons.count() == 2
 
 
-def test_one_id_of_a_source_stands_for_one_comparison(store, make_comparisons):
+def test_source_id_names_one_comparison(store, make_comparisons):
     store.comparisons.publish(imported(make_comparisons(1), source_pair_id="x1"), published_at=NOON)
     with pytest.raises(PipelineError):
         store.comparisons.publish(
@@ -89,9 +89,7 @@ def test_the_same_two_texts_are_found_whichever_side_they_are_on(store, make_com
     }
 
 
-def test_a_flagged_comparison_is_nobodys_work_and_counts_for_no_model(
-    store, make_comparisons, make_vote
-):
+def test_flagged_comparison_is_not_offered_or_counted(store, make_comparisons, make_vote):
     store.comparisons.publish(
         imported(make_comparisons(2), flag=["identical", None]), published_at=NOON
     )

@@ -25,7 +25,7 @@ def test_an_import_is_started_and_then_finished_or_failed(store):
     assert store.audit.verify() == 2  # each end is an act
 
 
-def test_what_was_killed_is_failed_as_soon_as_the_next_one_starts(store):
+def test_killed_import_fails_when_the_next_starts(store):
     store.imports.start("votes", "/data/votes.csv", {"sha256": "ab"})
     assert [i.state for i in store.imports.all()] == ["started"]
     store.imports.start("votes", "/data/votes.csv", {"sha256": "ab"})
@@ -41,7 +41,7 @@ def unfinished(store):
     ]
 
 
-def test_a_killed_import_stays_unfinished_until_the_same_file_was_imported_to_its_end(store):
+def test_killed_import_is_unfinished_until_repeated(store):
     killed = store.imports.start("votes", "/data/votes.csv", {"sha256": "ab"})
     store.imports.mark_casting(killed, ["2016-02-02", "2016-01-31", "2016-02-02"])
     assert unfinished(store) == [(1, "2016-01-31", 2)]
@@ -60,7 +60,7 @@ def test_a_killed_import_stays_unfinished_until_the_same_file_was_imported_to_it
     }
 
 
-def test_somebody_may_take_unfinished_imports_for_whole_and_that_is_an_act(store):
+def test_accepting_unfinished_imports_is_audited(store):
     assert store.imports.accept_unfinished() == []
     killed = store.imports.start("votes", "/data/votes.csv", {"sha256": "ab"})
     store.imports.mark_casting(killed, ["2016-01-31"])
@@ -76,7 +76,7 @@ def test_somebody_may_take_unfinished_imports_for_whole_and_that_is_an_act(store
     assert unfinished(store) == [(again, "2016-02-01", 1)]  # what comes later was not taken
 
 
-def test_only_what_is_stored_is_known(store, make_comparisons, make_vote):
+def test_unstored_rows_are_not_known(store, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
     keys = store.imports.find_pair_keys(["c0", "c2", "c9"])
     assert sorted(keys) == ["c0", "c2"]

@@ -18,7 +18,7 @@ def published(store, make_comparisons) -> Store:
     return store
 
 
-def test_days_before_are_counted_and_the_day_itself_is_listed(published, make_vote, monkeypatch):
+def test_earlier_days_are_counted_and_today_is_listed(published, make_vote, monkeypatch):
     def cast(n_days: int, *args, **more):
         moment = NOON + timedelta(days=n_days)
         monkeypatch.setattr(published.database, "clock", SetClock(moment))

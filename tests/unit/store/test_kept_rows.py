@@ -35,7 +35,7 @@ def filled_store(store) -> Store:
     return store
 
 
-def test_what_was_written_verifies(filled_store):
+def test_unchanged_rows_verify(filled_store):
     assert filled_store.audit.verify() == 6
 
 
@@ -101,7 +101,7 @@ def test_what_was_written_verifies(filled_store):
         ("DELETE FROM feedback WHERE feedback_id = 2", 6, "feedback 2, which was removed"),
     ],
 )
-def test_a_row_that_was_changed_is_named(filled_store, change, seq, what):
+def test_changed_row_is_named(filled_store, change, seq, what):
     tamper(filled_store, change)
     with pytest.raises(StoreError, match=f"broken at seq {seq}: it stands for {what}"):
         filled_store.audit.verify()
@@ -150,7 +150,7 @@ def decided(store) -> Store:
     return store
 
 
-def test_a_row_that_changed_by_its_acts_verifies(decided):
+def test_row_changed_by_recorded_actions_verifies(decided):
     assert decided.audit.verify() == 5
 
 

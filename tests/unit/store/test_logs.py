@@ -131,7 +131,7 @@ def test_calibrations_are_numbered_per_reward_model(store):
     ]
 
 
-def test_a_calibrator_that_may_not_serve_is_logged_and_the_one_before_stays(store):
+def test_refused_calibrator_is_logged_and_the_previous_stays(store):
     for value, may_serve in ((0.1, True), (0.05, False), (0.04, False)):
         store.calibrations.add(
             report(value=value).model_copy(update={"may_serve": may_serve}), {"temperature": value}

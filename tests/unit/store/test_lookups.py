@@ -10,7 +10,7 @@ from tests.unit.store.conftest import NOON
 SECOND_DAY = datetime(2026, 1, 2, 12, tzinfo=UTC)
 
 
-def test_votes_on_comparisons_come_from_all_days_up_to_the_seq(store, make_comparisons, make_vote):
+def test_votes_of_comparisons_span_all_days_up_to_the_seq(store, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
     store.votes.cast(make_vote("c0", "ann"))
     store.votes.cast(make_vote("c1", "ann"))

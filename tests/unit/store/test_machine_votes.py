@@ -3,9 +3,7 @@
 from tests.unit.store.conftest import NOON
 
 
-def test_a_comparison_that_only_a_machine_judged_waits_for_people(
-    store, make_comparisons, make_vote
-):
+def test_machine_judged_comparison_waits_for_people(store, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(4), published_at=NOON)
     store.votes.cast(make_vote("c0", annotator_kind="machine"))
     store.votes.cast(make_vote("c1", annotator_kind="machine"))

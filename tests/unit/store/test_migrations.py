@@ -34,7 +34,7 @@ def test_append_only_tables_refuse_changes_by_triggers(store):
     assert _triggers(store) == (12 if store.database.is_sqlite else 6)
 
 
-def test_many_may_migrate_at_once(url):
+def test_concurrent_migrations_succeed(url):
     def migrate(_: int) -> int:
         with Store.open(url) as store:
             store.migrate()
@@ -145,7 +145,7 @@ def _triggers(store: Store) -> int:
 
 @on_sqlite
 @pytest.mark.parametrize("before", [None, ("2026-01-01", 3, "c3")])
-def test_a_page_of_a_category_reads_no_comparison_of_another(store, make_comparisons, before):
+def test_category_page_reads_only_its_comparisons(store, make_comparisons, before):
     """A rare one, or one that there is not, made the list read every comparison, texts and all."""
     store.comparisons.publish(make_comparisons(1), published_at=NOON)
     rare = ComparisonFilter(category="rare")

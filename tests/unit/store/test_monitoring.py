@@ -29,7 +29,7 @@ def message(message_id="msg_1", **more):
     )
 
 
-def test_a_point_that_is_put_again_replaces_the_first(store):
+def test_repeated_point_replaces_the_first(store):
     store.metric_points.put([point(n=1, value=1.0), point(labels={"model": "7"}, value=3.0)])
     store.metric_points.put([point(n=2, value=2.0)])
     assert [p.value for p in store.metric_points.read(["votes.seconds"])] == [3.0, 2.0]
@@ -51,7 +51,7 @@ def test_points_are_found_by_day_and_label(store):
     assert read(["no.such"]) == []
 
 
-def test_a_leased_message_is_nobody_elses_until_the_lease_ends(store):
+def test_message_has_one_sender_until_its_lease_ends(store):
     outbox = store.alert_messages
     outbox.add([message()])
     assert outbox.lease("team", NOON, seconds=60).n_attempts == 1
@@ -78,7 +78,7 @@ def test_a_message_waits_for_the_earlier_one_about_its_alert(store):
     assert outbox.lease("team", NOON, seconds=60).message_id == "msg_2"
 
 
-def test_a_delivered_message_never_leaves_again(store):
+def test_delivered_message_is_not_sent_again(store):
     outbox = store.alert_messages
     outbox.add([message()])
     outbox.mark_delivered("msg_1", NOON)
@@ -87,7 +87,7 @@ def test_a_delivered_message_never_leaves_again(store):
     assert outbox.get("msg_1").delivered_at == NOON
 
 
-def test_old_delivered_messages_are_pruned_and_no_others(store):
+def test_only_old_delivered_messages_are_pruned(store):
     outbox = store.alert_messages
     outbox.add([message(f"msg_{n}") for n in range(4)])
     outbox.mark_delivered("msg_0", NOON - timedelta(days=91))
@@ -99,7 +99,7 @@ def test_old_delivered_messages_are_pruned_and_no_others(store):
     assert [m.message_id for m in outbox.page()] == ["msg_1", "msg_2", "msg_3"]
 
 
-def test_a_dead_message_is_sent_again_when_it_is_replayed(store):
+def test_replayed_dead_message_is_sent_again(store):
     outbox = store.alert_messages
     outbox.add([message()])
     outbox.mark_failed("msg_1", "answered 500", next_attempt_at=None)

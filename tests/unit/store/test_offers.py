@@ -58,7 +58,7 @@ def test_withdrawn_places_are_not_dealt_and_held_cards_stay(store, ids):
     assert store.cards.count_wanted(ids) == {card.comparison_id: (1, 1)}
 
 
-def test_named_offers_come_first_and_to_nobody_else(store, ids):
+def test_named_offers_come_first_and_only_to_that_person(store, ids):
     store.cards.offer(ids[:4], overlap=1)
     assert ask(store, "ann", ids[4:6]) == 2
     assert not set(dealt(store, "bo", 3)) & set(ids[4:6])
@@ -67,7 +67,7 @@ def test_named_offers_come_first_and_to_nobody_else(store, ids):
     assert store.cards.remaining_work().n_wanted == 6
 
 
-def test_annotators_are_asked_once_and_not_for_what_they_met(store, ids, make_vote):
+def test_named_offer_is_made_once_and_not_for_seen_cards(store, ids, make_vote):
     assert ask(store, "ann", ids[:2]) == 2
     assert ask(store, "ann", ids[:2]) == 0
     card, *_ = store.cards.deal("ann", 1, PLAIN)
@@ -97,7 +97,7 @@ def test_named_offers_stay_after_release_and_expiry(store, ids, clock):
     assert store.cards.remaining_work().n_done == 1
 
 
-def test_a_skipped_named_offer_is_open_to_anybody_until_the_undo(store, ids, clock):
+def test_skipped_named_offer_is_open_to_all_until_undone(store, ids, clock):
     ask(store, "ann", ids[:2])
     skipped, undone = store.cards.deal("ann", 2, PLAIN)
     store.votes.cast(vote_on(skipped, "skip"))
@@ -110,7 +110,7 @@ def test_a_skipped_named_offer_is_open_to_anybody_until_the_undo(store, ids, clo
 
 
 @pytest.mark.parametrize("leaves", ["disabled", "no more annotator", "engineer alone"])
-def test_offers_to_somebody_who_left_are_open_to_anybody(store, ids, leaves):
+def test_offers_of_a_disabled_user_are_open_to_all(store, ids, leaves):
     store.users.add(email="root@example.org", name="Root", roles=[Role.ADMIN], actor="test")
     ann = store.users.add(
         email="ann@example.org", name="Ann", roles=[Role.ANNOTATOR, Role.CURATOR], actor="test"

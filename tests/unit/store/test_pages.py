@@ -27,7 +27,7 @@ def test_pages_of_votes_hold_each_once(store, make_comparisons, make_vote):
     assert seqs == [vote.seq for vote in reversed(cast)]
 
 
-def test_a_page_of_votes_says_what_became_of_each(store, make_comparisons, make_vote):
+def test_page_of_votes_shows_the_state_of_each(store, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(2), published_at=NOON)
     first = store.votes.cast(make_vote())
     store.votes.cast(make_vote(choice="b", supersedes=first.vote_id, idempotency_key="k2"))

@@ -94,7 +94,7 @@ def test_agreement_equals_that_of_the_frame(cast):
     assert (n, total / n) == (agreed.n, pytest.approx(agreed.value))
 
 
-def test_groups_are_those_given_or_the_origin(cast):
+def test_groups_are_the_given_ones_or_the_origin(cast):
     assert cast.annotator_groups.assign({"ann": "experts", "nobody": "experts"}, actor="me") == 2
     assert cast.annotator_groups.assign({"ann": "experts"}, actor="me") == 0
     cells = cast.preferences.sums(["choice.skip"], [DAY], by_group=True)

@@ -18,7 +18,7 @@ def measure(store, now=NOON):
     return {(point.name, *point.labels.values()): point for point in points}
 
 
-def test_an_empty_project_has_an_empty_queue_and_nothing_else(store):
+def test_empty_project_has_an_empty_queue(store):
     assert {key: point.value for key, point in measure(store).items()} == {
         ("queue.open",): 0,
         ("queue.oldest_hours",): 0,
@@ -48,7 +48,7 @@ def test_votes_are_counted_by_source_and_timed_for_people(store, make_comparison
     assert ("votes.seconds",) not in measure(store, NOON + timedelta(days=1))
 
 
-def test_the_queue_is_what_the_annotators_see(store, make_comparisons):
+def test_queue_metrics_equal_the_annotators_queue(store, make_comparisons):
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
     store.cards.offer(["c0", "c1"], overlap=2)
     store.cards.deal("ann", 1, AnnotationRules(repeat_share=0))
@@ -78,6 +78,6 @@ def test_the_age_of_a_champion_counts_from_its_promotion(store):
     assert ages == {"policy": 2.0}
 
 
-def test_an_unknown_metric_is_refused_with_those_there_are():
+def test_unknown_metric_is_refused_with_the_known_ones():
     with pytest.raises(NotFound, match=r"No metric 'votes'\. There are agreement\.rate, "):
         require_metrics(["votes"])

@@ -31,7 +31,7 @@ def test_missing_store_is_named_and_not_made(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_reading_leaves_nothing_beside_the_store(tmp_path: Path, migrated: Path) -> None:
+def test_reading_leaves_no_files_beside_the_store(tmp_path: Path, migrated: Path) -> None:
     (tmp_path / "store.db").write_bytes(migrated.read_bytes())
     before = tree(tmp_path)
     with opened(tmp_path / "store.db") as store:
@@ -57,7 +57,7 @@ def test_log_of_a_store_in_use_is_read(tmp_path: Path, is_link: bool) -> None:
         assert tree(tmp_path) == before
 
 
-def test_nothing_is_written_through_it(tmp_path: Path, migrated: Path) -> None:
+def test_read_only_store_refuses_writes(tmp_path: Path, migrated: Path) -> None:
     (tmp_path / "store.db").write_bytes(migrated.read_bytes())
     with (
         opened(tmp_path / "store.db") as store,

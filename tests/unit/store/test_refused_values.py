@@ -28,7 +28,7 @@ def store(url, store, make_comparisons):
         datetime(2026, 1, 2, 23, tzinfo=timezone(-timedelta(hours=1))),
     ],
 )
-def test_impossible_dates_are_refused_by_every_way_to_cast(store, make_vote, voted_at):
+def test_every_way_to_cast_refuses_impossible_dates(store, make_vote, voted_at):
     vote = make_vote(voted_at=voted_at)
     for cast in (
         store.votes.cast,

@@ -51,7 +51,7 @@ def vote(
     return make_vote(comparison, by, choice, **{**values, **more})
 
 
-def test_days_wait_oldest_first_until_they_are_done(store: Store) -> None:
+def test_pending_days_are_listed_oldest_first(store: Store) -> None:
     store.replays.request([DAYS[1], DAYS[0], DAYS[1]])
     store.replays.request([DAYS[2]])
     assert store.replays.pending_days() == list(DAYS)
@@ -61,7 +61,7 @@ def test_days_wait_oldest_first_until_they_are_done(store: Store) -> None:
     assert store.replays.pending_days() == list(DAYS)
 
 
-def test_imported_days_nobody_asked_for_are_known(
+def test_unrequested_imported_days_are_listed(
     store: Store, make_comparisons: Callable[..., pd.DataFrame], make_vote: Any
 ) -> None:
     store.comparisons.publish(imported(make_comparisons), published_at=NOW)
@@ -84,7 +84,7 @@ def test_imported_days_nobody_asked_for_are_known(
     assert store.replays.unrequested_days() == [DAYS[0], DAYS[1]]
 
 
-def test_a_day_is_not_done_while_votes_came_that_the_replay_has_not_seen(
+def test_day_with_unreplayed_votes_is_not_done(
     store: Store, make_comparisons: Callable[..., pd.DataFrame], make_vote: Callable[..., NewVote]
 ) -> None:
     store.comparisons.publish(imported(make_comparisons), published_at=NOW)
@@ -96,7 +96,7 @@ def test_a_day_is_not_done_while_votes_came_that_the_replay_has_not_seen(
     assert store.replays.pending_days() == []
 
 
-def test_predicted_are_imported_comparisons_first_judged_on_that_day(
+def test_replay_predicts_comparisons_first_judged_that_day(
     store: Store, make_comparisons: Callable[..., pd.DataFrame], make_vote: Callable[..., NewVote]
 ) -> None:
     store.comparisons.publish(imported(make_comparisons, 4), published_at=NOW)
@@ -123,7 +123,7 @@ def test_predicted_are_imported_comparisons_first_judged_on_that_day(
     assert store.predictions.find_unpredicted(DAYS[2], data_seq=1) == []
 
 
-def test_no_day_is_predicted_by_a_model_that_has_seen_votes_of_a_later_one(
+def test_replay_predictions_use_no_later_votes(
     store: Store,
     make_comparisons: Callable[..., pd.DataFrame],
     make_predictions: Callable[..., pd.DataFrame],
@@ -157,7 +157,7 @@ def test_no_day_is_predicted_by_a_model_that_has_seen_votes_of_a_later_one(
     assert store.predictions.count_left_out(DAYS[1], data_seq=3) == 0  # predicted honestly before
 
 
-def test_a_later_pass_stands_beside_the_first_with_its_sides(
+def test_later_pass_keeps_its_own_sides(
     store: Store, make_comparisons: Callable[..., pd.DataFrame], make_vote: Callable[..., NewVote]
 ) -> None:
     store.comparisons.publish(imported(make_comparisons), published_at=NOW)

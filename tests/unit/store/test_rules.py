@@ -8,12 +8,12 @@ from rlhf_pipeline.core.errors import NotFound, OutdatedEdit, StoreError
 from rlhf_pipeline.core.records import AnnotationRules
 
 
-def test_there_are_rules_before_anybody_wrote_some(store):
+def test_default_rules_exist(store):
     assert store.rules.latest() == (0, AnnotationRules())
     assert store.rules.history() == []
 
 
-def test_rules_are_versioned_and_come_back_as_they_were(store):
+def test_rules_are_versioned_and_unchanged(store):
     rules = AnnotationRules(
         overlap=3, dimensions=("kind", "true"), max_votes_per_day=100, seed=2**48
     )
@@ -29,7 +29,7 @@ def test_rules_are_versioned_and_come_back_as_they_were(store):
         store.rules.put(rules, after=1, actor="cura")
 
 
-def test_of_many_edits_of_one_version_one_is_kept(store):
+def test_concurrent_edits_of_a_version_keep_one(store):
     def put(i: int) -> bool:
         try:
             store.guidelines.add(f"text {i}", after=0, actor="cura")
@@ -52,7 +52,7 @@ def test_guidelines_are_read_by_version(store):
         store.guidelines.get(3)
 
 
-def test_written_words_are_not_changed(store):
+def test_guidelines_cannot_be_changed(store):
     store.guidelines.add("One", after=0, actor="cura")
     store.rules.put(AnnotationRules(), after=0, actor="cura")
     for table in ("guidelines", "annotation_rules"):

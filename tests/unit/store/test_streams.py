@@ -34,7 +34,7 @@ def test_all_comparisons_come_once_each_by_day_and_position(store, make_comparis
 
 
 @pytest.mark.parametrize("batch_rows", [1, 2, 100])
-def test_every_vote_comes_once_in_seq_order_and_says_whether_it_counts(
+def test_votes_stream_in_seq_order_with_counting_flag(
     store, make_comparisons, make_vote, batch_rows
 ):
     store.comparisons.publish(imported(make_comparisons(2)), published_at=NOON)
@@ -66,9 +66,7 @@ def test_every_vote_comes_once_in_seq_order_and_says_whether_it_counts(
     assert cast["voted_at"].isna().tolist() == [False, False, False, True]
 
 
-def test_votes_up_to_a_seq_are_as_they_stood_there_though_more_are_cast_while_reading(
-    store, make_comparisons, make_vote
-):
+def test_vote_stream_is_a_snapshot_at_its_seq(store, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
     first = store.votes.cast(make_vote("c0"))
     store.votes.cast(make_vote("c1"))

@@ -62,7 +62,7 @@ def test_a_secret_is_kept_as_its_hash_alone(store, ann):
     assert store.tokens.find(secret[:-1]) is None
 
 
-def test_a_token_ends(store, ann, clock):
+def test_token_expires(store, ann, clock):
     secret = issue(store, ann)
     clock.shift = timedelta(hours=23)
     assert store.tokens.find(secret) is not None
@@ -70,7 +70,7 @@ def test_a_token_ends(store, ann, clock):
     assert store.tokens.find(secret) is None
 
 
-def test_a_token_is_revoked_by_its_owner_or_anybody_who_may(store, ann):
+def test_token_is_revoked_by_owner_or_permission(store, ann):
     bob = store.users.add(email="bob@example.org", name="Bob", actor="test").user_id
     secret, token = store.tokens.issue(ann, kind="api", lifetime=DAY, actor="test")
     with pytest.raises(NotFound):
@@ -85,7 +85,7 @@ def test_a_token_is_revoked_by_its_owner_or_anybody_who_may(store, ann):
     assert store.tokens.of_user(ann)[0].revoked_at == first
 
 
-def test_a_login_holds_once_even_for_many_at_once(store, ann):
+def test_login_link_works_once_under_concurrency(store, ann):
     secret = issue(store, ann, "login")
     with ThreadPoolExecutor(8) as pool:
         redeemed = list(pool.map(lambda _: store.tokens.redeem(secret), range(8)))
@@ -100,14 +100,14 @@ def test_only_a_login_is_redeemed(store, ann, clock):
     assert store.tokens.redeem(secret) is None
 
 
-def test_a_disabled_user_redeems_nothing(store, ann):
+def test_disabled_user_cannot_redeem_a_login(store, ann):
     store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
     secret = issue(store, ann, "login")
     store.users.change(ann, disabled=True, actor="test")
     assert store.tokens.redeem(secret) is None
 
 
-def test_the_use_of_a_token_is_noted_each_minute_and_not_each_time(store, ann, clock):
+def test_token_use_is_recorded_once_a_minute(store, ann, clock):
     secret = issue(store, ann)
     store.tokens.find(secret)
     first = store.tokens.of_user(ann)[0].last_used_at
@@ -119,12 +119,12 @@ def test_the_use_of_a_token_is_noted_each_minute_and_not_each_time(store, ann, c
     assert store.tokens.of_user(ann)[0].last_used_at > first
 
 
-def test_nobody_gets_a_token_for_nobody(store):
+def test_token_needs_an_existing_user(store):
     with pytest.raises(NotFound, match="no user"):
         store.tokens.issue("nope", kind="api", lifetime=DAY, actor="test")
 
 
-def test_after_ten_tries_the_wait_doubles_and_ends_with_a_success(store, clock):
+def test_lockout_doubles_after_ten_tries_until_success(store, clock):
     assert [store.failed_logins.attempt("ann") for _ in range(10)] == [0.0] * 10
     assert 29 < store.failed_logins.attempt("ann", "elsewhere") <= 30
     assert store.failed_logins.attempt("bob") == 0.0
@@ -136,7 +136,7 @@ def test_after_ten_tries_the_wait_doubles_and_ends_with_a_success(store, clock):
     assert store.failed_logins.attempt("ann") == 0.0
 
 
-def test_a_link_is_exchanged_for_a_session_once_and_whole(store, ann):
+def test_login_link_is_exchanged_once_in_one_transaction(store, ann):
     secret = issue(store, ann, "login")
     session, token = store.tokens.exchange(secret, lifetime=DAY)
     assert (token.kind, store.tokens.find(session).user_id) == ("session", ann)
@@ -147,7 +147,7 @@ def test_a_link_is_exchanged_for_a_session_once_and_whole(store, ann):
     ]
 
 
-def test_tries_that_must_wait_do_not_take_the_write_lock(store):
+def test_locked_out_tries_take_no_write_lock(store):
     for _ in range(10):
         store.failed_logins.attempt("ann")
     with impatient(store) as web, store.database.write_transaction():
@@ -156,7 +156,7 @@ def test_tries_that_must_wait_do_not_take_the_write_lock(store):
             web.failed_logins.attempt("bob")
 
 
-def test_many_tries_at_once_are_counted_before_they_are_made(store):
+def test_concurrent_tries_are_counted_first(store):
     with ThreadPoolExecutor(16) as pool:
         waits = list(pool.map(lambda _: store.failed_logins.attempt("ann"), range(40)))
     assert sum(wait == 0 for wait in waits) == 10

@@ -30,7 +30,7 @@ def test_same_order_is_one_job_while_it_is_open(store: Store) -> None:
     assert order.strategy == "dpo"
 
 
-def test_key_names_one_job_for_good(store: Store) -> None:
+def test_idempotency_key_names_one_job_forever(store: Store) -> None:
     assert place(store, key="sweep-1") == (1, True)
     assert place(store, key="sweep-2") == (2, True)
     store.training_jobs.mark_finished(1, succeeded=False, error="no votes")
@@ -53,7 +53,7 @@ def test_cancelled_job_starts_no_run_and_names_who_ended_it(store: Store) -> Non
     assert store.audit.verify() > 0
 
 
-def test_open_order_is_counted_apart_and_not_in_a_replay(store: Store) -> None:
+def test_open_order_is_counted_separately_except_in_replays(store: Store) -> None:
     place(store)
     store.decisions.fire_by_hand("new guideline", actor="ada", now=NOON)
 

@@ -40,7 +40,7 @@ def test_the_id_is_a_pseudonym_and_the_chain_holds_no_name(store):
 @pytest.mark.parametrize(
     "email", ["", "ann", "@host", "ann@", "a b@host", "a@b@c", "x" * 250 + "@host"]
 )
-def test_what_is_no_address_is_refused(store, email):
+def test_invalid_email_is_refused(store, email):
     with pytest.raises(ConfigurationError, match="Invalid e-mail address"):
         store.users.add(email=email, name="x", actor="test")
     assert store.users.count() == 0
@@ -56,7 +56,7 @@ def test_address_is_normalised_when_added_and_looked_up(store):
         store.users.add(email="ａnn@example.org", name="Ann", actor="test")
 
 
-def test_an_address_is_taken_once(store):
+def test_email_is_unique(store):
     store.users.add(email="ann@example.org", name="Ann", actor="test")
     with pytest.raises(ConfigurationError, match="already"):
         store.users.add(email="ANN@example.org", name="Ann", actor="test")
@@ -93,7 +93,7 @@ def test_the_last_admin_is_neither_disabled_nor_demoted(store):
     assert store.users.change(user.user_id, roles=[], actor="test").roles == ()
 
 
-def test_who_is_disabled_has_no_token_that_holds_and_who_comes_back_gets_none_back(store):
+def test_disabling_a_user_revokes_tokens_for_good(store):
     store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
     ann = store.users.add(email="ann@example.org", name="Ann", actor="test")
     secret, _ = store.tokens.issue(
@@ -117,7 +117,7 @@ def test_a_new_password_ends_sessions_and_leaves_tokens(store):
     assert store.tokens.find(api) is not None
 
 
-def test_a_change_is_made_whole_or_not_at_all(store):
+def test_user_change_is_atomic(store):
     store.users.add(email="root@example.org", name="root", roles=[Role.ADMIN], actor="test")
     ann = store.users.add(email="ann@example.org", name="Ann", roles=[Role.ANNOTATOR], actor="test")
     root = store.users.with_email("root@example.org")

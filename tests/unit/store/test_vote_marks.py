@@ -58,7 +58,7 @@ def test_same_as_before_needs_known_sides(store: Store, make_comparisons: Any, c
     assert store.vote_marks.count(FASTEST)["ann"].marks["same_as_before"] == (2, 4)
 
 
-def test_only_the_last_revision_counts_and_a_skip_not(
+def test_marks_use_the_last_revision_and_no_skips(
     store: Store, make_comparisons: Any, cast: Cast
 ) -> None:
     publish(store, make_comparisons(3))
@@ -72,7 +72,7 @@ def test_only_the_last_revision_counts_and_a_skip_not(
     assert (find(store, "too_fast"), find(store, "same_as_before")) == ([], [4 - 1])
 
 
-def test_the_same_pair_in_another_comparison_is_a_duplicate_unless_a_repeat(
+def test_equal_pair_is_a_duplicate_unless_a_repeat(
     store: Store, make_comparisons: Any, cast: Cast
 ) -> None:
     publish(store, make_comparisons(1, prefix="c"))

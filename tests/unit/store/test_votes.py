@@ -26,7 +26,7 @@ def published(store, make_comparisons):
     store.comparisons.publish(make_comparisons(4), published_at=NOON)
 
 
-def test_a_vote_comes_back_as_it_was_cast(store, make_vote):
+def test_vote_round_trips(store, make_vote):
     new_vote = make_vote(strength=3, reason="warmer — ü", stated_confidence=0.8, duration_s=4)
     vote = store.votes.cast(new_vote)
     assert vote.model_dump(include=set(type(new_vote).model_fields)) == new_vote.model_dump()
@@ -68,7 +68,7 @@ def test_the_same_key_with_another_body_is_a_conflict(store, make_vote):
         store.votes.cast(make_vote(choice="b"))
 
 
-def test_a_refused_vote_in_a_batch_leaves_nothing_of_its_transaction(store, make_vote):
+def test_refused_vote_rolls_back_its_batch(store, make_vote):
     with pytest.raises(UnknownComparison):
         store.votes.cast_many([make_vote("c0"), make_vote("c99")])
     with pytest.raises(InvalidVote):
@@ -101,7 +101,7 @@ def test_a_vote_may_supersede_one_of_its_own_batch(store, make_vote):
     assert set(counting_votes(store.votes.log([DAY]))["vote_id"]) == {third.vote_id, fourth.vote_id}
 
 
-def test_only_ones_own_live_vote_on_the_same_comparison_can_be_superseded(store, make_vote):
+def test_only_own_live_votes_can_be_superseded(store, make_vote):
     mine = store.votes.cast(make_vote())
     repeat = make_vote(idempotency_key="k1")
     for vote in (
@@ -147,9 +147,7 @@ def expected_standing(rows, up_to_seq):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_both_rules_hold_whatever_was_repeated_and_corrected_on_whichever_day(
-    store, make_vote, seed
-):
+def test_counting_rules_hold_for_random_repeats_and_revisions(store, make_vote, seed):
     rng = random.Random(seed)
     days = ["2026-01-01", "2026-01-02", "2026-01-03"]
     live: list[Vote] = []
@@ -270,7 +268,7 @@ def test_a_log_carries_prompt_and_repeat(store, make_vote, make_comparisons):
     assert snapshot["strength"].isna().tolist() == [False, True]
 
 
-def test_a_log_carries_all_that_was_said_beside_the_choice(store, make_vote):
+def test_log_includes_vote_details(store, make_vote):
     details = VoteDetails(
         dimensions={"tone": "b"}, highlights=({"side": "a", "start": 0, "end": 4, "sign": "+"},)
     )
@@ -295,7 +293,7 @@ def test_a_log_carries_all_that_was_said_beside_the_choice(store, make_vote):
     assert exported["dimensions"][2] == log["dimensions"][2]
 
 
-def test_a_log_that_is_read_in_pieces_is_the_same(store, make_vote, monkeypatch):
+def test_log_read_in_pieces_is_equal(store, make_vote, monkeypatch):
     store.votes.cast_many([make_vote(f"c{i}") for i in range(3)])
     whole = store.votes.log()
     monkeypatch.setattr("rlhf_pipeline.store.vote_log.ROWS_AT_ONCE", 2)
@@ -303,7 +301,7 @@ def test_a_log_that_is_read_in_pieces_is_the_same(store, make_vote, monkeypatch)
     assert store.votes.log(up_to_seq=2)["seq"].tolist() == [1, 2]
 
 
-def test_touched_days_are_those_that_votes_were_cast_on(store, make_vote):
+def test_touched_days_are_the_days_of_new_votes(store, make_vote):
     tomorrow = NOON + timedelta(days=1)
     first = store.votes.cast(make_vote("c0"))
     store.votes.cast(make_vote("c1"))

@@ -13,7 +13,7 @@ from rlhf_pipeline.watch.metrics.stages import agreement_points, policy_points, 
 NOON = datetime(2026, 1, 5, 12, tzinfo=UTC)
 
 
-def test_the_worst_verdict_of_a_space_counts_and_insufficient_is_no_number():
+def test_worst_verdict_counts_and_insufficient_has_no_point():
     rows = [("errors", "stable"), ("errors", "drift"), ("errors", "insufficient")]
     rows += [("policy", "insufficient"), ("overall", "warning")]
     report = pd.DataFrame(rows, columns=["space", "verdict"]).assign(day="2026-01-04", n_current=40)
@@ -26,7 +26,7 @@ def test_the_worst_verdict_of_a_space_counts_and_insufficient_is_no_number():
     assert (points["errors"].day, points["errors"].n) == (date(2026, 1, 4), 40)
 
 
-def test_what_was_not_measured_has_no_point():
+def test_unmeasured_figure_has_no_point():
     assert agreement_points(None, "2026-01-04", NOON) == []
     none = PromptMean(n=40, mean=0.0, variance=0.0)
     length = PromptMean(n=40, mean=80.0, variance=900.0)

@@ -12,7 +12,7 @@ FIRST_SHOWN = NEWEST - timedelta(days=89)
     ("since", "first", "left_out"),
     [(None, -1, True), (None, 0, False), (FIRST_SHOWN, -1, False)],
 )
-def test_a_day_is_left_out_only_before_the_days_shown_by_default(
+def test_only_days_before_the_default_range_are_left_out(
     since: date | None, first: int, left_out: bool
 ):
     day = FIRST_SHOWN + timedelta(days=first)
@@ -20,5 +20,5 @@ def test_a_day_is_left_out_only_before_the_days_shown_by_default(
     assert left_out_day == (day if left_out else None)
 
 
-def test_nothing_is_left_out_of_no_days():
+def test_empty_days_leave_nothing_out():
     assert DayFilter().find_left_out([]) is None

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 from rlhf_pipeline.web.memory_cache import CachedValue
 
 
-def test_those_that_wait_for_a_slow_read_take_its_value() -> None:
+def test_waiting_readers_share_a_slow_read() -> None:
     reads: list[float] = []
     together = threading.Barrier(6)
 

@@ -13,7 +13,7 @@ def score(*, fast: int = 0, same: int = 0, again: int = 0, n: int = 60) -> float
     return concern_score(describe_marks(MarkedVotes("ann", n, marks), {}))
 
 
-def test_straight_lining_is_doubtful_and_a_coin_or_few_votes_are_not() -> None:
+def test_straight_lining_is_doubtful_but_a_coin_is_not() -> None:
     assert score(same=60) > 0.8
     assert score(same=30) == score(same=3, n=3) == score(n=0) == 0.0
     assert 0 < score(again=1, n=2) < score(fast=60)

@@ -34,7 +34,7 @@ def learn_from_vote(store: Store, voted_at: datetime | None, now: datetime) -> N
 
 
 @pytest.mark.parametrize("days_late", [0, 300, None])
-def test_a_later_run_has_the_day_of_its_votes_only_if_they_arrived_late(
+def test_later_run_has_the_day_of_late_votes(
     store: Store, clock: ShiftedClock, days_late: int | None
 ):
     """An old reward model does not date the promotions of a project whose people vote live."""

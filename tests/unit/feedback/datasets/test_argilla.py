@@ -82,7 +82,7 @@ def rows_of(tmp_path, rows, kind):
     return flat, list(flat)
 
 
-def test_a_record_has_the_shape_that_argillas_client_writes_and_reads():
+def test_records_match_argillas_client():
     details = {"strength": 3, "reason": "kürzer", "stated_confidence": 0.75}
     machine = {"annotator_kind": "machine", "stated_confidence": 0.9}
     cast = votes(("c0", "u1", "a", details), ("c0", "u2", "tie", {}), ("c0", "m@1", "b", machine))
@@ -99,7 +99,7 @@ def test_a_record_has_the_shape_that_argillas_client_writes_and_reads():
     assert record["metadata"]["schema"] == "preference-v1/comparison"
 
 
-def test_only_last_words_that_judge_are_written():
+def test_only_counting_judgements_are_exported():
     cast = votes(
         ("c0", "u1", "a", {"is_superseded": True, "is_counting": False}),
         ("c0", "u1", "b", {}),

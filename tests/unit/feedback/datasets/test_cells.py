@@ -42,11 +42,11 @@ MOMENT = datetime(2016, 1, 31, 13, 23, 6, tzinfo=UTC)
         MOMENT.astimezone(timezone(timedelta(hours=5))),
     ],
 )
-def test_one_moment_however_it_is_written(value):
+def test_all_notations_of_a_moment_are_equal(value):
     assert MomentParser(now=NOW).parse(value, "voted_at") == MOMENT
 
 
-def test_a_moment_without_a_zone_is_in_the_zone_that_was_named():
+def test_moment_without_zone_uses_the_given_zone():
     clock = MomentParser("Europe/Berlin", now=NOW)
     assert clock.parse("2016-01-31 14:23:06", "voted_at") == MOMENT
     assert clock.parse("2016-07-31 14:23:06", "voted_at") == datetime(
@@ -66,7 +66,7 @@ def test_a_day_is_its_midnight():
 
 
 @pytest.mark.parametrize("value", [None, "", math.nan])
-def test_no_moment_is_none(value):
+def test_empty_moment_is_none(value):
     assert MomentParser(now=NOW).parse(value, "voted_at") is None
 
 
@@ -111,12 +111,12 @@ def test_an_unknown_zone_is_named():
         ("\ud83d", "a lone surrogate"),
     ],
 )
-def test_a_text_no_database_should_hold_is_refused(value, why):
+def test_unstorable_text_is_refused(value, why):
     with pytest.raises(RowRejected, match=why):
         parse_text(value, "prompt")
 
 
-def test_numbers_are_texts_where_a_text_is_meant():
+def test_numbers_become_texts_in_text_columns():
     assert parse_text(42, "prompt") == "42"
     assert [parse_identifier(value, "pair_id") for value in (7, 7.0, " 7 ", "7")] == ["7"] * 4
     assert parse_text("", "completion_a", may_be_empty=True) == ""
@@ -154,7 +154,7 @@ def test_flags_are_true_false_or_unknown():
             parse_optional_flag(value, "is_blind")
 
 
-def test_choices_are_ours_in_any_case_or_the_mappings():
+def test_choices_ignore_case_and_follow_the_mapping():
     words = {"left": Choice.A, "1": Choice.B}
     assert [
         parse_choice(value, words) for value in ("a", " B ", "TIE", "both_bad", "left", 1, 1.0)

@@ -56,12 +56,12 @@ def test_written_file_is_read_back_equal(form, tmp_path):
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_a_format_keeps_the_promises(name):
+def test_format_conforms_to_the_protocol(name):
     check_format(FORMATS[name])
 
 
 @pytest.mark.parametrize("text", HOSTILE_TEXTS)
-def test_a_cell_of_a_csv_never_begins_as_a_formula(text):
+def test_csv_cells_never_start_a_formula(text):
     cell = protect_cell(text)
     assert cell
     assert cell.strip()[:1] not in tuple("=+-@＝＋－＠")
@@ -70,7 +70,7 @@ def test_a_cell_of_a_csv_never_begins_as_a_formula(text):
 
 @given(st.none() | st.text())
 @settings(derandomize=True)
-def test_protecting_is_undone_whatever_the_text(text):
+def test_formula_protection_is_reversible(text):
     assert unprotect_cell(protect_cell(text)) == text
 
 
@@ -86,7 +86,7 @@ def test_a_csv_is_read_by_other_programs_as_documented():
     assert pd.read_csv(io.StringIO(content))["text"].tolist() == ["'=1+1", 'a "b", c\nd']
 
 
-def test_a_jsonl_line_is_one_object_for_any_line_splitter():
+def test_jsonl_lines_survive_any_line_splitter():
     content = write_bytes(Jsonl(), build_frame(build_row("a\u2028b\x85c\nd", "ü"), build_row()))
     lines = content.decode().splitlines()
     assert [json.loads(line)["text"] for line in lines] == ["a\u2028b\x85c\nd", "x"]

@@ -23,7 +23,7 @@ def test_known_names_need_no_mapping():
     assert bound.select_cells({"prompt": "p", "response_a": "x"})["completion_b"] is None
 
 
-def test_a_flag_wins_over_the_file_and_the_file_over_known_names(tmp_path):
+def test_flag_overrides_file_and_file_overrides_known_names(tmp_path):
     path = tmp_path / "m.yaml"
     path.write_text("columns:\n  prompt: q1\n  category: kind\nchoices:\n  1: a\n  left: b\n")
     mapping = ColumnMapping.read(path, ["prompt=q2"])
@@ -48,7 +48,7 @@ def test_a_flag_wins_over_the_file_and_the_file_over_known_names(tmp_path):
         ("columns: [", "is not valid YAML"),
     ],
 )
-def test_a_mapping_that_is_none_is_refused(tmp_path, text, why):
+def test_invalid_mapping_is_refused(tmp_path, text, why):
     path = tmp_path / "m.yaml"
     path.write_text(text)
     with pytest.raises(DatasetError, match=why):
@@ -58,7 +58,7 @@ def test_a_mapping_that_is_none_is_refused(tmp_path, text, why):
 
 
 @pytest.mark.parametrize("flag", ["prompt", "=q", "prompt="])
-def test_a_flag_has_two_sides(flag):
+def test_mapping_flag_needs_two_sides(flag):
     with pytest.raises(DatasetError, match="such as --map prompt=question"):
         ColumnMapping.read(None, [flag])
 

@@ -170,7 +170,7 @@ def test_each_row_of_an_export_is_valid(kind):
     ],
     ids=str,
 )
-def test_a_row_that_is_not_of_the_format_is_invalid(kind, change):
+def test_row_of_another_format_is_invalid(kind, change):
     file = io.BytesIO()
     FORMATS["jsonl"]().write([EVERY_KIND[kind]], KINDS[kind], file)
     row = json.loads(file.getvalue().splitlines()[0])
@@ -179,7 +179,7 @@ def test_a_row_that_is_not_of_the_format_is_invalid(kind, change):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_row_that_lacks_a_field_is_invalid(kind):
+def test_row_without_a_field_is_invalid(kind):
     file = io.BytesIO()
     FORMATS["jsonl"]().write([EVERY_KIND[kind]], KINDS[kind], file)
     row = json.loads(file.getvalue().splitlines()[0])
@@ -189,7 +189,7 @@ def test_a_row_that_lacks_a_field_is_invalid(kind):
     )
 
 
-def test_comparisons_made_here_leave_with_the_project_as_their_source():
+def test_own_comparisons_are_exported_with_the_project_as_source():
     rows = EVERY_KIND["comparison"]
     assert rows["source"].tolist() == ["demo", "demo", "set", "set", "set"]
     assert rows["source_pair_id"].tolist() == ["c0", "c1", "s2", "s3", "s4"]
@@ -197,7 +197,7 @@ def test_comparisons_made_here_leave_with_the_project_as_their_source():
     pd.testing.assert_frame_equal(rows[same], comparisons()[same])
 
 
-def test_votes_name_their_comparison_at_its_source_too():
+def test_exported_votes_name_the_source_comparison():
     assert EVERY_KIND["vote"]["source_pair_id"].tolist() == ["c0", "s2", "s3", "c0", "c1"]
 
 
@@ -211,7 +211,7 @@ def test_withdrawn_votes_are_exported_only_on_request():
     assert vote_rows(cast, superseded=True)["is_superseded"].tolist() == [True, False, False]
 
 
-def test_a_tuple_is_one_vote_with_its_texts():
+def test_preference_tuple_is_one_vote_with_its_texts():
     tuples = EVERY_KIND["tuple"]
     assert list(tuples.columns[:5]) == ["schema", "prompt", "a", "b", "preferred"]
     assert tuples["preferred"].tolist() == ["a", "tie", "b"]
@@ -232,5 +232,5 @@ def test_a_tuple_is_one_vote_with_its_texts():
     ],
     ids=["skip", "both_bad", "earlier pass", "repeat", "flagged"],
 )
-def test_a_vote_that_gives_no_pair_is_not_a_tuple(vote):
+def test_votes_without_a_pair_are_not_tuples(vote):
     assert tuple_rows(votes(vote), comparisons(), "demo").empty

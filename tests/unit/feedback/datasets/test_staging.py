@@ -69,7 +69,7 @@ def test_rejects_go_to_the_home_if_the_inputs_folder_is_not_writable(tmp_path, m
     assert json.loads(rejects.path.read_text())["line"] == 3
 
 
-def test_the_same_person_gets_the_same_pseudonym_in_one_home_only(tmp_path):
+def test_pseudonyms_are_stable_within_one_home_only(tmp_path):
     pseudonyms = Pseudonyms.load(tmp_path / "a")
     again = Pseudonyms.load(tmp_path / "a")
     other = Pseudonyms.load(tmp_path / "b")
@@ -80,7 +80,7 @@ def test_the_same_person_gets_the_same_pseudonym_in_one_home_only(tmp_path):
     assert pseudonyms(name) == name
 
 
-def test_the_salt_is_its_owners_alone_and_whole(tmp_path):
+def test_salt_is_private_and_complete(tmp_path):
     Pseudonyms.load(tmp_path)
     path = tmp_path / "annotator_salt"
     assert stat.S_IMODE(path.stat().st_mode) == 0o600

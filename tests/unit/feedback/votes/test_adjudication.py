@@ -25,7 +25,7 @@ def test_a_pair_rests_on_the_votes_that_agree_with_the_decision() -> None:
     assert pairs.loc["plain", "n_votes"] == 2
 
 
-def test_a_decision_takes_the_place_of_the_annotator_models_label() -> None:
+def test_adjudication_replaces_the_annotator_models_label() -> None:
     labels = pd.DataFrame({"comparison_id": ["even", "lost", "tied", "plain"]})
     labels = labels.assign(p_a=[0.5, 0.8, 0.6, 0.2], p_low=0.1, p_high=0.9)
     decided = decide_labels(labels, {"even": "a", "lost": "b", "tied": "tie"})

@@ -15,7 +15,7 @@ from rlhf_pipeline.feedback.votes.splits import splits_of
 from tests.unit.feedback.votes.simulated import simulate, votes_of
 
 
-def test_everything_is_learnt_from_the_same_votes():
+def test_annotator_report_covers_all_votes_and_annotators():
     truth = simulate(80, n_annotators=8)
     learnt = fit_annotator_model(truth.votes, truth.comparisons)
     report = learnt.report()
@@ -27,12 +27,12 @@ def test_everything_is_learnt_from_the_same_votes():
     assert len(report.log_likelihoods) == report.n_iterations
 
 
-def test_without_votes_nothing_is_learnt():
+def test_without_votes_there_is_no_annotator_model():
     with pytest.raises(NotEnoughVotes, match="No usable votes"):
         fit_annotator_model(votes_of([], 0, []), simulate(2).comparisons)
 
 
-def test_the_last_pass_teaches_and_earlier_ones_measure_consistency_alone():
+def test_last_pass_teaches_and_earlier_ones_measure_consistency():
     truth = simulate(60, n_annotators=8, ties=False, seed=4)
     first_pass = truth.votes.assign(pass_no=1)
     again = first_pass.head(40).assign(
@@ -54,7 +54,7 @@ def test_the_last_pass_teaches_and_earlier_ones_measure_consistency_alone():
     )
 
 
-def test_open_votes_are_left_out_of_figures_on_request_but_teach():
+def test_open_votes_teach_but_can_be_left_out_of_figures():
     truth = simulate(60, n_annotators=6, ties=False, seed=5)
     is_open = truth.votes["annotator_id"].eq(truth.votes["annotator_id"].iloc[0])
     cast = truth.votes.assign(is_blind=(~is_open).astype("boolean"))
@@ -70,12 +70,12 @@ def test_open_votes_are_left_out_of_figures_on_request_but_teach():
     assert known.agreement.n_votes == len(cast)
 
 
-def test_a_repeat_needs_its_original_too():
+def test_judged_ids_include_the_original_of_a_repeat():
     votes = votes_of([3, 7], [0, 0], ["a", "b"]).assign(repeat_of=[None, "c00001"])
     assert judged_comparison_ids(votes) == ["c00001", "c00003", "c00007"]
 
 
-def test_labels_rest_on_no_vote_of_the_test_split_and_figures_on_all():
+def test_labels_exclude_test_votes_and_figures_use_all():
     truth = simulate(60, completions=3, n_annotators=8, seed=4)
     split = splits_of(truth.comparisons)
     assert {"train", "test"} <= set(split)

@@ -27,7 +27,7 @@ def ends(row: pd.Series, measure: str) -> list[float]:
     return row[[measure, f"{measure}_low", f"{measure}_high"]].tolist()
 
 
-def test_reliability_and_bias_come_from_the_joint_model_least_first():
+def test_figures_list_the_least_reliable_annotator_first():
     truth = simulate(60, n_annotators=6)
     model = joint_model(truth.votes)
     table = annotator_figures(truth.votes, model)
@@ -41,7 +41,7 @@ def ends_of(measure: str) -> list[str]:
     return [measure, f"{measure}_low", f"{measure}_high"]
 
 
-def test_an_unmeasured_figure_is_missing_and_not_zero():
+def test_unmeasured_figure_is_missing_not_zero():
     row = figures(votes_of([0, 1, 2], 0, ["a", "b", "tie"])).iloc[0]
     assert row[["n_again", "n_timed", "n_read", "n_gold", "n_sure"]].tolist() == [0] * 5
     assert row["n_followed"] == 0  # nobody knows which side stood left
@@ -69,7 +69,7 @@ def test_only_the_last_pass_is_timed_and_compared_with_gold():
     assert (row["n_gold"], row["gold_accuracy"]) == (2, 0.5)
 
 
-def test_the_median_time_has_ends_from_six_votes_on_and_none_below():
+def test_median_time_has_an_interval_from_six_votes_on():
     votes = votes_of(range(11), [0] * 6 + [1] * 5, ["a"] * 11)
     table = figures(votes.assign(duration_s=[6.0, 1, 5, 2, 4, 3, *range(5)]))
     assert table.loc["ann0000", "n_timed"] == 6
@@ -91,7 +91,7 @@ def test_too_fast_means_faster_than_reading_both_completions():
     assert slow.loc["ann0000", "too_fast"] == 1.0
 
 
-def test_gold_is_asked_of_first_judgements_and_either_kind_of_tie_is_a_tie():
+def test_gold_uses_first_judgements_and_both_kinds_of_tie():
     again = votes_of([9], [0], ["a"]).assign(repeat_of="c00000", vote_id="again", seq=9)
     votes = pd.concat(
         [votes_of([0, 1, 2, 3], 0, ["a", "a", "both_bad", "b"]), again], ignore_index=True
@@ -101,7 +101,7 @@ def test_gold_is_asked_of_first_judgements_and_either_kind_of_tie_is_a_tie():
     assert (row["n_gold"], row["gold_accuracy"]) == (3, pytest.approx(2 / 3))
 
 
-def test_confidence_is_held_against_what_the_others_say():
+def test_confidence_is_compared_with_other_annotators():
     # Ten comparisons, all others say a; the one asked says a on seven, always at 0.9.
     choices = ["a"] * 7 + ["b"] * 3
     votes = votes_of(np.tile(range(10), 3), np.repeat(range(3), 10), [*choices, *["a"] * 20])
@@ -115,7 +115,7 @@ def test_confidence_is_held_against_what_the_others_say():
     assert table.loc["ann0001", "n_sure"] == 0
 
 
-def test_machines_and_skips_are_nobodys_figures():
+def test_machines_and_skips_have_no_figures():
     votes = votes_of([0, 1], [0, 1], ["a", "skip"])
     machine = votes_of([0], [7], ["a"]).assign(annotator_kind="machine", vote_id="m", seq=9)
     both = pd.concat([votes, machine], ignore_index=True)

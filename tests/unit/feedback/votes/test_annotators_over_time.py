@@ -47,7 +47,7 @@ def of_world(**how: object) -> tuple[pd.DataFrame, pd.DataFrame, np.ndarray]:
     return check_frame(frame, VOTES), comparisons, truth.d
 
 
-def test_windows_of_a_week_begin_on_mondays_and_follow_each_other():
+def test_weekly_windows_begin_on_mondays_without_gaps():
     windows = annotators_over_time(
         casts((SUNDAY, 0, 0, "a"), (NEXT_MONDAY, 1, 0, "a"), (MONDAY, 2, 0, "a"))
     )
@@ -57,7 +57,7 @@ def test_windows_of_a_week_begin_on_mondays_and_follow_each_other():
     ]
 
 
-def test_an_unmeasured_figure_is_missing_and_not_zero():
+def test_unmeasured_figure_is_missing_not_zero():
     row = annotators_over_time(casts((MONDAY, 0, 0, "a"))).iloc[0]
     assert (
         row[["n_compared", "n_gold", "n_timed", "n_read", "n_sided", "n_again", "n_sure"]].tolist()
@@ -103,7 +103,7 @@ def test_last_vote_of_a_window_counts_and_withdrawn_ones_do_not():
     assert windows.loc["ann0000", "agreement"] == 1.0
 
 
-def test_a_late_vote_changes_its_own_window_and_no_other():
+def test_late_vote_changes_only_its_window():
     cast, comparisons, _ = of_world()
     day = "2026-01-21"  # of the third week
     late = casts((day, 7, 3, "tie"), (day, 399, 4, "b"), is_swapped=True).assign(
@@ -135,7 +135,7 @@ def test_agreement_is_the_share_of_the_others_with_the_same_answer():
     assert (row["agreement_low"], row["agreement_high"]) == pytest.approx((low[0], high[0]))
 
 
-def test_gold_that_was_seen_before_does_not_count_again():
+def test_repeated_gold_does_not_count_again():
     comparisons = comparisons_of(np.zeros(2, int), [0, 2], [1, 3]).assign(gold="a")
     again = casts(
         (MONDAY, 0, 0, "b"),
@@ -151,7 +151,7 @@ def test_gold_that_was_seen_before_does_not_count_again():
     assert (second.n_gold, second.gold_accuracy) == (1, 1.0)
 
 
-def test_gold_speed_and_confidence_are_of_the_window():
+def test_gold_speed_and_confidence_are_per_window():
     comparisons = comparisons_of(
         np.arange(12), np.zeros(12, dtype=np.int64), np.ones(12, dtype=np.int64)
     ).assign(gold="a", completion_a="x" * 150, completion_b="y" * 50)
@@ -179,7 +179,7 @@ def test_gold_speed_and_confidence_are_of_the_window():
     assert second["brier"] == pytest.approx(0.0625)
 
 
-def test_self_consistency_looks_back_at_the_annotators_earlier_votes():
+def test_self_consistency_compares_with_earlier_votes():
     cast = casts(
         (MONDAY, 0, 0, "a"),
         (MONDAY, 1, 0, "a"),
@@ -209,7 +209,7 @@ def test_self_consistency_looks_back_at_the_annotators_earlier_votes():
     assert again.loc[("ann0000", NEXT_MONDAY), "self_consistency"] == pytest.approx(2 / 3)
 
 
-def test_machines_are_not_annotators_and_broken_frames_are_refused():
+def test_machines_have_no_windows_and_bad_frames_are_refused():
     cast = casts((MONDAY, 0, 0, "a"), (MONDAY, 0, 1, "a"))
     assert annotators_over_time(cast.assign(annotator_kind=["human", "machine"]))[
         "annotator_id"

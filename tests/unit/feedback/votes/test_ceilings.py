@@ -44,7 +44,7 @@ def repeated(votes: pd.DataFrame, share: float, seed: int = 1) -> pd.DataFrame:
     return pd.concat([votes, again], ignore_index=True)
 
 
-def test_the_formula_undoes_what_independent_mistakes_do():
+def test_formula_inverts_independent_mistakes():
     for wrong in (0.0, 0.1, 0.15, 0.3, 0.5):
         assert ceiling_of_agreement((1 - wrong) ** 2 + wrong**2) == pytest.approx(1 - wrong)
     assert ceiling_of_agreement(0.2) == 0.5
@@ -71,7 +71,7 @@ def test_450_repeats_find_the_ceiling_within_three_points(seed: int):
 
 @pytest.mark.parametrize("each", [2, 3, 5, 9])
 @pytest.mark.parametrize("n", [150, 2000])
-def test_the_interval_holds_the_truth_however_few_votes_overlap(n: int, each: int):
+def test_interval_covers_the_truth_with_few_overlaps(n: int, each: int):
     """15 % mistakes on every comparison, the case in which agreement tells least: two votes agree
     in 74.5 %.
     """
@@ -137,7 +137,7 @@ def test_the_truth_lies_between_the_bounds_if_comparisons_differ():
     assert everything["at_least"] < np.maximum(p, 1 - p).mean() < everything["at_most"]
 
 
-def test_groups_have_their_own():
+def test_each_group_has_its_own_ceiling():
     clear, unclear = flipped(300, 3, 0.05), flipped(300, 3, 0.4, seed=4)
     unclear = unclear.assign(
         comparison_id="u" + unclear["comparison_id"],
@@ -154,7 +154,7 @@ def test_groups_have_their_own():
     assert by_group.loc["all", "n_votes"] == 1800
 
 
-def test_without_overlap_nothing_is_claimed():
+def test_without_overlap_there_is_no_ceiling():
     alone = ceilings(votes_of([0, 1], [0, 1], ["a", "b"])).iloc[0]
     assert alone[["at_least", "at_most", "from_repeats"]].isna().all()
     nobody = ceilings(votes_of([0], [0], ["tie"])).iloc[0]
@@ -162,7 +162,7 @@ def test_without_overlap_nothing_is_claimed():
     assert pd.isna(nobody["at_least"])
 
 
-def test_the_shown_ceiling_is_of_overlaps_where_there_are_any():
+def test_displayed_ceiling_prefers_overlaps_to_repeats():
     votes = repeated(flipped(200, 3, 0.15), 0.3)
     ceiling = noise_ceiling_or_repeats(votes)
     assert ceiling is not None
@@ -190,7 +190,7 @@ def test_ceiling_from_repeats_alone_names_its_basis():
     assert str(ceiling).endswith("] from repeats")
 
 
-def test_later_passes_are_repeats_too_and_count_in_their_group():
+def test_later_passes_are_repeats_in_their_group():
     votes = votes_of(
         [0, 1, 2, 3, 0, 1, 3],
         [0, 0, 1, 0, 0, 0, 0],

@@ -31,7 +31,7 @@ def test_the_interval_covers_the_value_of_a_hundredfold_sample():
     assert np.mean([i.low <= truth <= i.high for i in intervals]) >= 0.8
 
 
-def test_full_agreement_is_one_and_the_same_answer_throughout_is_nothing():
+def test_full_agreement_is_one_and_constant_answers_have_no_alpha():
     both = votes_of([0, 0, 1, 1], [0, 1, 0, 1], ["a", "a", "b", "b"])
     assert krippendorff_alpha(both).value == 1.0
     always_a = votes_of([0, 0, 1, 1], [0, 1, 0, 1], ["a"] * 4)

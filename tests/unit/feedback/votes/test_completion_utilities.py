@@ -20,7 +20,7 @@ def written_out(a, b, precision, weighted):
     return mean[a] - mean[b], np.einsum("ij,jk,ik->i", edges, covariance, edges)
 
 
-def test_it_is_the_gaussian_of_all_factors():
+def test_posterior_is_the_gaussian_of_all_factors():
     rng = np.random.default_rng(1)
     # A pair alone, two triangles, the same pair compared twice, a chain of five, and one more pair
     # alone.
@@ -33,7 +33,7 @@ def test_it_is_the_gaussian_of_all_factors():
     assert variance == pytest.approx(expected_variance)
 
 
-def test_without_votes_every_difference_has_the_prior():
+def test_without_votes_differences_have_the_prior():
     mean, variance = Utilities(np.array([0, 1, 5]), np.array([1, 2, 6])).differences(
         np.zeros(3), np.zeros(3)
     )
@@ -41,7 +41,7 @@ def test_without_votes_every_difference_has_the_prior():
     assert variance == pytest.approx(1.0)
 
 
-def test_nothing_was_compared():
+def test_no_comparisons_give_no_differences():
     none = np.empty(0, dtype=np.int64)
     mean, variance = Utilities(none, none).differences(np.empty(0), np.empty(0))
     assert len(mean) == len(variance) == 0

@@ -71,13 +71,13 @@ def test_strength_outweighs_number():
     assert only(consensus_of(cast))["choice"] == "a"
 
 
-def test_nobody_wins_where_two_sides_weigh_the_same():
+def test_equal_weights_have_no_winner():
     row = only(consensus_of(votes(("c", "x", "a", 1), ("c", "y", "b", 4))))
     assert pd.isna(row["choice"])
     assert (row["state"], row["share"]) == ("disputed", 0.5)
 
 
-def test_tie_and_both_bad_are_one_side_and_the_heavier_names_it():
+def test_tie_and_both_bad_share_a_side_named_by_the_heavier():
     both_bad = only(
         consensus_of(
             votes(
@@ -132,7 +132,7 @@ def test_only_the_last_pass_counts(method):
 
 
 @pytest.mark.parametrize("method", get_args(Weighing))
-def test_no_votes_are_the_empty_frame(method):
+def test_no_votes_give_the_empty_frame(method):
     pd.testing.assert_frame_equal(consensus_of(votes(), method), CONSENSUS.empty_frame())
 
 

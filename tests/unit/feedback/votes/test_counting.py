@@ -35,7 +35,7 @@ def list_choices(votes: pd.DataFrame) -> list[list[object]]:
     return votes[["vote_id", "choice"]].to_numpy().tolist()
 
 
-def test_a_revision_stands_and_counts_instead_of_its_original():
+def test_revision_replaces_its_original():
     votes = log((0, "a", 1, 0, None), (1, "a", 1, 0, None), (0, "b", 1, 1, "v0"))
     assert (
         list_choices(standing_votes(votes))
@@ -65,7 +65,7 @@ def test_a_later_pass_wins_over_a_later_revision_of_an_earlier_one():
     assert list_choices(counting_votes(votes)) == [["v1", "b"]]
 
 
-def test_a_skip_is_a_last_word_too():
+def test_skip_counts_as_the_last_word():
     votes = log((0, "a", 1, 0, None), (0, "skip", 1, 1, "v0"), (1, "a", 1, 0, None))
     assert (
         list_choices(standing_votes(votes))
@@ -93,7 +93,7 @@ def test_a_vote_superseded_outside_the_frame_stands():
     )
 
 
-def test_votes_that_do_not_say_their_pass_count_by_seq():
+def test_votes_without_pass_number_count_by_seq():
     first = votes_of([0, 1], 0, ["a", "a"])
     again = votes_of([0], 0, ["b"]).assign(vote_id="later", seq=7, day="2026-01-03")
     both = pd.concat([again, first], ignore_index=True)
@@ -109,7 +109,7 @@ def test_with_partly_missing_pass_numbers_the_newest_vote_counts():
     assert list_choices(counting_votes(votes)) == [["v2", "b"]]
 
 
-def test_day_gets_the_earlier_votes_that_its_votes_revise():
+def test_day_includes_earlier_votes_that_it_revises():
     votes = log(
         (0, "a", 1, 0, None), (0, "b", 2, 0, None), (0, "tie", 1, 1, "v0"), (1, "a", 1, 0, None)
     )
@@ -148,7 +148,7 @@ def test_a_pass_is_listed_in_its_last_revision():
     ]
 
 
-def test_a_pass_whose_first_is_not_there_repeats_nothing():
+def test_pass_without_its_first_is_no_repeat():
     votes = log((0, "a", 1, 0, None), (0, "b", 2, 0, None), (1, "a", 2, 0, None))
     assert repeat_passes(votes)["comparison_id"].tolist() == ["c00000"]
     assert repeat_passes(votes[votes["pass_no"] > 1]).empty
@@ -156,14 +156,14 @@ def test_a_pass_whose_first_is_not_there_repeats_nothing():
     assert repeat_passes(theirs).empty
 
 
-def test_first_passes_alone_repeat_nothing():
+def test_first_passes_are_no_repeats():
     votes = log((0, "a", 1, 0, None), (0, "b", 1, 1, "v0"))
     assert repeat_passes(votes).empty
     assert repeat_passes(VOTES.empty_frame()).empty
 
 
 @pytest.mark.parametrize("rule", [standing_votes, counting_votes, repeat_passes])
-def test_rows_in_any_order_give_the_same_by_seq(rule: Callable[[pd.DataFrame], pd.DataFrame]):
+def test_row_order_does_not_matter(rule: Callable[[pd.DataFrame], pd.DataFrame]):
     votes = log(
         (2, "a", 1, 0, None),
         (0, "a", 1, 0, None),
@@ -186,7 +186,7 @@ def test_rows_in_any_order_give_the_same_by_seq(rule: Callable[[pd.DataFrame], p
 
 
 @pytest.mark.parametrize("rule", [standing_votes, counting_votes])
-def test_no_votes_are_the_empty_frame(rule: Callable[[pd.DataFrame], pd.DataFrame]):
+def test_no_votes_give_the_empty_frame(rule: Callable[[pd.DataFrame], pd.DataFrame]):
     pd.testing.assert_frame_equal(rule(VOTES.empty_frame()), VOTES.empty_frame())
 
 

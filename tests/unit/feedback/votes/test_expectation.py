@@ -87,7 +87,7 @@ def test_e_step_gives_likelihood_and_posterior_of_each_comparison(world):
         assert sums.variance[c] == pytest.approx(posterior @ (at - posterior @ at) ** 2)
 
 
-def test_slopes_are_those_of_the_chance_of_all_votes(world):
+def test_slopes_are_those_of_the_joint_likelihood(world):
     """Fisher's identity: the expected slope of what was not seen is the slope of the chance of what
     was.
     """

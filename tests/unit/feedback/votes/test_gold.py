@@ -58,7 +58,7 @@ def test_a_known_right_choice_makes_a_certain_pair():
     assert (pair["agreement"], pair["n_votes"], pair["split"]) == (1.0, 1, "test")
 
 
-def test_ties_unknown_flagged_and_repeated_ones_make_no_pair():
+def test_ties_unknown_flagged_and_repeats_make_no_pair():
     frame = comparisons(
         [
             ("c1", "tie", None, None),
@@ -89,7 +89,7 @@ def test_gold_pairs_use_vote_counts_only_if_votes_agree_with_gold():
     assert pairs.loc["c3", "agreement"] == 1.0
 
 
-def test_the_split_is_the_given_one_or_that_of_the_pairs_own_votes():
+def test_gold_split_is_the_given_one_or_that_of_the_votes():
     frame = comparisons([(f"c{i}", "a", None, None) for i in range(30)])
     by_votes = make_pairs(votes([(c, "a") for c in frame["comparison_id"]]), frame)[0]
     assert gold_pairs(frame)["split"].tolist() == by_votes["split"].tolist()

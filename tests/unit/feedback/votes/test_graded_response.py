@@ -20,7 +20,7 @@ def log_chance(low: float, high: float, felt: np.ndarray = FELT) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("low", "high"), ENDS)
-def test_the_chance_is_that_of_the_interval(low: float, high: float):
+def test_probability_is_that_of_the_interval(low: float, high: float):
     assert np.exp(log_chance(low, high)) == pytest.approx(expit(high - FELT) - expit(low - FELT))
 
 
@@ -32,7 +32,7 @@ def test_every_utility_difference_lies_in_one_interval():
 
 
 @pytest.mark.parametrize(("low", "high"), ENDS)
-def test_slopes_are_those_of_the_chance(low: float, high: float):
+def test_slopes_are_those_of_the_probability(low: float, high: float):
     step, n = 1e-5, len(FELT)
     probabilities = level_probabilities(FELT[:, None], np.full(n, low), np.full(n, high))
     by, tight = (

@@ -43,7 +43,7 @@ def test_closes_half_the_gap_between_majority_and_known_annotators():
     assert gained > 0.5 * possible
 
 
-def test_shared_completions_inform_each_other():
+def test_shared_completions_share_information():
     truth = simulate(40, completions=6, votes_each=3)
     separately = accuracy(joint_model(truth.votes).labels["utility"].to_numpy(), truth.d)
     together = accuracy(
@@ -52,7 +52,7 @@ def test_shared_completions_inform_each_other():
     assert together > separately + 0.02
 
 
-def test_spammers_stand_at_the_end_of_the_reliabilities():
+def test_spammers_have_the_lowest_reliability():
     truth = simulate(100, n_annotators=25, spammers=0.2)  # 20 votes each
     ranked = joint_model(truth.votes).annotators.sort_values("reliability")["annotator_id"].tolist()
     places = [ranked.index(f"ann{i:04d}") for i in np.flatnonzero(truth.is_spammer)]
@@ -61,7 +61,7 @@ def test_spammers_stand_at_the_end_of_the_reliabilities():
     assert auroc >= 0.9
 
 
-def test_an_injected_position_bias_lies_in_its_interval():
+def test_injected_position_bias_is_covered():
     truth = simulate(400, n_annotators=10, bias=0.5)
     annotators = joint_model(truth.votes).annotators
     injected = 1 / (1 + np.exp(-0.5)) - 0.5
@@ -84,7 +84,7 @@ def test_differences_have_their_nominal_coverage():
     assert 0.9 <= covered.mean() <= 0.98
 
 
-def test_strength_informs_more_than_the_side():
+def test_strength_is_more_informative_than_the_side():
     truth = simulate(400, strengths=True, ties=False, votes_each=3)
     with_strength = joint_model(truth.votes).labels["utility"].to_numpy()
     without = (
@@ -119,7 +119,7 @@ def test_machine_votes_and_skips_are_left_out():
         joint_model(machine)
 
 
-def test_a_comparison_that_is_not_given_is_named():
+def test_missing_comparison_is_named():
     with pytest.raises(UnknownComparison, match="first c00009"):
         joint_model(
             votes_of([0, 9], 0, ["a", "a"]),
@@ -176,7 +176,7 @@ def test_without_known_sides_no_position_bias_is_reported():
     )
 
 
-def test_votes_on_flagged_comparisons_teach_nothing_as_of_pairs():
+def test_votes_on_flagged_comparisons_are_ignored():
     truth = simulate(40, completions=3)
     ids = truth.comparisons["comparison_id"]
     flagged = truth.comparisons.assign(
@@ -195,7 +195,7 @@ def test_votes_on_flagged_comparisons_teach_nothing_as_of_pairs():
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
-def test_intervals_of_reliability_hold_the_truth_where_most_people_cast_few_votes(
+def test_reliability_is_covered_when_most_people_cast_few_votes(
     is_shared: bool,
 ) -> None:
     """Known utilities would tell more of an annotator than the votes do: 0.85 of the intervals held
@@ -217,7 +217,7 @@ def test_intervals_of_reliability_hold_the_truth_where_most_people_cast_few_vote
 
 
 @pytest.mark.parametrize("is_shared", [True, False])
-def test_scale_is_right_where_most_people_cast_few_votes(is_shared: bool) -> None:
+def test_scale_is_right_when_most_people_cast_few_votes(is_shared: bool) -> None:
     """Without the correction the typical discrimination is 1.3 to 1.4 here."""
     fitted, slopes = [], []
     for seed in range(4):

@@ -69,9 +69,7 @@ def model_consensus_of(log: pd.DataFrame, *more: object) -> pd.DataFrame:
         (0.5, 0.2, 0.8, None, "disputed", 0.5, (0.2, 0.8)),
     ],
 )
-def test_the_state_follows_from_the_chance_and_its_interval(
-    p, low, high, choice, state, share, ends
-):
+def test_consensus_state_follows_from_the_probability(p, low, high, choice, state, share, ends):
     row = model_consensus_of(make_votes("ab"), labels((0, p, low, high))).iloc[0]
     assert (row["choice"] if choice else pd.isna(row["choice"]), row["state"]) == (
         choice or True,
@@ -86,7 +84,7 @@ def test_two_unreliable_annotators_are_outvoted():
     assert (row["choice"], row["state"], row["n_a"], row["n_b"]) == ("b", "agreed", 2, 1)
 
 
-def test_too_few_judgements_are_open_whatever_the_model_predicts():
+def test_too_few_judgements_stay_open():
     known = labels((0, 0.95, 0.9, 0.99))
     assert model_consensus_of(make_votes("a"), known).iloc[0]["state"] == "open"
     assert (
@@ -99,7 +97,7 @@ def test_too_few_judgements_are_open_whatever_the_model_predicts():
     )
 
 
-def test_votes_since_the_fit_are_counted_and_do_not_move_it():
+def test_later_votes_are_counted_without_moving_the_fit():
     cast = make_votes("abb")
     before, after = (
         model_consensus_of(cast, labels((0, 0.9, 0.8, 0.95), up_to_seq=seq)).iloc[0]
@@ -119,7 +117,7 @@ def test_votes_since_the_fit_are_counted_and_do_not_move_it():
     )
 
 
-def test_labels_give_way_to_those_that_know_as_much_and_to_no_older_ones(tmp_path: Path):
+def test_older_labels_do_not_replace_newer_ones(tmp_path: Path):
     files = Artefacts(tmp_path)
 
     def p_a() -> list[float]:

@@ -100,7 +100,7 @@ def test_no_votes_or_only_ties_give_the_empty_frame(cast):
     assert make_pairs(cast, comparisons("c1"))[1].n_pairs == 0
 
 
-def test_an_even_split_has_no_majority_unless_it_is_kept_at_margin_zero():
+def test_even_split_has_a_pair_only_if_kept_at_margin_zero():
     cast = votes(("c1", "x", "a", 4), ("c1", "y", "b", 1))
     assert make_pairs(cast, comparisons("c1"))[0].empty
     assert make_pairs(cast, comparisons("c1"))[1].n_without_majority == 1
@@ -115,7 +115,7 @@ def test_votes_on_repeats_make_no_pair():
     assert make_pairs(cast, frame)[1].n_repeats == 1
 
 
-def test_a_pair_that_humans_and_machines_judged_is_marked_mixed():
+def test_pair_judged_by_humans_and_machines_is_mixed():
     cast = votes(
         ("c1", "x", "a", 1),
         ("c1", "y", "a", 1),
@@ -129,7 +129,7 @@ def test_a_pair_that_humans_and_machines_judged_is_marked_mixed():
     assert make_pairs(cast, comparisons("c1", "c2"))[1].n_mixed == 1
 
 
-def test_splits_have_their_shares_and_depend_on_the_prompt_alone():
+def test_splits_depend_on_the_prompt_alone():
     splits = pd.Series([split_of(f"prompt-{i}") for i in range(20_000)])
     shares = splits.value_counts(normalize=True)
     assert all(abs(shares[split] - share) < 0.01 for split, share in SPLITS.items())
@@ -137,14 +137,14 @@ def test_splits_have_their_shares_and_depend_on_the_prompt_alone():
     assert splits[:6].tolist() == ["train", "train", "train", "calib", "calib", "train"]
 
 
-def test_training_rows_have_the_columns_of_trl_first():
+def test_training_rows_start_with_trls_columns():
     pairs = make_pairs(votes(("c1", "x", "a", 1), ("c2", "x", "b", 3)), comparisons("c1", "c2"))[0]
     rows = training_rows(pairs)
     assert list(rows[0])[:4] == ["prompt", "chosen", "rejected", "margin"]
     assert rows[1]["chosen"] == "text b of c2"
 
 
-def test_a_split_given_with_an_import_wins_and_its_group_stays_together():
+def test_imported_split_wins_and_keeps_its_group_together():
     frame = comparisons("c1", "c2", "c3").assign(
         split=["test", None, None], split_group=["debate", "debate", None]
     )
@@ -197,7 +197,7 @@ def test_a_pair_carries_the_seq_of_its_last_vote(last):
     assert pairs.loc["c1", "n_ties"] == (0 if last == "skip" else 1)
 
 
-def test_a_prompt_that_an_import_put_into_two_splits_is_named():
+def test_imported_prompt_in_two_splits_is_named():
     frame = comparisons("c1", "c2", "c3").assign(
         prompt_id=["p", "p", "q"], split=["test", "train", "train"]
     )

@@ -52,5 +52,5 @@ def test_rows_without_a_vote_are_kept():
         ({"bob": 10}, {"bob": 12, "cat": 5}, None),
     ],
 )
-def test_the_first_vote_that_a_further_quarantine_leaves_out(before, now, first):
+def test_further_quarantine_starts_at_its_first_vote(before, now, first):
     assert Quarantines(now).first_added(before) == first

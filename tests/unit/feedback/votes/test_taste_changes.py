@@ -45,7 +45,7 @@ def change(seq, category=None, *, retracted=False):
         ([change(100)], {"change_seq": 150}, TasteChanges(150)),
     ],
 )
-def test_latest_change_of_each_scope_that_is_not_retracted_counts(recorded, scopes, expected):
+def test_latest_unretracted_change_of_each_scope_counts(recorded, scopes, expected):
     assert TasteChanges.from_log(recorded, **scopes) == expected
 
 

@@ -37,7 +37,7 @@ def p_a(votes: pd.DataFrame, comparisons: pd.DataFrame) -> np.ndarray:
     )
 
 
-def test_labels_since_a_change_rest_on_no_utility_of_before() -> None:
+def test_labels_since_a_change_use_no_earlier_utility() -> None:
     votes, comparisons, change = reversed_taste()
     # six comparisons of before outvote two of today
     assert (p_a(votes, comparisons)[N_OLD:] > 0.5).all()
@@ -59,7 +59,7 @@ def test_comparison_judged_on_both_sides_of_a_change_counts_as_new() -> None:
 
 
 @pytest.mark.parametrize("change", [None, 1])
-def test_without_a_change_or_with_all_since_nothing_is_parted(change: int | None) -> None:
+def test_without_a_change_nothing_is_separated(change: int | None) -> None:
     votes, comparisons, _ = reversed_taste()
     pd.testing.assert_frame_equal(
         separate_old_completions(comparisons, votes, TasteChanges(change)), comparisons

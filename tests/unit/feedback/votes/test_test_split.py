@@ -48,12 +48,12 @@ def test_an_empty_split_is_not_opened() -> None:
     assert not openings
 
 
-def test_counting_is_not_an_opening() -> None:
+def test_counting_test_pairs_does_not_open_them() -> None:
     assert n_test_pairs(PAIRS) == 2
 
 
 @pytest.mark.parametrize("fields", [{"model": " "}, {"purpose": ""}])
-def test_a_look_without_a_name_or_a_reason_is_refused(fields: dict[str, str]) -> None:
+def test_opening_needs_a_model_and_a_purpose(fields: dict[str, str]) -> None:
     with pytest.raises(ConfigurationError, match="model and purpose must not be blank"):
         opened(**fields)
 

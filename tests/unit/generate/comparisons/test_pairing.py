@@ -89,7 +89,7 @@ def test_two_pairs_of_four_use_all_four() -> None:
     assert used.eq(4).all()
 
 
-def test_identical_texts_are_never_paired_nor_two_texts_twice() -> None:
+def test_pairs_are_distinct_and_never_identical_texts() -> None:
     completions = make_completions({"p000": ["same", "same ", "other", "other"]})
     frame = pair_completions(
         make_prompts(1), completions, PairingParams(pairs_per_prompt=6, repeat_share=0), day=DAY
@@ -98,13 +98,13 @@ def test_identical_texts_are_never_paired_nor_two_texts_twice() -> None:
     assert {frame["completion_a"][0].strip(), frame["completion_b"][0].strip()} == {"same", "other"}
 
 
-def test_a_prompt_without_two_different_texts_gives_nothing() -> None:
+def test_prompt_without_two_different_texts_has_no_pair() -> None:
     completions = make_completions({"p000": ["same"] * 4, "p001": ["alone"], "p002": ["a", "b"]})
     frame = pair_completions(make_prompts(4), completions, PairingParams(), day=DAY)
     assert frame["prompt_id"].unique().tolist() == ["p002"]
 
 
-def test_different_parameters_can_be_demanded() -> None:
+def test_pairs_can_require_different_parameters() -> None:
     completions = make_completions({"p000": ["a", "b", "c"]}, temperatures=[0.5, 0.5, 1.0])
     params = PairingParams(pairs_per_prompt=9, repeat_share=0, demand_different_parameters=True)
     frame = pair_completions(make_prompts(1), completions, params, day=DAY)

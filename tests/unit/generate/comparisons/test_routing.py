@@ -73,7 +73,7 @@ def routed(frame: pd.DataFrame, to: str) -> list[str]:
     return sorted(frame.loc[frame["route"] == to, "comparison_id"])
 
 
-def test_a_ratio_of_03_sends_exactly_the_least_confident_to_people():
+def test_ratio_sends_the_least_confident_to_people():
     p = [0.95, 0.5, 0.1, 0.7, 0.45, 0.9, 0.25, 0.99, 0.6, 0.85]
     frame = route(comparisons(10), predictions(*p), EXAMPLE)
     # Confidences below 0.8: c001 .5, c004 .55, c008 .6, c003 .7, c006 .75. Three places: ceil(0.3 x
@@ -84,7 +84,7 @@ def test_a_ratio_of_03_sends_exactly_the_least_confident_to_people():
     assert set(frame.loc[frame["route"] == "people", "reason"]) == {"unsure"}
 
 
-def test_places_that_the_unsure_leave_are_drawn_among_the_confident():
+def test_remaining_places_are_drawn_from_confident_predictions():
     frame = route(comparisons(20), predictions(*([0.95] * 18 + [0.55, 0.6])), EXAMPLE)
     assert count_routes(frame).model_dump(exclude_defaults=True) == {
         "n": 20, "n_people": 6, "n_unsure": 2, "n_checks": 4, "n_machine": 14, "n_open": 0,
@@ -106,7 +106,7 @@ def test_a_comparison_without_a_prediction_goes_to_people_first():
     assert len(routed(frame, "open")) == 5
 
 
-def test_the_first_prediction_counts_not_a_later_models():
+def test_first_prediction_counts_not_that_of_a_later_model():
     later = predictions(0.99, reward_model="demo.reward_model@2", at=DAWN + timedelta(days=1))
     frame = route(
         comparisons(1), pd.concat([later, predictions(0.55)]), RoutingParams(human_feedback_ratio=0)
@@ -115,7 +115,7 @@ def test_the_first_prediction_counts_not_a_later_models():
     assert frame["route"].tolist() == ["open"]
 
 
-def test_repeats_and_flagged_comparisons_are_nobodys_new_work():
+def test_repeats_and_flagged_comparisons_are_not_offered():
     both = pd.concat(
         [
             comparisons(1),
@@ -138,7 +138,7 @@ def test_a_prediction_of_another_comparison_is_refused():
     threshold=st.integers(50, 100),
     seed=st.integers(0, 3),
 )
-def test_the_rule_holds_whatever_the_numbers(p, ratio, threshold, seed):
+def test_routing_rule_holds_for_all_sizes(p, ratio, threshold, seed):
     params = RoutingParams(
         human_feedback_ratio=ratio / 100, confidence_threshold=threshold / 100, routing_seed=seed
     )
@@ -182,7 +182,7 @@ def test_machine_votes_take_the_likelier_side_at_prediction_time():
     )
 
 
-def test_routing_offers_and_casts_once_and_repeating_it_changes_nothing(tmp_path):
+def test_routing_is_idempotent(tmp_path):
     published, predicted = comparisons(10), predictions(*[0.95] * 7, 0.5, 0.55, 0.6)
     with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store:
         store.migrate()

@@ -58,13 +58,13 @@ def test_every_module_of_the_folder_is_in_the_mapping() -> None:
     assert modules == {name for package, _, name in listed if package == completions.__name__}
 
 
-def test_the_names_are_those_of_the_mapping() -> None:
+def test_backend_names_are_those_of_the_mapping() -> None:
     assert {name: backend.name for name, backend in BACKENDS.items()} == {
         name: name for name in BACKENDS
     }  # type: ignore[attr-defined]
 
 
-def test_a_backend_keeps_the_promises(make: Callable[[], CompletionBackend]) -> None:
+def test_backend_conforms_to_the_protocol(make: Callable[[], CompletionBackend]) -> None:
     check_backend(make, secret=KEY.get_secret_value())
 
 
@@ -84,7 +84,7 @@ def test_a_backend_keeps_the_promises(make: Callable[[], CompletionBackend]) -> 
         ),
     ],
 )
-def test_what_cannot_be_reached_is_unavailable(
+def test_unreachable_backend_is_unavailable(
     broken: Callable[[Path], CompletionBackend], tmp_path: Path
 ) -> None:
     backend = broken(tmp_path)

@@ -79,7 +79,7 @@ def test_the_order_of_prompts_and_the_batch_size_do_not_matter(prompts: pd.DataF
     )
 
 
-def test_what_is_cached_is_not_generated_again(prompts: pd.DataFrame, store: Store) -> None:
+def test_cached_completions_are_not_generated_again(prompts: pd.DataFrame, store: Store) -> None:
     first = complete_frame(prompts[:3], Scripted(), CompletionParams(), store.generation)
     backend = Scripted()
     again = complete_frame(prompts, backend, CompletionParams(), store.generation)
@@ -90,9 +90,7 @@ def test_what_is_cached_is_not_generated_again(prompts: pd.DataFrame, store: Sto
     assert len(other.seen) == 20, "another limit may give another text"
 
 
-def test_a_failed_request_is_a_row_and_is_asked_for_again(
-    prompts: pd.DataFrame, store: Store
-) -> None:
+def test_failed_request_is_a_row_and_is_retried(prompts: pd.DataFrame, store: Store) -> None:
     frame = complete_frame(prompts, Scripted(failing=["p1"]), CompletionParams(), store.generation)
     failed = frame[frame["prompt_id"] == "p1"]
     assert (
@@ -111,9 +109,7 @@ def test_if_every_request_fails_the_stage_fails_with_the_reason(prompts: pd.Data
         complete_frame(prompts, Scripted(failing=list(prompts["prompt_id"])), CompletionParams())
 
 
-def test_what_was_ready_before_the_backend_went_away_is_kept(
-    prompts: pd.DataFrame, store: Store
-) -> None:
+def test_completions_before_an_outage_are_kept(prompts: pd.DataFrame, store: Store) -> None:
     with pytest.raises(BackendUnavailable):
         complete_frame(
             prompts, Scripted(unavailable_at=10), CompletionParams(batch_size=8), store.generation
@@ -133,7 +129,7 @@ def test_a_completion_without_text_is_a_failure(prompts: pd.DataFrame, text: str
     assert frame["text"].tolist() == ["word", ""] * 5
 
 
-def test_a_backend_that_loses_a_result_is_found_out(prompts: pd.DataFrame) -> None:
+def test_missing_result_of_a_backend_is_an_error(prompts: pd.DataFrame) -> None:
     with pytest.raises(CompletionError, match="scripted"):
         complete_frame(prompts, Scripted(lost=1), CompletionParams())
 

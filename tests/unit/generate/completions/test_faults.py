@@ -58,7 +58,7 @@ class Clock:
         (302, None, "bad_request"),
     ],
 )
-def test_every_status_is_told_apart(status: int, code: str | None, kind: str) -> None:
+def test_statuses_have_distinct_fault_kinds(status: int, code: str | None, kind: str) -> None:
     reply = http_fault(status, "no", code, {}, "m")
     assert (reply.kind, reply.outcome, reply.closes) == (
         kind,
@@ -95,19 +95,17 @@ def test_every_status_is_told_apart(status: int, code: str | None, kind: str) ->
         ({"retry-after": "in a while"}, None),
     ],
 )
-def test_how_long_to_wait_is_read_in_every_form(
-    headers: dict[str, str], seconds: float | None
-) -> None:
+def test_retry_delay_is_read_in_every_form(headers: dict[str, str], seconds: float | None) -> None:
     assert waiting_time(headers, NOW) == seconds
 
 
-def test_the_table_knows_who_takes_a_seed_and_how_a_limit_is_called() -> None:
+def test_capabilities_name_seed_support_and_limit_field() -> None:
     assert capabilities_of("https://api.openai.com/v1").max_tokens == "max_completion_tokens"
     assert not capabilities_of("https://api.deepseek.com").seed
     assert capabilities_of("http://localhost:11434/v1").max_tokens == "max_tokens"
 
 
-def test_prices_are_of_a_million_tokens_and_costs_are_rounded_up() -> None:
+def test_prices_are_per_million_tokens_and_costs_round_up() -> None:
     params = CallParams(prompt_price=0.15, completion_price=0.6)
     assert params.cost(1_000_000, 0) == 150_000_000
     assert params.cost(1, 1) == 750
@@ -115,7 +113,7 @@ def test_prices_are_of_a_million_tokens_and_costs_are_rounded_up() -> None:
     assert CallParams().cost(5, 5) == 0
 
 
-def test_the_worst_case_of_a_call_counts_bytes_and_the_limit() -> None:
+def test_worst_case_cost_counts_bytes_and_the_limit() -> None:
     params = CallParams(prompt_price=1, completion_price=10)
     assert params.max_cost(REQUEST) == ((8 + OVERHEAD) * 1 + 100 * 10) * 1000
     assert params.max_cost(REQUEST.model_copy(update={"system": "Be brief."})) > params.max_cost(
@@ -136,7 +134,7 @@ def test_a_budget_without_prices_is_refused() -> None:
         CallParams(concurrency=0)
 
 
-def test_a_provider_pauses_only_if_it_refused_most_calls_of_the_last_seconds() -> None:
+def test_provider_pauses_after_most_recent_calls_were_refused() -> None:
     clock = Clock()
     pause = Pause(clock)
     for _ in range(FULL):  # nothing has succeeded yet
@@ -157,7 +155,7 @@ def test_a_provider_pauses_only_if_it_refused_most_calls_of_the_last_seconds() -
     assert pause.left_s == 30
 
 
-def test_calls_a_minute_are_kept() -> None:
+def test_request_rate_is_limited() -> None:
     clock = Clock()
     rate = Rate(60, clock)
     n_begun = 0
@@ -169,7 +167,7 @@ def test_calls_a_minute_are_kept() -> None:
     assert 60 <= n_begun <= 60 + 3
 
 
-def test_tokens_a_minute_are_kept_and_corrected_by_what_was_used() -> None:
+def test_token_rate_is_limited_and_corrected_by_usage() -> None:
     clock = Clock()
     rate = Rate(6000, clock)  # 100 a second, 200 at once
     rate.take(300)

@@ -24,7 +24,7 @@ def request(prompt: str, max_tokens: int = 8) -> CompletionRequest:
     )
 
 
-def test_a_prompt_that_does_not_fit_fails_alone(tiny_policy: Path) -> None:
+def test_too_long_prompt_fails_alone(tiny_policy: Path) -> None:
     results = list(
         LocalBackend(tiny_policy, "v").complete(
             [request("short"), request("long " * 100), request("brief")]

@@ -27,7 +27,7 @@ from rlhf_pipeline.generate.completions.redaction import check_address, redact, 
     ],
 )
 @pytest.mark.parametrize("kind", [OpenAICompatibleBackend, AnthropicBackend])
-def test_an_address_that_would_be_taken_apart_within_its_password_is_refused_without_a_word_of_it(
+def test_ambiguous_url_password_is_refused_without_showing_it(
     kind: type[OpenAICompatibleBackend] | type[AnthropicBackend], url: str
 ) -> None:
     with pytest.raises(ConfigurationError, match=r"base_url .*[Pp]ercent-encode") as refused:
@@ -44,7 +44,7 @@ def test_an_address_that_would_be_taken_apart_within_its_password_is_refused_wit
         "https://a:p@ss@host/v1",
     ],
 )
-def test_any_other_address_is_taken_as_it_is(url: str) -> None:
+def test_other_urls_are_accepted_unchanged(url: str) -> None:
     assert check_address(url) == url
 
 
@@ -66,9 +66,7 @@ def test_any_other_address_is_taken_as_it_is(url: str) -> None:
         ("https://host/v1?can-ary", "/v1?can-ary=, can-ary", "/v1?***=, ***"),
     ],
 )
-def test_secrets_of_an_address_are_redacted_but_no_versions_and_short_words(
-    url: str, text: str, redacted: str
-) -> None:
+def test_url_secrets_are_redacted_but_not_short_words(url: str, text: str, redacted: str) -> None:
     assert redact(text, *secrets_of(url)) == redacted
 
 
@@ -78,7 +76,7 @@ SECRET = "pa&s<'s\"w\\d>"
 @pytest.mark.parametrize(
     "text", [html.escape(SECRET), repr(SECRET), json.dumps({"message": SECRET}), quote(SECRET)]
 )
-def test_a_secret_is_found_as_a_page_or_an_object_spells_it(text: str) -> None:
+def test_escaped_secrets_are_redacted(text: str) -> None:
     redacted = redact(text, SECRET)
     assert "***" in redacted
     assert "w\\" not in redacted

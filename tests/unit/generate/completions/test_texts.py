@@ -28,7 +28,7 @@ def texts_of(backend):
     return BackendTextGenerator(backend, temporary_ledger())
 
 
-def test_texts_come_in_the_order_asked_and_a_failure_is_no_text():
+def test_texts_keep_their_order_and_failures_are_empty():
     texts = texts_of(Odd())
     answers = texts.generate_texts(["one", "bad", "empty", "two"], seed=3)
     assert [text.partition(" ")[0] for text in answers] == ["one", "", "", "two"]
@@ -52,7 +52,7 @@ def test_a_backend_writes_prompts():
     assert len(frame) == 6
 
 
-def test_what_a_provider_writes_is_in_the_ledger_and_paid_for_once(tmp_path: Path) -> None:
+def test_provider_texts_are_recorded_and_paid_once(tmp_path: Path) -> None:
     calls = CallParams(prompt_price=1, completion_price=1)
     with (
         Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store,

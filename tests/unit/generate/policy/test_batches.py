@@ -8,7 +8,7 @@ CONFIG = SimpleNamespace(vocab_size=100)
 MODEL = SimpleNamespace(config=SimpleNamespace(get_text_config=lambda: CONFIG))
 
 
-def test_a_batch_holds_rows_of_similar_length_and_so_many_logits_at_most():
+def test_batch_has_similar_lengths_and_bounded_logits():
     lengths = [10, 40, 11, 9, 41]
     assert batch_by_logits(lengths, MODEL, max_logits=3300) == [[3, 0, 2], [1], [4]]
     assert batch_by_logits(lengths, MODEL, max_logits=8200) == [[3, 0, 2], [1, 4]]

@@ -19,7 +19,7 @@ def test_the_corpus_leans_towards_warmth_and_holds_every_quality():
     assert 0.05 < shares["rambling"] < 0.2
 
 
-def test_wrong_answers_come_as_often_as_asked():
+def test_wrong_answers_have_the_requested_share():
     lookup = next(
         t for t in load_templates() if t.template_id == "capital" and t.difficulty == "easy"
     )

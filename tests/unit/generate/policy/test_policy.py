@@ -42,7 +42,7 @@ def test_a_batch_of_one_equals_a_batch_of_eight(policy):
     )
 
 
-def test_a_model_of_another_family_is_a_policy_too(policy, tmp_path):
+def test_other_model_families_are_policies(policy, tmp_path):
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel
 
@@ -89,7 +89,7 @@ def test_a_prompt_beyond_the_context_is_named(policy):
         {"seeds": [1, 2], "temperature": -1.0},
     ],
 )
-def test_parameters_that_do_not_fit_the_prompts_are_refused(policy, options):
+def test_mismatched_generation_options_are_refused(policy, options):
     with pytest.raises(CompletionError):
         policy.generate(["Hi", "Ho"], max_new_tokens=2, **options)
 
@@ -111,14 +111,14 @@ def test_log_likelihood_agrees_with_token_by_token_probabilities(policy):
     )
 
 
-def test_log_likelihood_ends_with_the_token_that_training_puts_there(policy, monkeypatch):
+def test_log_likelihood_includes_the_end_token_of_training(policy, monkeypatch):
     before = policy.log_likelihood(PROMPTS[:1], ["It is Paris."])[0]
     ends = [policy.tokenizer.eos_token_id - 1, policy.tokenizer.eos_token_id]
     monkeypatch.setattr(policy.model.generation_config, "eos_token_id", ends)
     assert policy.log_likelihood(PROMPTS[:1], ["It is Paris."])[0] == pytest.approx(before)
 
 
-def test_a_space_parts_prompt_and_completion_where_no_template_does(policy, monkeypatch):
+def test_space_separates_prompt_and_completion_without_template(policy, monkeypatch):
     assert policy.space_completion("2+2?", "It is 4.") == "It is 4."
     monkeypatch.setattr(policy.tokenizer, "chat_template", None)
     assert policy.space_completion("2+2?", "It is 4.") == " It is 4."
@@ -174,7 +174,7 @@ def test_a_folder_of_another_family_is_refused(policy, tmp_path, kind, names):
         load_policy(tmp_path)
 
 
-def test_a_tokenizer_that_the_model_cannot_follow_is_named():
+def test_mismatched_tokenizer_is_named():
     policy = load_prompt_format(EMBEDDED_POLICY)
     policy.check_tokenizer("demo.policy@2")
     n = len(policy.tokenizer)
@@ -186,7 +186,7 @@ def test_a_tokenizer_that_the_model_cannot_follow_is_named():
         policy.check_tokenizer("demo.policy@2")
 
 
-def test_an_adapter_alone_is_no_policy(tmp_path):
+def test_adapter_alone_is_refused_as_policy(tmp_path):
     (tmp_path / "adapter_config.json").write_text("{}")
     with pytest.raises(ModelNotFound, match="holds a LoRA adapter without its base"):
         load_policy(tmp_path)

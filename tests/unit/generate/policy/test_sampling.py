@@ -34,7 +34,7 @@ def test_top_p_keeps_the_smallest_set_of_that_mass():
     assert set(chosen(logits, top_p=1.0)) == {0, 1, 2, 3}
 
 
-def test_temperature_zero_takes_the_likeliest_whatever_the_noise_source():
+def test_temperature_zero_takes_the_likeliest_token():
     noise = CPUNoise([1, 2], [0.0, 0.0], 3, "cpu").draw([0, 1])
     assert (noise == 0).all()
     tokens = choose(np.array([[0.0, 2.0, 1.0], [3.0, 2.0, 1.0]]), np.zeros(2), np.ones(2), noise)
@@ -42,7 +42,7 @@ def test_temperature_zero_takes_the_likeliest_whatever_the_noise_source():
 
 
 @pytest.mark.parametrize("kind", [CPUNoise, DeviceNoise])
-def test_the_noise_of_a_row_is_its_own(kind):
+def test_noise_of_a_row_is_independent_of_the_batch(kind):
     both, alone = kind([5, 6], [1.0, 1.0], 4, "cpu"), kind([6], [1.0], 4, "cpu")
     both.draw([0])
     for _ in range(2):

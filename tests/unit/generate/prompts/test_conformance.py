@@ -77,7 +77,7 @@ INSTALLED = sorted(point.name for point in entry_points(group="rlhf_pipeline.pro
 
 
 @pytest.mark.parametrize("name", BUILT_IN)
-def test_a_generator_keeps_the_promises(name, prompts_file):
+def test_generator_conforms_to_the_protocol(name, prompts_file):
     check_generator(maker(name, prompts_file), has_difficulties=name != "freeform")
 
 
@@ -101,14 +101,14 @@ def test_without_distilabel_the_error_names_the_fix(
     ) == list(PROMPTS.columns)
 
 
-def test_with_distilabel_its_own_task_keeps_the_promises():
+def test_distilabel_task_conforms_to_the_protocol():
     pytest.importorskip("distilabel")
     check_generator(lambda: DistilabelGenerator(text_generator=Numbered()))
     with pytest.raises(PromptError, match="needs a text generator"):
         generate_with(DistilabelGenerator(), PromptParams(n=1), day=DAY)
 
 
-def test_a_row_that_distilabel_leaves_empty_costs_itself_alone():
+def test_empty_distilabel_row_is_rejected_alone():
     class Forgetful(Instructed):
         def process(self, inputs):
             yield from (

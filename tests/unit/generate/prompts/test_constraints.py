@@ -68,7 +68,7 @@ def embed(texts):
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def test_a_topic_is_kept_by_the_similarity_of_embeddings():
+def test_topic_rule_uses_similarity_of_embeddings():
     assert broken("Tell me of the sea.", embed, topic="sea") is None
     violation = broken("Tell me of a rock.", embed, topic="sea")
     assert violation.rule == "topic"
@@ -88,12 +88,12 @@ def test_a_topic_without_an_encoder_is_an_error():
         ({"must": [" "]}, "a term is empty"),
     ],
 )
-def test_rules_that_nothing_could_keep_are_refused(params, message):
+def test_unsatisfiable_constraints_are_refused(params, message):
     with pytest.raises(ValidationError, match=message):
         SourceParams(**params)
 
 
-def test_no_violator_comes_through_and_every_rejection_has_a_reason():
+def test_violating_prompts_are_rejected_with_a_reason():
     rules = {
         "min_chars": 40,
         "max_chars": 60,
@@ -114,7 +114,7 @@ def test_no_violator_comes_through_and_every_rejection_has_a_reason():
 
 
 @pytest.mark.parametrize("source", ["templates", "freeform", "evolution"])
-def test_the_rules_hold_whatever_the_source(source):
+def test_rules_hold_for_every_source(source):
     frame = generate(
         SourceParams(
             n=12, source=source, min_chars=38, max_chars=160, must_not=["name"], library="all"

@@ -67,7 +67,7 @@ def test_no_two_evolved_prompts_are_near_duplicates():
     assert report.n_near_duplicates > 0
 
 
-def test_the_same_seed_gives_the_same_line_of_descent():
+def test_same_seed_gives_the_same_ancestry():
     first, second = EvolutionGenerator(), EvolutionGenerator()
     generate_with(first, FEW, day=DAY)
     generate_with(second, FEW, day=DAY)
@@ -86,7 +86,7 @@ def test_quotas_of_category_and_level_are_exact():
     }
 
 
-def test_a_data_set_is_evolved_too_and_no_mutation_of_a_reference_is_wrong(tmp_path):
+def test_mutations_of_a_data_set_keep_references_correct(tmp_path):
     path = tmp_path / "p.jsonl"
     path.write_text(
         "".join(

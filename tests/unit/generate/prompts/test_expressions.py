@@ -51,12 +51,12 @@ def test_integers_and_texts_are_computed_exactly(expression, value):
         "a ** (1 / 2)",
     ],
 )
-def test_nothing_else_is_run(expression):
+def test_other_expressions_are_refused(expression):
     with pytest.raises(PromptError, match=r"^template x: "):
         compute(expression, {"a": 3, "b": 4}, where="template x")
 
 
-def test_the_variables_of_an_expression_are_known_before_it_is_computed():
+def test_variables_are_listed_before_evaluation():
     assert names_in("len(word) + a * a", where="here") == {"word", "a"}
     with pytest.raises(PromptError, match=r"here: 'a \+' is not an expression"):
         names_in("a +", where="here")
@@ -72,6 +72,6 @@ def test_the_variables_of_an_expression_are_known_before_it_is_computed():
         ("price['tea'] / 3", None),
     ],
 )
-def test_a_reference_that_is_not_whole_is_an_exact_decimal(expression, value):
+def test_fractional_reference_is_an_exact_decimal(expression, value):
     prices = {"price": {"tea": 2.5, "nut": -0.05}}
     assert compute(expression, prices, where="here", decimals=True) == value

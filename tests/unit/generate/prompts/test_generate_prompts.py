@@ -30,7 +30,7 @@ def test_quotas_of_difficulties_are_exact_within_each_category():
     assert counts.to_numpy().tolist() == [[5, 2, 3]] * 6  # columns easy, hard, medium
 
 
-def test_category_that_the_templates_lack_is_refused_with_theirs():
+def test_unknown_category_is_refused_with_the_known_ones():
     with pytest.raises(PromptError, match=r"no templates of category 'poetry'.*reasoning"):
         generate(PromptParams(categories={"poetry": 1}), day=DAY)
 
@@ -49,7 +49,7 @@ def test_excluded_prompts_do_not_come_again():
     assert not set(frame["prompt_id"]) & set(frozen["prompt_id"])
 
 
-def test_a_quota_beyond_the_library_is_an_error_with_a_cure():
+def test_quota_beyond_the_library_names_the_cure():
     with pytest.raises(PromptError, match=r"unused safety prompts.*Lower n"):
         generate(PromptParams(n=5000, categories={"safety": 1}), day=DAY)
 
@@ -68,7 +68,7 @@ class Writer:
         ]
 
 
-def test_a_text_generator_is_asked_again_while_it_repeats_itself():
+def test_text_generator_is_retried_while_it_repeats_itself():
     writer = Writer()
     frame = generate(PromptParams(n=10, source="freeform"), day=DAY, text_generator=writer)
     assert len(frame) == 10
@@ -108,7 +108,7 @@ def test_a_text_generator_receives_the_level_of_each_quota():
     ] == [4, 0, 8]
 
 
-def test_one_bad_line_of_instructions_costs_no_other(tmp_path):
+def test_bad_instruction_line_is_rejected_alone(tmp_path):
     path = tmp_path / "lines.yaml"
     path.write_text(
         "coding: [Say hello., ' ']\n' ': [Rhyme.]\npoetry: [Rhyme on it.]\n", encoding="utf-8"

@@ -24,7 +24,7 @@ def changed(rng, text, n):
 
 
 @pytest.mark.parametrize("limit", [0.5, 0.7, 0.8, 0.9])
-def test_near_duplicates_are_found_and_nothing_else_is(limit):
+def test_only_near_duplicates_are_found(limit):
     rng = np.random.default_rng(0)
     index, texts = NearDuplicates(limit), [sentence(rng) for _ in range(40)]
     for text in texts:
@@ -62,14 +62,14 @@ def test_earlier_texts_are_not_read_again(monkeypatch):
 
 
 @pytest.mark.parametrize("text", ["", "a", "a b", "\ud800x"])
-def test_short_and_broken_texts_are_texts(text):
+def test_short_and_broken_texts_are_accepted(text):
     index = NearDuplicates(0.8)
     assert index.find(text) is None
     index.add(text)
     assert index.find(text) == (1.0, text)
 
 
-def test_a_similarity_limit_leaves_out_what_differs_in_a_name_alone():
+def test_similarity_limit_drops_texts_that_differ_in_a_name():
     wide = [
         t
         for t in load_shipped_templates("all")

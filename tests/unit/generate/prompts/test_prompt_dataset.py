@@ -29,7 +29,7 @@ def test_n_prompts_are_n_lines_that_reimport_unchanged(tmp_path):
     pd.testing.assert_frame_equal(read_jsonl(tmp_path / "out" / "generated_prompts.jsonl"), frame)
 
 
-def test_an_export_is_a_data_set_again(tmp_path):
+def test_export_is_readable_as_a_data_set(tmp_path):
     frame = generate(SourceParams(n=12), day=DAY)
     write_jsonl(frame, tmp_path / "p.jsonl")
     assert set(from_file(tmp_path / "p.jsonl", n=12)["prompt_id"]) == set(frame["prompt_id"])
@@ -64,7 +64,7 @@ def test_duplicates_of_a_file_come_once(tmp_path):
         from_file(path, n=3)
 
 
-def test_a_batch_of_100_rows_with_3_bad_ones_lands_97_and_names_3_by_line(tmp_path):
+def test_three_of_100_bad_rows_are_named_by_line(tmp_path):
     rows = [
         json.dumps({"prompt": f"Question {i}?", "domain": "interview" if i % 2 else "Coding"})
         for i in range(100)
@@ -171,7 +171,7 @@ def test_a_bad_file_is_named_with_its_line(tmp_path, name, content, message):
         from_file(write_file(tmp_path / name, content), n=2)
 
 
-def test_one_bad_row_costs_no_other(tmp_path):
+def test_bad_row_is_rejected_alone(tmp_path):
     path, report = write_file(tmp_path / "p.csv", b'text\nfine\ncaf\xe9\n"also\nfine"\n'), Report()
     assert set(from_file(path, n=2, report=report)["text"]) == {"fine", "also\nfine"}
     assert [str(r) for r in report.rejections] == [

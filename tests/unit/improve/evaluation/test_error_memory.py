@@ -94,7 +94,7 @@ def test_confident_errors_and_hits_with_agreeing_votes_are_remembered() -> None:
     assert np.allclose(memory["p_chosen"], [0.05, 0.08, 0.1, 0.95, 0.92])
 
 
-def test_unsure_disputed_single_and_test_pairs_are_not_remembered() -> None:
+def test_unsure_disputed_single_and_test_pairs_are_forgotten() -> None:
     rows = pairs(
         ("unsure", "train", 3, 1.0),
         ("disputed", "train", 3, 2 / 3),

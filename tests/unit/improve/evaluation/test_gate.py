@@ -68,7 +68,7 @@ def in_category(name, win_rate):
     )
 
 
-def test_a_category_that_was_forgotten_stops_a_winner():
+def test_forgotten_category_blocks_promotion():
     known = (
         in_category("coding", interval(0.75, 0.7, 0.8)),
         in_category("safety", interval(0.38, 0.29, 0.47, 50)),
@@ -80,7 +80,7 @@ def test_a_category_that_was_forgotten_stops_a_winner():
     assert verdict(decide_promotion(evaluation(by_category=known), accepted), "categories").passed
 
 
-def test_the_more_categories_the_surer_a_loss_in_one_must_be():
+def test_category_losses_are_corrected_for_their_number():
     loss = in_category("safety", interval(0.4, 0.31, 0.49, 50))
     known = (loss, *(in_category(f"c{n}", interval(0.6, 0.5, 0.7, 50)) for n in range(19)))
     assert verdict(
@@ -103,7 +103,7 @@ def test_the_more_categories_the_surer_a_loss_in_one_must_be():
         (interval(-0.5, -0.8, -0.1, 12), False, "is a proven loss"),
     ],
 )
-def test_a_loss_of_facts_beyond_the_margin_must_be_excluded(difference, passed, reason):
+def test_loss_of_facts_beyond_the_margin_blocks_promotion(difference, passed, reason):
     check = verdict(
         decide_promotion(evaluation(checkable_difference=difference), GateParams()),
         "checkable_answers",
@@ -112,7 +112,7 @@ def test_a_loss_of_facts_beyond_the_margin_must_be_excluded(difference, passed, 
     assert reason in check.reason
 
 
-def test_few_checkable_prompts_are_not_enough_where_they_are_required():
+def test_too_few_checkable_prompts_block_promotion_if_required():
     few = evaluation(checkable_difference=interval(0.05, -0.3, 0.4, 12))
     assert not decide_promotion(few, GateParams(require_checkable="always")).promoted
 
@@ -140,7 +140,7 @@ def test_a_longer_candidate_must_win_at_equal_length_too(length, at_equal_length
 @pytest.mark.parametrize(
     ("length", "warns"), [(71.4, False), (71.6, True), (58.6, False), (58.4, True)]
 )
-def test_the_mean_length_only_warns(length, warns):
+def test_mean_length_gives_a_warning_only(length, warns):
     decision = decide_promotion(
         evaluation(length_candidate=interval(length, 40.0, 90.0)), GateParams()
     )
@@ -149,7 +149,7 @@ def test_the_mean_length_only_warns(length, warns):
     assert (check.passed, check.is_warning) == (True, warns)
 
 
-def test_a_failed_blocking_check_stops_everything_and_is_named():
+def test_failed_blocking_check_is_named_and_stops_promotion():
     decision = decide_promotion(evaluation(), GateParams(), ["retraining_set: enough pairs"])
     assert not decision.promoted
     assert (
@@ -158,7 +158,7 @@ def test_a_failed_blocking_check_stops_everything_and_is_named():
     )
 
 
-def test_nothing_checkable_is_not_taken_for_correct():
+def test_no_checkable_prompt_gives_no_correctness():
     nothing = evaluation(
         checkable_candidate=None, checkable_champion=None, checkable_difference=None
     )

@@ -102,7 +102,7 @@ def prompts():
     return frozen_prompts(20)
 
 
-def test_a_policy_against_itself_wins_half_and_has_not_moved(champion, prompts):
+def test_policy_against_itself_wins_half_with_zero_kl(champion, prompts):
     result, samples = judge(champion, champion, prompts, LikesLength(), PARAMS)
     assert (result.win_rate.value, result.win_rate.low, result.win_rate.high) == (0.5, 0.5, 0.5)
     assert (result.kl.value, result.length_ratio, result.checkable_difference.value) == (
@@ -127,7 +127,7 @@ def test_policies_are_compared_in_each_dimension_with_a_head(champion, prompts):
     assert judge(long, short, prompts, HasHeads())[0].by_dimension == ()
 
 
-def test_the_members_that_labelled_have_a_win_rate_of_their_own(champion, prompts):
+def test_labelling_members_have_their_own_win_rate(champion, prompts):
     class LikesBrevity:
         def member_scores(self, prompts, completions, *, progress=None):
             return -LikesLength().member_scores(prompts, completions)
@@ -137,7 +137,7 @@ def test_the_members_that_labelled_have_a_win_rate_of_their_own(champion, prompt
     assert result.win_rate_by_labels.value == pytest.approx(1 - result.win_rate.value)
 
 
-def test_the_evaluation_is_reproducible_whatever_the_order_of_prompts(champion, prompts):
+def test_evaluation_does_not_depend_on_prompt_order(champion, prompts):
     candidate = tiny_policy(1)
     results = [
         judge(candidate, champion, frame, LikesLength(), PARAMS)[0]
@@ -150,7 +150,7 @@ def test_the_evaluation_is_reproducible_whatever_the_order_of_prompts(champion, 
     assert results[0].kl.low > 0
 
 
-def test_what_the_reward_model_likes_wins_and_is_counted_by_prompt(champion, prompts):
+def test_wins_are_counted_by_prompt(champion, prompts):
     params = PARAMS.model_copy(update={"samples_per_prompt": 2})
     result, samples = judge(
         Says(champion, "a long completion"),
@@ -199,7 +199,7 @@ def test_a_reward_that_is_not_a_number_is_refused(champion, prompts):
         judge(champion, champion, prompts, Broken(), PARAMS)
 
 
-def test_kl_is_that_of_the_whole_distributions_at_every_position(champion):
+def test_kl_is_computed_over_whole_distributions(champion):
     import torch
 
     candidate = tiny_policy(1)

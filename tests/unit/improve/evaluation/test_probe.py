@@ -64,7 +64,7 @@ EDGES = (
 )
 
 
-def test_every_bin_lists_as_many_votes_as_it_counts_at_its_edges_too():
+def test_bins_list_as_many_votes_as_they_count():
     votes = cast("ab" * (len(EDGES) // 2))
     reflections = reflect(predicted(EDGES), votes)
     bins = probe_model(reflections, votes).bins
@@ -78,7 +78,7 @@ def test_every_bin_lists_as_many_votes_as_it_counts_at_its_edges_too():
         assert (1 - rows["wrong"].mean()) == pytest.approx(probe_bin.accuracy)
 
 
-def test_the_wrongly_predicted_come_first_whoever_was_asked_first():
+def test_wrong_predictions_are_listed_first():
     votes = pd.concat([cast("abb"), cast("baa", "bob", 4)])
     reflections = reflect(predicted([0.91, 0.92, 0.09]), votes)
     (probe_bin,) = probe_model(reflections, votes).bins
@@ -87,7 +87,7 @@ def test_the_wrongly_predicted_come_first_whoever_was_asked_first():
     assert rows["wrong"].tolist() == [True] * 3 + [False] * 3
 
 
-def test_a_vote_without_a_predicted_side_counts_half_in_its_bin_and_by_score_in_the_accuracy():
+def test_even_prediction_counts_half_in_its_bin():
     """Calibration made p 0.5 of four comparisons of the lowest bin, which scores tell apart."""
     votes = cast("abbbab" * 10)
     p = [0.52, 0.52, 0.6, 0.6, 0.6, 0.6] * 10
@@ -108,7 +108,7 @@ def test_a_vote_without_a_predicted_side_counts_half_in_its_bin_and_by_score_in_
     assert (wrong, right) == ([2 + 6 * i for i in range(10)], [1 + 6 * i for i in range(10)])
 
 
-def test_a_probe_stands_beside_its_ceiling_or_says_that_nobody_knows_it():
+def test_probe_shows_its_ceiling_or_that_it_is_unknown():
     votes = pd.concat([cast("ab" * 10), cast("ab" * 9 + "ba", "bob", 21)])
     probe = probe_model(reflect(predicted([0.8, 0.2] * 10), votes), votes)
     assert (probe.n_votes, probe.n_comparisons) == (40, 20)

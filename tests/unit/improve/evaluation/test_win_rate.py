@@ -96,7 +96,7 @@ def longer_texts(gain, liking_of_length, n=1200, seed=0):
     return make_samples(*lengths, win)
 
 
-def test_a_win_by_length_alone_is_none_at_equal_length():
+def test_win_by_length_alone_vanishes_at_equal_length():
     frame = longer_texts(gain=0.0, liking_of_length=3.0)
     assert win_rate(frame, seed=0).value > 0.7
     controlled = length_controlled_win_rate(frame, NO_MEMBERS, seed=0, n_resamples=300)
@@ -112,7 +112,7 @@ def test_a_win_by_quality_stays_at_equal_length():
     assert controlled.low > 0.6
 
 
-def test_the_interval_at_equal_length_holds_the_truth_as_often_as_it_says():
+def test_equal_length_interval_has_nominal_coverage():
     n_covering = 0
     for seed in range(60):
         frame = longer_texts(gain=0.5, liking_of_length=1.0, n=200, seed=seed)

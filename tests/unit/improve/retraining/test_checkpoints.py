@@ -13,7 +13,7 @@ def checkpoint(folder, step, content="weights"):
     return path
 
 
-def test_the_newest_checkpoint_that_was_vouched_for_is_taken(tmp_path):
+def test_newest_complete_checkpoint_is_taken(tmp_path):
     folder = open_checkpoints(tmp_path / "checkpoints", "same training")
     assert find_last_complete(folder) is None
     for step in (5, 10, 100):
@@ -45,7 +45,7 @@ def test_checkpoints_of_another_training_are_not_continued(tmp_path):
     assert find_last_complete(open_checkpoints(folder, "beta 0.2")) is None
 
 
-def test_a_finished_folder_takes_the_place_of_the_old_one(tmp_path):
+def test_finished_folder_replaces_the_old_one(tmp_path):
     for name in ("new", "model"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "file").write_text(name)

@@ -12,7 +12,7 @@ def test_rows_the_reward_model_is_sure_of_come_first():
     assert order_easy_to_hard(ROWS)["difficulty"].tolist() == pytest.approx([0.2, 0.6, 0.9, 1.0])
 
 
-def test_exactly_n_rows_or_an_error():
+def test_curriculum_has_exactly_n_rows_or_fails():
     assert len(take_exactly(ROWS, 3)) == 3
     with pytest.raises(NotEnoughVotes, match="has 4 rows, not 5"):
         take_exactly(ROWS, 5)

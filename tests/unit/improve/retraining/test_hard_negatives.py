@@ -42,13 +42,13 @@ def test_the_closest_completion_that_is_surely_worse_is_rejected():
     assert row["difficulty"] == pytest.approx(2 * (1 - 0.731), abs=1e-3)
 
 
-def test_a_wrong_answer_is_not_preferred_to_the_right_one():
+def test_hard_negative_never_prefers_a_wrong_answer():
     judge = Likes(w=3.0, x=0.0, y=2.9, z=2.0)
     assert add(TWICE, judge, references={"p0": "z"}).empty
     assert len(add(TWICE, judge, references={"p0": "w"})) == 1
 
 
-def test_there_is_one_a_prompt_and_no_more_than_asked():
+def test_hard_negatives_are_one_per_prompt_up_to_the_limit():
     frame = pairs(
         4, prompt_id=["p0", "p0", "p1", "p1"], chosen=["w", "y"] * 2, rejected=["x", "z"] * 2
     )

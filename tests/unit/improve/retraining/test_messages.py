@@ -41,7 +41,5 @@ def decide(probability: float, **more: Any) -> TriggerDecision:
         ),
     ],
 )
-def test_a_decision_names_a_cause_only_as_surely_as_it_was_found(
-    decision: TriggerDecision, words: str
-):
+def test_decision_words_match_the_certainty_of_the_cause(decision: TriggerDecision, words: str):
     assert summarise_decision(decision) == words

@@ -26,7 +26,7 @@ def test_parameters_are_read_from_yaml_and_json(tmp_path, name, text):
 
 
 @pytest.mark.parametrize("text", [b"- 1\n", b"beta: [", b"\xff\xfe\x00"])
-def test_a_file_that_is_no_mapping_is_named(tmp_path, text):
+def test_parameter_file_without_a_mapping_is_named(tmp_path, text):
     (tmp_path / "p.yaml").write_bytes(text)
     with pytest.raises(ConfigurationError, match=r"p\.yaml"):
         read_strategy_params(tmp_path / "p.yaml")

@@ -44,7 +44,7 @@ def policy_loss(log_ratio, advantage):
         (LOG_2, -1.0, 2.0, 2.0),  # a bad token that became more likely is lowered
     ],
 )
-def test_the_ratio_gains_nothing_beyond_the_clip_range(log_ratio, advantage, loss, gradient):
+def test_clipped_ratio_has_no_gradient(log_ratio, advantage, loss, gradient):
     assert policy_loss(log_ratio, advantage) == pytest.approx((loss, gradient))
 
 

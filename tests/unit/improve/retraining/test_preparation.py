@@ -56,7 +56,7 @@ def test_the_learning_rate_falls_with_the_size_and_is_higher_for_adapters():
     assert rates == sorted(rates, reverse=True)
 
 
-def test_it_trains_on_the_first_of_several_gpus(monkeypatch):
+def test_training_uses_the_first_of_several_gpus(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr("rlhf_pipeline.generate.policy.devices.has_bfloat16", lambda device: True)

@@ -32,13 +32,13 @@ def test_a_calibrated_reward_is_in_nats_and_keeps_the_members():
     assert halved.weights_hash != raw.weights_hash
 
 
-def test_members_that_saturate_still_disagree():
+def test_saturated_members_still_disagree():
     rewards, deviations = score_with_deviation(CalibratedReward(Lengths()), ["p"], ["a" * 5000])
     assert rewards == CalibratedReward(Lengths()).member_scores(["p"], ["a" * 5000]).mean()
     assert deviations == [1.0]
 
 
-def test_trl_hands_in_messages_or_texts_and_gets_the_mean_of_the_members():
+def test_reward_function_accepts_messages_and_texts_of_trl():
     reward = make_trl_reward(Lengths())
     messages = [[{"role": "assistant", "content": " abc\0 "}]]
     assert reward([[{"role": "user", "content": "p"}]], messages, trainer_state=None) == [4.0]

@@ -51,7 +51,7 @@ def test_a_weight_is_the_expected_number_of_copies(weight, expected):
     assert copies.between(int(weight), int(weight) + (weight % 1 > 0)).all()
 
 
-def test_the_draw_depends_on_seed_and_ids_not_on_the_order_of_rows():
+def test_sample_depends_on_seed_and_ids_not_on_row_order():
     rows = weighted([0.5] * 50)
     again = sample_by_weight(rows.sample(frac=1, random_state=4), seed=7)
     pd.testing.assert_frame_equal(sample_by_weight(rows, seed=7), again)
@@ -71,7 +71,7 @@ def test_every_row_with_one_text_is_named():
         check_trainable_pairs(rows, 1)
 
 
-def test_too_few_pairs_name_number_and_cure():
+def test_too_few_pairs_are_refused_with_the_cure():
     with pytest.raises(
         NotEnoughVotes,
         match=r"3 preference pairs .* needs 50\. Collect more votes or lower min_pairs",
@@ -94,7 +94,7 @@ def test_best_of_n_keeps_the_completion_that_won_most():
     assert select_best_completions(pairs.iloc[::-1], keep=1).equals(best)
 
 
-def test_a_completion_that_lost_more_than_it_won_is_not_imitated():
+def test_losing_completion_is_not_imitated():
     pairs = retraining_set(3, chosen=["x", "y", "y"], rejected=["y", "x", "x"])
     assert select_best_completions(pairs, keep=5)["chosen"].tolist() == ["y"]
 

@@ -68,7 +68,7 @@ def reflections(*votes, reward_model="demo.reward_model@1", predicted_at="2026-0
     return check_frame(pd.DataFrame(rows), REFLECTIONS)
 
 
-def test_the_pair_the_reward_model_knows_least_about_comes_first():
+def test_most_uncertain_pair_is_selected_first():
     chosen = select_pairs(pairs(3), scores([0.9, 0.55, 0.7]), None, PARAMS)
     assert chosen["comparison_id"].tolist() == ["c1", "c2", "c0"]
     assert chosen["information"].tolist() == pytest.approx([0.9, 0.6, 0.2])
@@ -76,7 +76,7 @@ def test_the_pair_the_reward_model_knows_least_about_comes_first():
     check_frame(chosen, RETRAINING_SET)
 
 
-def test_votes_against_the_champion_count_and_are_named():
+def test_votes_against_the_champion_are_selected_with_reason():
     votes = [("c0", True), ("c0", True), ("c0", True), ("c1", False), ("c1", True), ("c1", None)]
     chosen = select_pairs(
         pairs(2), scores([0.9, 0.9]), reflections(*votes), PARAMS, taste_changes=TasteChanges(5)
@@ -88,7 +88,7 @@ def test_votes_against_the_champion_count_and_are_named():
     assert chosen["information"].tolist() == pytest.approx([1.2, 0.7])
 
 
-def test_pairs_from_before_the_change_are_down_weighted_and_only_fill_up():
+def test_pairs_before_a_change_weigh_less_and_only_fill_up():
     chosen = select_pairs(
         pairs(4),
         scores([0.5, 0.5, 0.9, 0.9]),
@@ -110,7 +110,7 @@ def test_pairs_from_before_the_change_are_down_weighted_and_only_fill_up():
     assert newer["reason"].iloc[-1].endswith("before the change")
 
 
-def test_pairs_of_failing_clusters_weigh_more_where_that_is_set():
+def test_failing_clusters_weigh_more_if_set():
     inputs = (pairs(3), scores([0.6, 0.6, 0.6]), None)
     plain = select_pairs(*inputs, PARAMS, failing_ids={"c2"})
     pd.testing.assert_frame_equal(plain, select_pairs(*inputs, PARAMS))
@@ -122,7 +122,7 @@ def test_pairs_of_failing_clusters_weigh_more_where_that_is_set():
     assert "cluster" not in chosen["reason"].iloc[1]
 
 
-def test_old_votes_that_the_unsure_model_contradicts_are_left_out():
+def test_old_votes_contradicted_by_an_unsure_model_are_dropped():
     chosen = select_pairs(
         pairs(4), scores([0.4, 0.6, 0.2, 0.6]), None, PARAMS, taste_changes=TasteChanges(30)
     )
@@ -131,7 +131,7 @@ def test_old_votes_that_the_unsure_model_contradicts_are_left_out():
     assert chosen.set_index("comparison_id")["weight"]["c1"] == 0.2
 
 
-def test_old_votes_get_the_choice_of_the_refitted_model_where_it_is_sure():
+def test_old_votes_take_the_choice_of_a_confident_new_model():
     votes = reflections(("c0", True), ("c1", True))
     chosen = select_pairs(
         pairs(3), scores([0.1, 0.9, 0.1]), votes, PARAMS, taste_changes=TasteChanges(30)
@@ -147,7 +147,7 @@ def test_old_votes_get_the_choice_of_the_refitted_model_where_it_is_sure():
     assert chosen.loc["c0", "information"] == pytest.approx(0.2)  # its votes count no more
 
 
-def test_a_pair_that_prefers_a_wrong_answer_to_the_right_one_is_left_out():
+def test_pair_preferring_a_wrong_answer_is_dropped():
     frame = pairs(4, chosen=["three", "two", "three", "four"], rejected=["two", "three", "2", "2"])
     right = {"p0": "two", "p1": "two", "p2": "two"}
     chosen = select_pairs(frame, scores([0.6] * 4), None, PARAMS, references=right)
@@ -155,7 +155,7 @@ def test_a_pair_that_prefers_a_wrong_answer_to_the_right_one_is_left_out():
     assert set(chosen["comparison_id"]) == {"c1", "c2", "c3"}
 
 
-def test_neither_evaluation_splits_nor_frozen_prompts_are_taken():
+def test_evaluation_splits_and_frozen_prompts_are_excluded():
     chosen = select_pairs(
         pairs(4, split=["calib", "test", "train", "train"]),
         scores([0.5] * 4),
@@ -181,7 +181,7 @@ def test_the_order_of_the_inputs_does_not_matter():
 
 
 @pytest.mark.parametrize("p", [np.nan, 1.2, np.inf])
-def test_a_probability_that_is_none_is_refused_by_name(p):
+def test_invalid_probability_is_refused_by_name(p):
     with pytest.raises(InvalidScores, match="c1"):
         select_pairs(pairs(2), scores([0.5, p]), None, PARAMS)
 
@@ -210,7 +210,7 @@ def test_a_good_retraining_set_has_no_problems_and_a_bad_one_names_each():
     assert "p1" in frozen
 
 
-def test_a_pair_that_nobody_preferred_a_side_of_is_not_trained_on():
+def test_pair_without_a_preferred_side_is_not_trained_on():
     even = pairs(4, agreement=[1.0, 0.5, 0.5, 0.75], n_votes=[3, 2, 0, 4])
     assert set(select_pairs(even, scores([0.6, 0.5, 0.5, 0.6]), None, PARAMS)["comparison_id"]) == {
         "c0",

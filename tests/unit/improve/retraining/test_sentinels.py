@@ -55,7 +55,7 @@ def watch_that_stopped(tmp_path):
     return watch
 
 
-def test_a_stop_says_what_to_do_and_what_remains(tmp_path):
+def test_sentinel_stop_names_cure_and_checkpoint(tmp_path):
     stop = watch_that_stopped(tmp_path).describe_stop(kept_step=10)
     assert (stop.step, stop.kept_step) == (20, 10)
     assert stop.diagnosis.startswith(

@@ -72,7 +72,7 @@ def held(decision: TriggerDecision, *words: str) -> bool:
     return all(any(word in reason for reason in decision.reasons) for word in words)
 
 
-def test_two_detectors_fire_with_the_earliest_beginning():
+def test_two_detectors_fire_with_the_earliest_start():
     pair = event("ddm", 1000, change_seq=880), event("adwin", 1100, change_seq=905)
     decision = decide(evidence(*pair), TWO)
     assert (decision.action, decision.state, decision.change_seq, decision.decided_at) == (
@@ -88,7 +88,7 @@ def test_two_detectors_fire_with_the_earliest_beginning():
     )
 
 
-def test_a_held_event_is_confirmed_by_a_later_one_and_named_in_the_decision():
+def test_held_event_is_confirmed_by_a_later_one():
     first, second = event("ddm", 1000), event("hddm_a", 1300)
     decision = decide(evidence(second, held_events=(first,)), TWO)
     assert decision.action == "fire"
@@ -136,7 +136,7 @@ def test_the_cause_decides_the_response(cause, remedy, action, change_seq):
     assert decide(evidence(rise, max_seq=1010), blind).remedy == "retrain"
 
 
-def test_whatever_leaves_out_votes_asks_a_person_and_names_them():
+def test_remedies_that_drop_votes_ask_a_person():
     for cause, names in (("carelessness", ("bob", "cat")), ("newcomers", ("eve", "fay"))):
         decision = decide(evidence(risen(1000, **{cause: 0.95})))
         assert held(decision, f"{', '.join(names)}, from vote 980 on")
@@ -148,7 +148,7 @@ def test_whatever_leaves_out_votes_asks_a_person_and_names_them():
     assert decision.quarantine is None
 
 
-def test_later_signs_of_a_change_left_to_people_belong_to_it():
+def test_later_events_of_a_pending_change_belong_to_it():
     signs = event("ddm", 1060), event("adwin", 1090)
     new = event("ddm", 2100), event("adwin", 2150)
     left = LeftToPeople(decision_id=7, seq=1000)
@@ -163,13 +163,13 @@ def test_later_signs_of_a_change_left_to_people_belong_to_it():
     assert held(decide(evidence(*signs, left_to_people=(later,))), "no open or held event")
 
 
-def test_other_changes_are_answered_while_a_person_is_asked():
+def test_other_changes_are_answered_while_a_question_is_open():
     left = LeftToPeople(decision_id=7, seq=1000)
     taste = decide(evidence(risen(2000, taste=0.95), left_to_people=(left,)))
     assert (taste.action, taste.remedy) == ("fire", "retrain")
 
 
-def test_a_sure_sign_of_another_cause_or_of_others_is_no_sign_of_that_change():
+def test_events_of_another_cause_belong_to_another_change():
     of_bob = LeftToPeople(
         decision_id=7, seq=1000, cause="carelessness", annotator_ids=("bob",), is_answered=True
     )
@@ -188,7 +188,7 @@ def test_a_question_concerns_the_events_of_its_own_change():
     assert (question.remedy, question.event_ids) == ("quarantine", (first.event_id,))
 
 
-def test_a_second_question_about_people_waits_for_the_answer_to_the_first():
+def test_second_question_waits_for_the_first_answer():
     left, others = LeftToPeople(decision_id=7, seq=1000), risen(2000, carelessness=0.95)
     waiting = decide(evidence(others, left_to_people=(left,)))
     assert held(waiting, "decision 7 asks a person first")
@@ -232,7 +232,7 @@ def test_an_unclear_cause_waits_for_more_votes_and_then_retrains():
     assert decide_at(1500, few).remedy == "retrain"
 
 
-def test_no_model_is_promoted_while_the_cause_of_a_change_is_unclear():
+def test_no_promotion_while_the_cause_is_unclear():
     rise = unclear_rise(1000)
 
     def wait(max_seq: int, **more: Any) -> str | None:
@@ -248,7 +248,7 @@ def test_no_model_is_promoted_while_the_cause_of_a_change_is_unclear():
     assert find_pending_change(evidence(event("ddm"), event("adwin"))) is None
 
 
-def test_a_rise_that_further_votes_do_not_confirm_is_dismissed():
+def test_unconfirmed_rise_is_dismissed():
     alarm, other = risen(1000, nothing=0.6, taste=0.4), event("ddm", 2000)
     assert held(decide(evidence(alarm, other, max_seq=1499)), "cause not clear yet")
     dismissal = decide(evidence(alarm, other, max_seq=1500, n_new_votes=1))
@@ -260,12 +260,12 @@ def test_a_rise_that_further_votes_do_not_confirm_is_dismissed():
     assert decide(evidence(risen(1000, taste=0.8), max_seq=1500)).remedy == "retrain"
 
 
-def test_the_causes_of_the_sequential_test_decide():
+def test_causes_of_the_sequential_test_decide():
     ours, other = risen(1000, taste=0.95), risen(1100, detector="ddm", carelessness=0.95)
     assert decide(evidence(ours, other)).remedy == "retrain"
 
 
-def test_calibration_that_stays_wrong_is_refitted_alone():
+def test_persistent_miscalibration_is_refitted_alone():
     def failed(day: int) -> DriftEvent:
         return event("slope", 1000 * day, kind="calibration").model_copy(
             update={"day": date(2026, 1, day)}
@@ -301,7 +301,7 @@ def test_an_unfinished_retraining_holds_the_next():
     )
 
 
-def test_a_change_seen_in_the_cool_down_fires_when_it_is_over_without_a_new_event():
+def test_change_during_cool_down_fires_after_it():
     pair = event("ddm"), event("adwin")
     fired = NOW - timedelta(hours=23)
     assert held(
@@ -312,7 +312,7 @@ def test_a_change_seen_in_the_cool_down_fires_when_it_is_over_without_a_new_even
     assert decide(later, TWO).action == "fire"
 
 
-def test_too_few_new_votes_hold():
+def test_too_few_new_votes_hold_retraining():
     assert held(
         decide(evidence(event("ddm"), event("adwin"), n_new_votes=199)),
         "199 new votes since the last retraining, 200 are required",
@@ -321,7 +321,7 @@ def test_too_few_new_votes_hold():
 
 
 @pytest.mark.parametrize("events", [(event("ddm"), event("adwin")), (event("ddm"),), ()])
-def test_a_decision_can_be_made_again_from_its_own_evidence(events):
+def test_decision_is_reproducible_from_its_evidence(events):
     decision = decide(evidence(*events), TWO.model_copy(update={"cool_down_hours": 6.0}))
     stored = TriggerDecision.from_json(decision.model_dump_json())
     assert replay(stored) == decision == stored

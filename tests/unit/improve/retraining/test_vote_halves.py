@@ -49,7 +49,7 @@ def test_each_half_is_fitted_on_its_own_votes_alone():
     assert members_hash(other.judging) != members_hash(halves.judging)
 
 
-def test_the_judging_half_has_heads_measured_on_votes_it_never_saw():
+def test_judging_half_has_heads_measured_on_unseen_votes():
     pairs = judged_pairs()
     halves = VoteHalves.fit(JUDGE, VERSION, pairs)
     own = pairs[is_for_judging(pairs["prompt_id"]) & (pairs["split"] == "train")]
@@ -95,7 +95,7 @@ def test_too_few_pairs_or_a_slow_kind_cannot_be_halved():
         VoteHalves.fit(CompletionJudge(Slow(), "demo.reward_model@1"), VERSION, make_pairs(60))
 
 
-def test_a_set_with_votes_for_judging_is_recognised():
+def test_set_with_judging_votes_is_recognised():
     judging = next(p for p in map(str, range(20)) if is_for_judging([p])[0])
     row = dict.fromkeys(RETRAINING_SET.columns, None) | {"prompt_id": judging}
     frame = RETRAINING_SET.empty_frame()

@@ -38,7 +38,7 @@ def rows(
     )
 
 
-def test_each_group_is_measured_by_itself_and_stands_beside_its_own_ceiling() -> None:
+def test_each_group_has_its_own_figures_and_ceiling() -> None:
     p, y, ids, groups = rows({"web": 60, "chat": 120})
     ceiling = Interval(value=0.8, low=0.7, high=0.9, n=40)
     chat, web = calibration_by_group(
@@ -60,13 +60,13 @@ def test_each_group_is_measured_by_itself_and_stands_beside_its_own_ceiling() ->
 
 
 @pytest.mark.parametrize("n", [1, 2, MIN_PAIRS - 1])
-def test_of_a_tiny_group_nothing_is_told_but_how_small_it_is(n: int) -> None:
+def test_tiny_group_shows_only_its_size(n: int) -> None:
     p, y, ids, groups = rows({"tiny": n})
     (group,) = calibration_by_group(PredictedVotes(p, y, ids, raw=p), groups)
     assert (group.n, group.raw, group.calibrated, group.calibrated_bins) == (n, None, None, ())
 
 
-def test_a_small_group_that_is_always_right_is_no_certainty() -> None:
+def test_small_group_without_errors_is_not_certain() -> None:
     ids = np.array([f"c{i}" for i in range(12)], dtype=object)
     (group,) = calibration_by_group(
         PredictedVotes(np.full(12, 0.9), np.ones(12), ids), {"source": dict.fromkeys(ids, "s")}
@@ -99,7 +99,7 @@ def test_groups_are_sources_and_categories() -> None:
         group_comparisons(frame[["category"]])
 
 
-def test_a_group_s_ceiling_is_of_its_own_votes() -> None:
+def test_ceiling_of_a_group_uses_its_votes_only() -> None:
     votes = simulate(80, seed=3).votes
     ids = sorted(votes["comparison_id"].unique())
     half = dict.fromkeys(ids[:40], "first")
@@ -111,7 +111,7 @@ def test_a_group_s_ceiling_is_of_its_own_votes() -> None:
     assert ceilings_by_group(single, {"source": half}) == {"source": {}}
 
 
-def test_a_group_without_overlap_has_the_ceiling_of_its_repeats() -> None:
+def test_group_without_overlap_uses_its_repeats() -> None:
     votes = simulate(80, seed=3, ties=False).votes.drop_duplicates("comparison_id")
     swapped = votes["choice"].map({"a": "b", "b": "a"})
     again = votes.assign(
@@ -135,7 +135,7 @@ def test_a_group_without_overlap_has_the_ceiling_of_its_repeats() -> None:
     assert (by_source["second"].value, by_source["second"].n) == (1.0, 1)
 
 
-def test_what_cannot_be_told_of_many_is_unknown_and_not_for_want_of_pairs() -> None:
+def test_undefined_slope_of_a_large_group_is_unknown() -> None:
     """No slope where every probability is one half."""
     p, y, ids, groups = rows({"flat": 50})
     (group,) = calibration_by_group(PredictedVotes(np.full(len(p), 0.5), y, ids), groups)
@@ -143,7 +143,7 @@ def test_what_cannot_be_told_of_many_is_unknown_and_not_for_want_of_pairs() -> N
     assert group.calibrated.slope is None
 
 
-def test_all_four_figures_are_told_of_all_votes_and_of_each_group() -> None:
+def test_groups_and_total_have_all_four_figures() -> None:
     votes = simulate(60, seed=1).votes
     ids = sorted(votes["comparison_id"].unique())
     table = all_ceilings(
@@ -177,7 +177,7 @@ def report(groups: tuple[GroupCalibration, ...]) -> CalibrationReport:
     )
 
 
-def test_the_panels_are_of_the_largest_groups_whatever_they_are_grouped_by() -> None:
+def test_panels_show_the_largest_groups() -> None:
     """Twelve categories left no room for a source, and were called the larger ones."""
     p, y, ids, sources = rows({"web": 200, "tiny": 3})
     names = {i: f"c{n % 15}" for n, i in enumerate(dict.fromkeys(ids))}

@@ -10,11 +10,11 @@ from rlhf_pipeline.simulation.testing.models import draw_votes
 
 
 @pytest.mark.parametrize("name", CALIBRATORS)
-def test_a_calibrator_keeps_the_promises(name):
+def test_calibrator_conforms_to_the_protocol(name):
     check_calibrator(CALIBRATORS[name])
 
 
-def test_a_model_that_is_always_right_stays_short_of_certainty():
+def test_errorless_model_never_predicts_certainty():
     margins = np.random.default_rng(4).normal(0, 1, 200)
     outcomes = (margins > 0).astype(float)
     for name in ("temperature", "isotonic"):
@@ -25,7 +25,7 @@ def test_a_model_that_is_always_right_stays_short_of_certainty():
 
 
 @pytest.mark.parametrize("name", ["temperature", "isotonic"])
-def test_overconfidence_goes_on_rows_not_fitted_on(name):
+def test_overconfidence_vanishes_on_unseen_rows(name):
     fitted = CALIBRATORS[name]().fit(*draw_votes(0))
     margins, outcomes = draw_votes(1)
     before = ece_equal_mass(CALIBRATORS["none"]().transform(margins), outcomes)
@@ -42,6 +42,6 @@ def test_the_temperature_of_tripled_logits_is_three():
     "state",
     [{}, {"method": "oracle"}, {"method": "temperature"}, {"method": "isotonic", "sizes": "x"}],
 )
-def test_a_stored_calibrator_that_makes_no_sense_is_refused(state):
+def test_invalid_stored_calibrator_is_refused(state):
     with pytest.raises(ModelError, match="again"):
         calibrator_from_json(state)

@@ -69,7 +69,7 @@ def measure(
     return {head.group: head for head in heads}
 
 
-def test_each_head_has_the_slope_of_its_overconfidence_and_is_mended(report, pairs):
+def test_overconfident_heads_are_recalibrated(report, pairs):
     assert [head.group for head in report.by_dimension] == sorted(HEADS)
     for head in report.by_dimension:
         true = 1 / HEADS[head.group]

@@ -59,7 +59,7 @@ def test_the_tests_without_a_report_are_those_of_the_report(sharpen):
 @pytest.mark.parametrize(
     ("right", "passed"), [(1.0, [True, True, False]), (0.0, [False, False, False])]
 )
-def test_a_day_whose_votes_all_agree_has_no_slope_and_is_tested_all_the_same(right, passed):
+def test_unanimous_day_is_tested_without_a_slope(right, passed):
     frame = rows(1.0, 100)
     agreeing = frame.assign(outcome=np.where(frame["p"] > 0.5, right, 1 - right))
     result = evidently_calibration_report(agreeing, agreeing)
@@ -81,7 +81,7 @@ def test_the_slope_is_tested_on_the_latest_rows_alone():
     assert {t["name"]: t["value"] for t in wide.tests}[TESTS[1]] > p_values[0]
 
 
-def test_html_is_rendered_on_demand_and_holds_the_reliability_diagram_and_the_ceiling():
+def test_html_report_has_reliability_diagram_and_ceiling():
     frame = rows(1.0)
     ceiling = Interval(value=0.81, low=0.777, high=0.85, n=50)
     result = evidently_calibration_report(frame, noise_ceiling=ceiling)

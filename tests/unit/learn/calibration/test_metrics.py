@@ -33,7 +33,7 @@ def world(seed: int, n: int = 200, sharpen: float = 1.0, sd: float = 1.5):
 
 
 @pytest.mark.parametrize("n_groups", [1, 2, 4])
-def test_few_groups_are_no_certainty_and_say_so(n_groups):
+def test_few_groups_widen_the_interval_and_are_reported(n_groups):
     rng = np.random.default_rng(3)
     p = rng.uniform(0.5, 0.9, 120)
     y = (rng.random(120) < p).astype(float)
@@ -47,7 +47,7 @@ def test_few_groups_are_no_certainty_and_say_so(n_groups):
     assert str(few.accuracy).endswith(f"] within {n_groups} group{'s' if n_groups > 1 else ''}")
 
 
-def test_accuracy_alone_is_of_the_side_with_the_higher_score():
+def test_accuracy_uses_the_side_with_the_higher_score():
     """Calibration made every third p 0.5, which counts half right in all other measures."""
     raw, y = world(7)
     p = np.where(np.arange(200) % 3, raw, 0.5)
@@ -67,7 +67,7 @@ def test_ece_is_the_gap_between_confidence_and_accuracy():
     assert ece_equal_mass(p, y) == pytest.approx(0.2)
 
 
-def test_brier_and_log_loss_of_a_coin_are_a_quarter_and_log_two():
+def test_coin_has_brier_a_quarter_and_log_loss_log_two():
     p, y = np.full(10, 0.5), np.r_[np.ones(3), np.zeros(7)]
     assert brier(p, y) == pytest.approx(0.25)
     assert log_loss(p, y) == pytest.approx(np.log(2))
@@ -83,7 +83,7 @@ def test_metrics_do_not_depend_on_which_side_is_called_a():
     assert calibration_slope(p, y).value == pytest.approx(calibration_slope(*swapped).value)
 
 
-def test_debiasing_takes_off_most_of_what_noise_adds():
+def test_debiasing_removes_most_of_the_noise():
     plain, debiased = (
         np.mean([metric(*world(seed, 300)) for seed in range(60)])
         for metric in (ece_equal_mass, ece_debiased)
@@ -97,7 +97,7 @@ def test_debiasing_takes_off_most_of_what_noise_adds():
     assert abs(np.mean(far, axis=0)[1] - ece_equal_mass(*world(99, 200_000, sharpen=3))) < 0.015
 
 
-def test_the_lower_bound_of_the_ece_is_exceeded_as_seldom_as_it_says():
+def test_lower_bound_of_ece_has_nominal_coverage():
     # 2.5 % are promised; 5 % of 200 seeds is where chance no longer explains more.
     for n in (60, 200, 800):
         assert (
@@ -136,7 +136,7 @@ def test_the_reliability_table_counts_every_row_once():
         ece_lower_bound,
     ],
 )
-def test_nan_out_of_range_and_nothing_are_refused(metric):
+def test_nan_out_of_range_and_empty_input_are_refused(metric):
     with pytest.raises(InvalidScores, match="NaN"):
         metric([0.4, float("nan")], [1, 0])
     with pytest.raises(InvalidScores, match="between 0 and 1"):
@@ -155,7 +155,7 @@ def test_coins_and_a_single_prompt_have_no_slope():
 
 
 @pytest.mark.parametrize("right", [0.0, 1.0])
-def test_of_votes_that_all_agree_there_is_no_slope_and_one_end_of_it(right):
+def test_unanimous_votes_have_one_bound_and_no_slope(right):
     p, y = np.linspace(0.6, 0.9, 40), np.full(40, right)
     with pytest.raises(NotEnoughData, match="with the model" if right else "against the model"):
         calibration_slope(p, y)
@@ -189,7 +189,7 @@ def twelve(seed, sharpen, votes, sd=1.5):
 @pytest.mark.parametrize("sd", [1.0, 1.5, 2.5])
 @pytest.mark.parametrize("votes", [1, 3])
 @pytest.mark.parametrize("sharpen", [1.0, 3.0])
-def test_the_slope_of_a_small_group_is_where_its_interval_says_or_there_is_none(sharpen, votes, sd):
+def test_small_group_slope_is_covered_or_missing(sharpen, votes, sd):
     coverage = []
     for seed in range(300):
         p, y, of, _ = twelve(seed, sharpen, votes, sd)
@@ -205,7 +205,7 @@ def test_the_slope_of_a_small_group_is_where_its_interval_says_or_there_is_none(
 
 @pytest.mark.parametrize("n", [2, 15])
 @pytest.mark.parametrize(("p", "right"), [(0.9, 1.0), (0.6, 0.0), (1 - 1e-7, 0.0)])
-def test_rows_that_all_agree_are_no_certainty(n, p, right):
+def test_unanimous_rows_are_not_certainty(n, p, right):
     metrics = calibration_metrics(np.full(n, p), np.full(n, right))
     for name in (
         "accuracy",
@@ -224,7 +224,7 @@ def test_rows_that_all_agree_are_no_certainty(n, p, right):
     assert (metrics.ece_debiased.low == 0.0) == (p == 0.9 or (p == 0.6 and n == 2))
 
 
-def test_the_intervals_of_slope_and_debiased_ece_hold_the_truth_about_as_often_as_they_say():
+def test_slope_and_debiased_ece_have_nominal_coverage():
     for sharpen in (1.0, 2.0):
         truth = ece_equal_mass(*world(99, 200_000, sharpen))
         measurements = [
@@ -245,7 +245,7 @@ def test_the_intervals_of_slope_and_debiased_ece_hold_the_truth_about_as_often_a
 
 
 @pytest.mark.parametrize("n", [50, 100])
-def test_bins_whose_rows_all_agree_do_not_make_a_calibrated_model_miscalibrated(n):
+def test_unanimous_bins_do_not_flag_a_calibrated_model(n):
     measurements = [
         calibration_metrics(*world(seed, n, sd=3.0), params=BootstrapParams(n_resamples=200))
         for seed in range(150)
@@ -254,7 +254,7 @@ def test_bins_whose_rows_all_agree_do_not_make_a_calibrated_model_miscalibrated(
     assert np.mean([m.ece_debiased.low > 0 for m in measurements]) <= 0.025
 
 
-def test_the_test_of_overconfidence_fires_on_doubled_logits_and_seldom_on_calibrated_ones():
+def test_overconfidence_test_fires_on_doubled_logits():
     fired = {
         s: np.mean([overconfidence_p_value(*world(n, 200, s, sd=1.0)) < 0.025 for n in range(200)])
         for s in (1.0, 2.0, 0.5)
@@ -264,7 +264,7 @@ def test_the_test_of_overconfidence_fires_on_doubled_logits_and_seldom_on_calibr
     assert fired[0.5] == 0  # timid is not bold
 
 
-def test_a_slope_that_says_nothing_is_withheld():
+def test_uninformative_slope_is_withheld():
     outcomes = np.array([1.0, 0.0, 1.0, 1.0])
     assert calibration_metrics(np.array([0.501, 0.502, 0.499, 0.503]), outcomes).slope is None
     assert calibration_metrics(np.array([0.6, 0.7, 0.4, 0.8]), outcomes).slope is not None

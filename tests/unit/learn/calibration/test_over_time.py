@@ -127,7 +127,7 @@ def series(
     )
 
 
-def test_accuracy_and_error_rate_of_a_window_are_one_although_calibration_takes_no_side(
+def test_accuracy_and_error_rate_of_a_window_sum_to_one(
     world,
 ) -> None:
     predictions, votes = world
@@ -141,7 +141,7 @@ def test_accuracy_and_error_rate_of_a_window_are_one_although_calibration_takes_
     assert window.ece != before.ece
 
 
-def test_a_window_is_measured_on_its_own_days_beside_the_ceiling_of_its_own_votes(world) -> None:
+def test_window_uses_its_own_days_and_ceiling(world) -> None:
     predictions, votes = world
     windows = series(predictions, votes)
     assert [w.day for w in windows] == DAYS
@@ -170,7 +170,7 @@ def test_a_window_is_measured_on_its_own_days_beside_the_ceiling_of_its_own_vote
     assert nine.reward_models == ("demo.reward_model@1",)
 
 
-def test_the_ceiling_leaves_out_votes_on_comparisons_that_nobody_predicted(world) -> None:
+def test_ceiling_excludes_unpredicted_comparisons(world) -> None:
     """Those of the days before the first reward model may be of another taste."""
     predictions, votes = world
     known = predictions[predictions["comparison_id"] >= "c020"]
@@ -181,9 +181,7 @@ def test_the_ceiling_leaves_out_votes_on_comparisons_that_nobody_predicted(world
 
 
 @pytest.mark.parametrize("window_days", [1, 7])
-def test_a_late_vote_for_an_old_day_changes_the_windows_that_hold_it_and_no_other(
-    world, window_days: int
-) -> None:
+def test_late_vote_changes_only_windows_with_its_day(world, window_days: int) -> None:
     """voted_at of long ago, seq of now."""
     predictions, votes = world
     params, old = OverTimeParams(window_days=window_days), DAYS[3]
@@ -226,7 +224,7 @@ def test_windows_without_judgements_are_rows_without_figures(world) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 5, MIN_PAIRS - 1, MIN_PAIRS, MIN_PAIRS + 4])
-def test_a_small_window_has_an_interval_or_words_and_never_a_bare_number(n: int) -> None:
+def test_small_window_never_shows_a_bare_number(n: int) -> None:
     predictions = predicted(n)
     (window,) = series(
         predictions,
@@ -240,7 +238,7 @@ def test_a_small_window_has_an_interval_or_words_and_never_a_bare_number(n: int)
         assert figure is None or figure.low <= figure.value <= figure.high
 
 
-def test_overconfidence_and_a_new_model_are_seen_where_they_begin(world) -> None:
+def test_overconfidence_and_new_model_are_dated(world) -> None:
     predictions, votes = world
     new = predicted(model="demo.reward_model@2", overconfident=4.0)
     served = pd.concat([predictions.iloc[:160], new.iloc[160:]])

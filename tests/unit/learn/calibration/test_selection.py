@@ -87,7 +87,7 @@ def run(pairs: pd.DataFrame, sharpen: float, **more):
     return calibrator, report.model_copy(update={"fitted_at": MOMENT})
 
 
-def test_on_an_overconfident_model_ece_falls_by_far_more_than_30_percent():
+def test_calibration_cuts_ece_by_more_than_30_percent():
     calibrator, report = run(make_pairs(), 3.0)
     assert report.method == calibrator.name != "none"
     for before, after in ((report.raw.ece_equal_mass, report.calibrated.ece_equal_mass),):
@@ -97,7 +97,7 @@ def test_on_an_overconfident_model_ece_falls_by_far_more_than_30_percent():
     assert report.raw.n == (make_pairs()["split"] == "test").sum()
 
 
-def test_isotonic_calibration_that_takes_a_side_from_some_pairs_keeps_the_accuracy():
+def test_isotonic_ties_do_not_change_the_accuracy():
     pairs = make_pairs(2400, seed=2)
     names = {"category": dict.fromkeys(pairs["comparison_id"], "all")}
     params = CalibrationParams(n_resamples=100, methods=["isotonic"])
@@ -117,7 +117,7 @@ def test_isotonic_calibration_that_takes_a_side_from_some_pairs_keeps_the_accura
     assert group.calibrated.accuracy.value == pytest.approx(right.mean())
 
 
-def test_a_cross_fitted_probability_knows_no_vote_on_its_prompt():
+def test_cross_fitting_excludes_votes_on_the_prompt():
     pairs, params = make_pairs(2400, seed=2), CalibrationParams(methods=["isotonic"])
     calib = pairs[pairs["split"] == "calib"].sample(frac=1, random_state=0)
     calibrator, _ = fit_calibrator(pairs, SharpenedModel(3.0), params)
@@ -139,7 +139,7 @@ def test_a_cross_fitted_probability_knows_no_vote_on_its_prompt():
     assert 0 < loss(p) - loss(fitted) < 0.05  # what the calibrator's own pairs hide
 
 
-def test_the_report_holds_all_candidates_and_the_calibrator_itself():
+def test_report_has_all_candidates_and_the_calibrator():
     calibrator, report = run(
         make_pairs(3000), 3.0, noise_ceiling=Interval(value=0.8, low=0.75, high=0.85, n=100)
     )
@@ -187,7 +187,7 @@ def test_an_unknown_method_is_named():
     assert CalibrationParams(methods=["platt"]).methods == ["temperature"]
 
 
-def test_isotonic_is_compared_from_a_thousand_votes_on():
+def test_isotonic_needs_a_thousand_votes():
     pairs = make_pairs(3000)
     calib = pairs[pairs["split"] == "calib"]
     assert 3 * len(calib) > 1000
@@ -210,7 +210,7 @@ def test_the_log_reads_back_unchanged_oldest_first():
     assert calibration_log([report]) == log[:1]  # an earlier run's log is how a later one begins
 
 
-def test_a_log_that_is_none_is_named():
+def test_invalid_calibration_log_is_named():
     for text, words in (("[", "not JSON"), ("{}", "not a JSON list")):
         with pytest.raises(DatasetError, match=words):
             read_entries(text)
@@ -220,7 +220,7 @@ def test_a_log_that_is_none_is_named():
     assert "n_fit" in cause
 
 
-def test_the_calibrator_can_be_chosen_before_there_is_a_test_split_to_open():
+def test_calibrator_is_chosen_without_a_test_split():
     pairs = make_pairs()
     chosen, losses = fit_calibrator(pairs[pairs["split"] == "calib"], SharpenedModel(3.0))
     calibrator, report = run(pairs, 3.0)
@@ -230,7 +230,7 @@ def test_the_calibrator_can_be_chosen_before_there_is_a_test_split_to_open():
         fit_calibrator(pairs[pairs["split"] == "train"], SharpenedModel(3.0))
 
 
-def test_with_too_few_pairs_a_model_may_go_on_uncalibrated_where_that_is_allowed():
+def test_too_few_pairs_may_stay_uncalibrated_if_allowed():
     pairs = make_pairs(400)
     thin = pairs[(pairs["split"] != "calib") | (pairs.groupby("split").cumcount() < 5)]
     with pytest.raises(NotEnoughData, match="5 preference pairs in the calib split"):
@@ -247,7 +247,7 @@ def test_with_too_few_pairs_a_model_may_go_on_uncalibrated_where_that_is_allowed
     assert calibrator.to_json() == {"method": "none"}
 
 
-def test_without_test_pairs_nothing_can_be_said_calibrated_or_not():
+def test_calibration_without_test_pairs_is_refused():
     pairs = make_pairs(400)
     with pytest.raises(NotEnoughData, match="0 in the test split"):
         calibrate(
@@ -280,7 +280,7 @@ def test_the_test_split_is_opened_once_and_only_after_the_choice():
     assert n_calib == (pairs["split"] == "calib").sum()
 
 
-def test_a_class_missing_in_the_calib_split_alone_is_named_and_opens_nothing():
+def test_missing_class_in_calib_split_opens_no_test_pairs():
     test_sizes, pairs = [], make_pairs(1200)
     one_sided = pairs[
         (pairs["split"] != "calib") | ((pairs["chosen_side"] == "b") & (pairs["agreement"] == 1))
@@ -312,14 +312,14 @@ def test_the_report_holds_each_category_beside_its_ceiling():
     assert CalibrationReport.from_json(report.model_dump_json()) == report
 
 
-def test_measuring_the_test_pairs_again_gives_the_figures_of_the_report():
+def test_repeated_measurement_gives_the_report_figures():
     pairs, params = make_pairs(600), CalibrationParams(n_resamples=100)
     calibrator, report = run(pairs, 3.0, params=params)
     test = pairs[pairs["split"] == "test"].sample(frac=1, random_state=0)
     assert measure_pairs(test, SharpenedModel(3.0), calibrator, params) == report.calibrated
 
 
-def test_pairs_become_a_row_a_vote_for_the_tests():
+def test_pairs_are_expanded_to_one_row_per_vote():
     pairs = make_pairs(60)
     p_chosen = np.linspace(0.5, 0.9, 60)
     rows = voted_rows(pairs, p_chosen)

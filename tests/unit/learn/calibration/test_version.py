@@ -90,7 +90,7 @@ def weight_of(report) -> float:
     return round(report.raw.accuracy.value, 6)
 
 
-def test_votes_before_a_change_weigh_what_they_weighed_when_the_version_was_fitted():
+def test_old_votes_keep_the_weight_of_the_fit():
     pairs = make_pairs(800)
     fitted = {
         weight: weight_of(calibrated(pairs, version(weight_before_change=weight)))
@@ -120,7 +120,7 @@ def test_groups_and_their_ceilings_are_in_the_report():
     assert {"accuracy_low", "ece_debiased_calibrated_high", "slope_raw"} <= set(figures)
 
 
-def test_one_vote_each_has_a_ceiling_only_where_people_judged_again():
+def test_single_votes_have_a_ceiling_only_with_repeats():
     pairs = make_pairs(800)
     first = votes(pairs, each=1).assign(pass_no=1)
     alone = calibrated(pairs, version(), first)

@@ -57,7 +57,7 @@ def test_accuracy_of_a_group_is_that_of_its_own_votes():
     ]
 
 
-def test_an_annotator_is_in_the_group_of_their_tag_else_of_the_origin():
+def test_annotator_group_is_the_tag_or_the_origin():
     predictions, votes = votes_of(12, by=(*PEOPLE, "tess", "theo", "tina"))
     is_late = votes["annotator_id"].isin(["theo"]) & (votes["comparison_id"] == "c000")
     votes = votes.assign(choice=votes["choice"].mask(is_late, "b"))
@@ -74,7 +74,7 @@ def test_an_annotator_is_in_the_group_of_their_tag_else_of_the_origin():
     assert others.accuracy.value == 1.0
 
 
-def test_few_comparisons_few_people_and_small_groups_of_many_have_no_figures():
+def test_small_groups_have_no_figures():
     predictions, votes = votes_of(9 + 10)
     categories = {f"c{i:03d}": "few" if i < 9 else "enough" for i in range(19)}
     figures = measure(predictions, votes, categories, x="pair", y="pair")

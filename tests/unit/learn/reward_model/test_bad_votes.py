@@ -78,7 +78,7 @@ def other(choices: list[str]) -> list[str]:
     return [{"a": "b", "b": "a"}.get(choice, choice) for choice in choices]
 
 
-def test_all_ties_teach_nothing_and_say_so():
+def test_training_on_ties_alone_is_refused():
     frame = comparisons(60)
     cast = votes(frame, {"x": ["tie"] * 60, "y": ["both_bad"] * 60})
     with pytest.raises(NotEnoughData, match="train split"):

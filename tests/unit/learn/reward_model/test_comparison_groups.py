@@ -43,7 +43,7 @@ def test_a_group_takes_several_prompts():
     assert [len(group.pairs) for group in unshared] == [3, 3, 3]
 
 
-def test_a_pair_judged_twice_is_learnt_twice_and_a_self_pair_never():
+def test_repeated_pair_counts_twice_and_self_pair_never():
     group = groups_of([(0, 1), (1, 0), (2, 2), (0, 2)])[0]
     assert group.pairs.tolist() == [0, 1, 3]
 
@@ -56,7 +56,7 @@ def test_completions_compared_with_themselves_are_not_data():
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_padding_and_passes_cost_least_of_all_cuts(seed):
+def test_grouping_has_the_least_cost_of_all_cuts(seed):
     lengths = np.random.default_rng(seed).integers(1, 200, 7)
     groups = group_by_length(lengths, overhead=40)
     assert sorted(np.concatenate(groups).tolist()) == list(range(7))

@@ -46,11 +46,11 @@ def test_every_kind_is_checked_against_the_protocol():
 
 
 @pytest.mark.parametrize("kind", MAKERS)
-def test_a_kind_keeps_its_promises(kind, tmp_path):
+def test_reward_model_kind_conforms_to_the_protocol(kind, tmp_path):
     check_reward_model(MAKERS[kind](tmp_path))
 
 
-def test_a_small_kind_that_inherits_the_defaults_keeps_them_too():
+def test_minimal_kind_conforms_by_inherited_defaults():
     check_reward_model(LengthRewardModel)
 
 
@@ -64,7 +64,7 @@ class ForgetfulModel(LengthRewardModel):
         return model
 
 
-def test_a_broken_promise_is_named():
+def test_broken_protocol_is_named():
     with pytest.raises(AssertionError, match="length: the loaded model has another weights_hash"):
         check_reward_model(ForgetfulModel)
 

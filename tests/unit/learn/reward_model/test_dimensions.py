@@ -46,7 +46,7 @@ def fitted(pairs):
     )
 
 
-def test_each_head_correlates_with_its_own_truth_most(fitted):
+def test_each_head_correlates_most_with_its_dimension(fitted):
     """On texts that nobody judged; the score of all does not tell the dimensions apart."""
     rng = np.random.default_rng(99)
     texts = [" ".join(rng.choice(WORDS, 3, replace=False)) + f" new {i}" for i in range(400)]
@@ -92,7 +92,7 @@ def test_a_head_of_random_votes_does_not_beat_chance(pairs):
     assert [head.beats_chance for head in report.dimensions] == [False]
 
 
-def test_a_dimension_that_few_pairs_are_judged_in_has_no_head(pairs):
+def test_dimension_with_few_judged_pairs_has_no_head(pairs):
     few = keep_votes(pairs, "style", 20)
     params = EmbeddingParams(**FEW, min_dimension_pairs=21)
     train = few[few["split"] == "train"]

@@ -28,7 +28,7 @@ def fitted() -> EmbeddingRewardModel:
     return EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(make_pairs())
 
 
-def test_it_learns_what_people_like(fitted):
+def test_embedding_model_learns_preferences(fitted):
     scores = fitted.score(["ask"] * 3, ["kind right", "curt right", "curt wrong"])
     assert scores[0] > scores[1] + 1
     assert scores[1] > scores[2]
@@ -42,7 +42,7 @@ def test_training_scores_are_centred_and_standardised(fitted):
     assert fitted.standardise(scores).std() == pytest.approx(1.0)
 
 
-def test_a_warm_start_ends_where_a_cold_one_does_in_fewer_steps(fitted):
+def test_warm_start_converges_in_fewer_steps(fitted):
     more = make_pairs(600, seed=1)
     cold = EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(more)
     warm = EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(more, warm_start=fitted)
@@ -120,7 +120,7 @@ def test_too_few_pairs_name_the_cure():
         EmbeddingRewardModel(EmbeddingParams(), WordEncoder()).fit(make_pairs(10))
 
 
-def test_the_report_beats_its_baselines_and_names_its_data():
+def test_report_beats_baselines_and_names_its_data():
     pairs = make_pairs(1500)
     fit = fit_reward_model(LearningData(pairs), reward_model_params(), encoder=WordEncoder())
     report = fit.report

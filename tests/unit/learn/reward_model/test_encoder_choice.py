@@ -60,7 +60,7 @@ def test_a_missing_encoder_without_a_fallback_is_an_error(hub: Path):
         Encoder(HUB)
 
 
-def test_one_that_was_fetched_before_is_used_without_the_network(hub: Path):
+def test_cached_encoder_is_used_offline(hub: Path):
     folder = save_tiny_bert(fetched(hub), distilled=True)
     encoder = Encoder(f"{HUB},offline")
     assert encoder.folder == folder
@@ -68,7 +68,7 @@ def test_one_that_was_fetched_before_is_used_without_the_network(hub: Path):
     assert encoder.encode(["kind right"]).shape == (1, 16)
 
 
-def test_a_download_that_was_cut_short_is_not_there(hub: Path):
+def test_incomplete_download_is_ignored(hub: Path):
     (fetched(hub) / "config.json").write_text("{}")
     with pytest.raises(
         ModelNotFound, match=r"No model\.safetensors among the files of 'distilbert/"
@@ -91,9 +91,7 @@ def test_the_named_fallback_is_used_and_reported_with_its_reason(
     assert "'gone/too'" in str(offline.choice.instead)
 
 
-def test_names_that_are_none_and_alternatives_that_are_all_gone_are_named(
-    hub: Path, tmp_path: Path
-):
+def test_invalid_names_and_missing_fallbacks_are_named(hub: Path, tmp_path: Path):
     with pytest.raises(ConfigurationError, match="a name is empty"):
         Encoder("a/b,,offline")
     (tmp_path / "empty").mkdir()
@@ -102,7 +100,7 @@ def test_names_that_are_none_and_alternatives_that_are_all_gone_are_named(
 
 
 @pytest.mark.parametrize("label", ["majority", "votes"])
-def test_a_distilbert_is_fine_tuned_by_the_label_of_the_configuration(
+def test_distilbert_is_fine_tuned_by_its_configured_label(
     hub: Path, distilbert: Path, tmp_path: Path, label: str
 ):
     """The report, the parameters of the version and the words of the asset name both encoders,

@@ -47,7 +47,7 @@ def test_disagreement_is_symmetric_and_zero_for_identical_texts(ensemble):
     assert disagreement(model, ["q"], ["kind right"], ["kind right"])[0] == 0.0
 
 
-def test_members_disagree_more_about_what_few_pairs_taught():
+def test_members_disagree_more_where_data_is_sparse():
     """Nobody cares for `warm`, which stands in hundreds of pairs, nor for `cold`, which stands in
     eight.
     """

@@ -61,7 +61,7 @@ def test_an_interrupted_save_leaves_the_old_model(embedding, transformers, tmp_p
     assert [path.name for path in tmp_path.iterdir()] == ["model"]
 
 
-def test_a_folder_that_holds_something_else_is_left_alone(embedding, tmp_path):
+def test_folder_with_other_files_is_left_alone(embedding, tmp_path):
     (tmp_path / "thesis.tex").write_text("years of work")
     with pytest.raises(ConfigurationError, match=r"holds thesis\.tex .* new or empty"):
         embedding.save(tmp_path)

@@ -24,7 +24,7 @@ def soft_labels(pairs: pd.DataFrame, p_chosen: float) -> pd.DataFrame:
     return check_frame(frame, SOFT_LABELS)
 
 
-def test_frames_from_before_there_were_soft_labels_are_valid():
+def test_frames_without_soft_labels_are_valid():
     old = make_pairs(4).drop(columns=["soft_label", "n_ties"])
     checked = check_frame(old, PREFERENCE_PAIRS)
     assert checked["soft_label"].isna().all()
@@ -57,7 +57,7 @@ def test_labels_and_weights_of_votes_majorities_and_ties():
 
 
 @pytest.mark.parametrize("label", ["votes", "majority"])
-def test_every_label_learns_what_people_like_and_the_same_again(label):
+def test_every_label_kind_learns_and_is_reproducible(label):
     pairs = make_pairs(300).assign(n_ties=1)
     params = EmbeddingParams(label=label, **FEW)
     model = EmbeddingRewardModel(params, WordEncoder()).fit(pairs)
@@ -96,7 +96,7 @@ def test_a_model_of_soft_labels_reproduces_them():
     )
 
 
-def test_a_model_of_soft_labels_has_seen_what_they_rest_on():
+def test_soft_label_model_records_the_seen_votes():
     """The annotator model hears repeats and other comparisons too: predictions of those would be no
     predictions.
     """

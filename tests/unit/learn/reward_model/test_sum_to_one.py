@@ -72,7 +72,7 @@ def _by_place(pooled):
     return pooled + 1e-7 * np.arange(len(pooled))[:, None]
 
 
-def test_distinct_texts_come_sorted_and_back_in_their_place():
+def test_distinct_texts_are_sorted_and_restored():
     prompts, completions, place = distinct_texts(["q", "p", "q", "p"], ["b", "b", "a", "b"])
     assert list(zip(prompts, completions, strict=True)) == [("p", "b"), ("q", "a"), ("q", "b")]
     assert place.tolist() == [2, 0, 1, 0]

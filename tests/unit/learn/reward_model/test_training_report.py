@@ -67,7 +67,7 @@ def test_without_a_recorded_opening_no_test_pair_is_seen():
         )
 
 
-def test_the_ceiling_is_beside_every_accuracy():
+def test_every_accuracy_has_a_ceiling():
     pairs = make_pairs(600)
     half = int(pairs["max_seq"].median())
     since = Interval(value=0.7, low=0.6, high=0.8, n=40)
@@ -114,7 +114,7 @@ def test_every_accuracy_metric_has_its_ceiling_if_known():
     assert set(untested.metrics()) == {"n_train", "n_before_change", "weight_before_change"}
 
 
-def test_a_model_of_any_kind_may_be_handed_in():
+def test_any_kind_of_model_can_be_passed():
     pairs, model = make_pairs(), LikesLength()
     fitted = fit_reward_model(
         WithCeilings(
@@ -135,7 +135,7 @@ def test_a_model_of_any_kind_may_be_handed_in():
     assert "not surely better than length" in test.describe()
 
 
-def test_a_model_that_is_surely_better_than_length_is_not_doubted():
+def test_model_better_than_length_has_no_warning():
     report = fit_reward_model(
         LearningData(make_pairs()), reward_model_params(**FEW), encoder=WordEncoder()
     ).report
@@ -200,7 +200,7 @@ def weighed(pairs, **params):
 
 
 @pytest.mark.parametrize("n_prompts", [1, 5])
-def test_many_pairs_of_few_new_prompts_are_too_few_to_weigh_old_votes_by(n_prompts):
+def test_too_few_new_prompts_cannot_choose_the_weight(n_prompts):
     report = weighed(changed(n_prompts=n_prompts))
     assert (report.weight_before_change, report.weights_tried) == (DEFAULT_WEIGHT, {})
     assert f"80 pairs of {n_prompts} prompts voted on since the change" in report.weight_reason

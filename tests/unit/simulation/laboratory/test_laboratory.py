@@ -41,7 +41,7 @@ def test_after_a_retraining_a_new_model_is_watched_from_its_first_vote():
     ]
 
 
-def test_a_response_comes_at_a_tick_and_not_before_its_change_is_confirmed():
+def test_response_waits_for_confirmation_and_a_tick():
     world = VoteWorld(n_votes=1400, changes=(Change(cause="taste", at=800, size=0.25),))
     votes = draw_votes(world, 1)
     (response,) = find_responses(world, votes, 1, until=800)
@@ -51,7 +51,7 @@ def test_a_response_comes_at_a_tick_and_not_before_its_change_is_confirmed():
     assert list_ticks(votes)[:4] == [50, 100, 150, 200]
 
 
-def test_people_are_asked_about_careless_annotators_and_nothing_is_retrained():
+def test_careless_annotators_ask_a_person_without_retraining():
     careless = Change(cause="carelessness", at=600, size=0.4, is_fast=False)
     world = VoteWorld(n_votes=2500, n_annotators=20, changes=(careless,))
     responses = find_responses(world, draw_votes(world, 23), 23)
@@ -63,7 +63,7 @@ def test_people_are_asked_about_careless_annotators_and_nothing_is_retrained():
     assert not any(response.retrains for response in responses)
 
 
-def test_a_changed_calibration_is_answered_by_another_calibration():
+def test_calibration_change_is_answered_by_recalibration():
     change = Change(cause="calibration", at=800, size=3.0)
     world = VoteWorld(n_votes=1800, changes=(change,))
     response = find_responses(world, draw_votes(world, 4), 4)[0]
@@ -71,13 +71,13 @@ def test_a_changed_calibration_is_answered_by_another_calibration():
     assert 800 < response.seq < 1200
 
 
-def test_no_retraining_in_5000_votes_still_has_an_interval():
+def test_zero_retrainings_have_an_interval():
     rate = measure_rate([Observation(n_counted=5000, n_counts=0)])
     assert (rate.value, rate.low) == (0, 0)
     assert rate.high == pytest.approx(3.689 / 5, abs=1e-3)  # Garwood 1936
 
 
-def test_the_suite_stands_in_its_file():
+def test_suite_equals_its_file():
     progress = []
     report = run_suite(QUICK, 2, map, lambda *at: progress.append(at))
     assert progress[-1] == (4, 4, "cause_taste")
@@ -88,7 +88,7 @@ def test_the_suite_stands_in_its_file():
         assert f"{row.figure.value:.3f} [{row.figure.low:.3f}" in markdown
 
 
-def test_steady_rows_are_summed_up_where_there_are_several():
+def test_several_steady_rows_are_summarised():
     report = run_suite(["independent", "five_in_a_row"], 1, map)
     assert [row.name for row in report.rows] == ["independent", "five_in_a_row", "all_steady"]
     assert str(report.rows[2].bar) == "≤ 0.03"

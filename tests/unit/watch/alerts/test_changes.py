@@ -118,7 +118,7 @@ def test_a_rolled_back_policy_does_not_follow_the_change():
         assert reading.value == 0.0, "a person decided"
 
 
-def test_progress_of_an_answer_is_named():
+def test_answered_change_shows_its_progress():
     progress = {
         "submitted": "its run is not finished",
         "failed": "its run failed",
@@ -135,7 +135,7 @@ def test_a_recalibration_ends_a_change_when_its_run_finished():
     assert value([decision(remedy="refit_calibrator", state="succeeded")]) == 0.0
 
 
-def test_a_change_that_waits_for_people_ends_with_their_answer_or_a_new_reward_model():
+def test_pending_change_ends_with_answer_or_new_model():
     held_decision = decision(state="held", action="hold", remedy="quarantine")
     reading = read_one([held_decision], champion=promotion(NOON, "reward_model"))
     assert reading.detail.endswith("votes of careless annotators once a person agrees")
@@ -151,7 +151,7 @@ def test_a_change_that_waits_for_people_ends_with_their_answer_or_a_new_reward_m
     assert value([held_decision], champion=later) == 0.0
 
 
-def test_a_replayed_decision_ends_by_what_was_promoted_after_the_replay():
+def test_replayed_change_ends_with_a_later_promotion():
     replayed_at = NOON + timedelta(days=50)
     before, after = (replayed_at + timedelta(hours=hours) for hours in (-1, 1))
     question = decision(remedy="quarantine", action="hold", state="held", recorded_at=replayed_at)
@@ -164,7 +164,7 @@ def test_a_replayed_decision_ends_by_what_was_promoted_after_the_replay():
     assert value([retrained], policies=[promotion(after)]) == 0.0
 
 
-def test_an_unconfirmed_hold_and_a_decision_by_hand_are_no_drift():
+def test_unconfirmed_holds_and_manual_decisions_are_not_drift():
     held_decision = decision(state="held", action="hold", remedy=None)
     assert read_changes([held_decision.model_copy(update={"evidence": {"confirmed": []}})]) == []
     assert read_changes([decision(actor="ada")]) == []
@@ -176,7 +176,7 @@ def waiting(number, *reasons, **known):
     return held_decision.model_copy(update={"reasons": reasons, "evidence": evidence})
 
 
-def test_a_change_that_waits_for_a_clear_cause_is_one_change_with_its_answer():
+def test_change_of_unclear_cause_is_one_change():
     held_decision = waiting(1, "cause not clear yet")
     reading = read_one([held_decision, waiting(2, "cause not clear yet")])
     assert (reading.value, reading.progress) == (1.0, "not answered")
@@ -185,7 +185,7 @@ def test_a_change_that_waits_for_a_clear_cause_is_one_change_with_its_answer():
     assert reading.detail == "Annotators' taste changed. Decision 2: retrain"
 
 
-def test_a_change_that_is_probably_nothing_opens_no_alert_while_it_waits():
+def test_probable_false_alarm_opens_no_alert():
     def unclear(number, name):
         causes = CAUSES.model_copy(
             update={"causes": (CAUSES.causes[0].model_copy(update={"name": name}),)}
@@ -207,7 +207,7 @@ def test_a_false_alarm_ends_the_change_until_the_next_one():
     assert [(r.subject, r.value) for r in readings] == [("decision 1", 0.0), ("decision 3", 1.0)]
 
 
-def test_decisions_that_wait_for_an_answer_leave_it_in_view():
+def test_unanswered_decisions_stay_visible():
     left = {"decision_id": 1, "seq": 900, "is_answered": False}
     question = decision(state="held", action="hold", remedy="report_two_tastes")
     during = waiting(2, "1 earlier retraining decision not finished", n_unfinished=1)
@@ -228,7 +228,7 @@ def test_each_reward_model_has_its_own_change():
     assert [(r.subject, r.value) for r in readings] == [("decision 1", 1.0), ("decision 2", 1.0)]
 
 
-def test_a_change_after_an_answer_has_an_alert_of_its_own_and_a_retry_has_none():
+def test_later_change_opens_an_alert_and_a_retry_does_not():
     for state, subjects in (
         ("succeeded", ["decision 1", "decision 2"]),
         ("failed", ["decision 1"]),

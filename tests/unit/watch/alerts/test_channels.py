@@ -56,7 +56,7 @@ def test_an_alert_is_one_line_of_the_log(drift: Alert, caplog: pytest.LogCapture
     ]
 
 
-def test_a_text_says_since_when_how_bad_what_was_done_and_what_to_do(opened: AlertMessage) -> None:
+def test_alert_text_has_time_severity_action_and_cure(opened: AlertMessage) -> None:
     assert build_text(opened).splitlines() == [
         "Drift of the error rate",
         "",
@@ -78,9 +78,7 @@ def test_a_receiver_verifies_the_payload(opened: AlertMessage) -> None:
     assert headers["webhook-id"] == opened.message_id
 
 
-def test_a_secret_that_is_rotated_signs_beside_the_new_one(
-    opened: AlertMessage, tmp_path: Path
-) -> None:
+def test_rotated_secret_signs_beside_the_new_one(opened: AlertMessage, tmp_path: Path) -> None:
     file, new = tmp_path / "hook.key", "whsec_" + base64.b64encode(b"n" * 32).decode()
     with serve_hook(Hook()) as hook:
         file.write_text(f"{SECRET}\n{new}\n")
@@ -142,7 +140,7 @@ def test_addresses_of_the_own_network_must_be_allowed(address: str) -> None:
         "168.63.129.16",
     ],
 )
-def test_metadata_of_clouds_is_never_reachable(address: str) -> None:
+def test_cloud_metadata_is_never_reachable(address: str) -> None:
     with pytest.raises(DeliveryFailed, match="link-local"):
         resolve_allowed(httpx.URL(f"http://{address}/"), allow_private=True)
 
@@ -155,7 +153,7 @@ def test_a_redirect_is_not_followed(opened: AlertMessage) -> None:
 
 
 @pytest.mark.parametrize(("status", "cure"), [(500, "tried again"), (404, "Correct its url")])
-def test_a_receivers_own_fault_is_not_blamed_on_the_url(
+def test_receiver_errors_are_not_blamed_on_the_url(
     opened: AlertMessage, status: int, cure: str
 ) -> None:
     with serve_hook(Hook(status=status)) as hook:
@@ -176,7 +174,7 @@ def test_only_a_failed_connection_tries_the_next_address(
     assert len(hook.received) == 1
 
 
-def test_an_attempt_ends_though_the_reply_drips(
+def test_slow_reply_ends_at_the_timeout(
     opened: AlertMessage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channels, "TIMEOUT_S", 0.5)
@@ -218,7 +216,7 @@ def test_the_name_is_looked_up_once(opened: AlertMessage, monkeypatch: pytest.Mo
     assert hook.received[0][0]["Host"] == f"hooks.example.org:{hook.port}"
 
 
-def test_the_certificate_must_be_known_and_name_the_host(
+def test_certificate_must_be_trusted_and_name_the_host(
     opened: AlertMessage,
     certificate: Path,
     server_tls: ssl.SSLContext,

@@ -77,14 +77,14 @@ def test_a_message_holds_cause_figures_and_link():
     assert len({m.message_id for m in world.sent}) == 2
 
 
-def test_a_missing_figure_changes_nothing_and_a_missing_subject_ends():
+def test_missing_figure_keeps_an_alert_and_missing_subject_ends_it():
     world = World()
     world.tick(80)
     assert world.tick(None) == []
     assert world.tick(None, readings=[]) == ["resolved>log", "resolved>team"]
 
 
-def test_a_condition_must_last_as_long_as_its_rule_says():
+def test_condition_must_last_for_the_configured_time():
     world = World({"for_minutes": 10})
     assert world.tick(80) == []
     assert world.alert().state == "pending"
@@ -95,7 +95,7 @@ def test_a_condition_must_last_as_long_as_its_rule_says():
     assert world.tick(80, minutes=10) == ["opened>log", "opened>team"]
 
 
-def test_an_alert_that_nobody_acknowledges_is_escalated_and_reminded_of():
+def test_unacknowledged_alert_is_escalated_and_repeated():
     world = World()
     assert world.tick(80) == ["opened>log", "opened>team"]
     assert world.tick(80, minutes=29) == []
@@ -121,7 +121,7 @@ def test_first_messages_go_to_the_first_level(levels, recipients):
     assert World(params=AlertParams(levels=levels)).tick(80) == recipients
 
 
-def test_an_acknowledged_alert_is_neither_escalated_nor_reminded_of():
+def test_acknowledged_alert_is_not_escalated_or_repeated():
     world = World()
     world.tick(80)
     world.act(acknowledge)
@@ -131,7 +131,7 @@ def test_an_acknowledged_alert_is_neither_escalated_nor_reminded_of():
         acknowledge(world.ended[0], "ada", world.now)
 
 
-def test_an_alert_closed_by_hand_opens_again_only_after_its_condition_ended():
+def test_manually_closed_alert_reopens_after_its_condition_ended():
     world = World()
     world.tick(80)
     world.act(resolve)
@@ -142,7 +142,7 @@ def test_an_alert_closed_by_hand_opens_again_only_after_its_condition_ended():
     assert world.tick(80) == ["opened>log", "opened>team"]
 
 
-def test_a_late_round_leaves_alone_what_was_opened_after_it():
+def test_late_round_keeps_newer_alerts():
     world = World()
     world.tick(80)
     assert world.tick(1, minutes=-1) == []
@@ -160,7 +160,7 @@ def test_a_late_round_leaves_alone_what_was_opened_after_it():
         max_size=30,
     )
 )
-def test_every_target_is_told_of_an_alert_and_of_its_end_once(steps):
+def test_every_target_receives_start_and_end_once(steps):
     """Whatever happens, messages of an alert to a target are one opening and at most one end."""
     world = World({"threshold": 72, "resolve_at": 48})
     for value, minutes, act in steps:

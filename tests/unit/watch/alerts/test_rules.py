@@ -42,7 +42,7 @@ def look(name, readings, alerts=(), **rule) -> list[Alert]:
         ("agreement", {"value": 0.7, "low": 0.5, "high": 0.9}, False, True),
     ],
 )
-def test_an_estimate_opens_an_alert_by_its_bound_and_ends_it_by_itself(name, readings, opens, ends):
+def test_estimate_opens_by_its_bound_and_ends_by_its_value(name, readings, opens, ends):
     reads = "model.ece" if name == "calibration_error" else "agreement.rate"
     sure = reading(reads, 0.5 if name == "calibration_error" else 0.1)
     figure = reading(reads, **readings)
@@ -52,7 +52,7 @@ def test_an_estimate_opens_an_alert_by_its_bound_and_ends_it_by_itself(name, rea
     assert [each.state for each in changed if each.ended_at] == ["resolved"] * ends
 
 
-def test_between_the_threshold_and_resolve_at_an_alert_stays_open():
+def test_alert_stays_open_above_resolve_at():
     limits = {"threshold": 0.1, "resolve_at": 0.05}
     (alert,) = look("calibration_error", [reading(value=0.11)], **limits)
     (near,) = look("calibration_error", [reading(value=0.07)], [alert], **limits)
@@ -61,7 +61,7 @@ def test_between_the_threshold_and_resolve_at_an_alert_stays_open():
     assert ended.state == "resolved"
 
 
-def test_too_small_a_count_is_found_once_its_day_is_over():
+def test_low_count_is_reported_after_its_day():
     own = {"reads": "votes.cast", "threshold": 10, "comparison": "below"}
 
     def opens(*values):
@@ -83,7 +83,7 @@ def test_a_count_of_an_earlier_day_is_over():
     assert ended.state == "resolved"
 
 
-def test_labels_choose_what_a_rule_reads_and_a_replaced_model_has_no_alert():
+def test_rule_reads_its_labels_of_the_current_model():
     groups = [
         reading("groups.ece", labels={"reward_model": model, "group": group}, days_ago=days)
         for model, group, days in (("rm@1", "x", 1), ("rm@2", "x", 0), ("rm@2", "y", 0))
@@ -100,7 +100,7 @@ def test_unknown_placeholder_of_a_title_is_refused():
         merge_rules({"check_failed": {"title": "{chek} failed"}})
 
 
-def test_a_title_holds_the_figures_and_never_fails_for_a_missing_label():
+def test_title_has_figures_despite_missing_labels():
     (alert,) = look("calibration_error", [reading(labels={})])
     assert alert.title == "The calibration error of ? is 0.200 (limit 0.08)"
     title = merge_rules({})["daemon_silent"].fill_title(reading(value=72_180.0))

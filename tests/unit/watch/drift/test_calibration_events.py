@@ -29,7 +29,7 @@ def day_rows() -> pd.DataFrame:
     )
 
 
-def test_only_a_failed_test_is_an_event_dated_by_its_day():
+def test_failed_test_is_an_event_dated_by_its_day():
     (event,) = calibration_events(day_rows(), TESTS, model_version=MODEL)
     assert (event.kind, event.detector, event.stream) == ("calibration", "slope", "calibration")
     assert (event.seq, event.change_seq, event.day) == (31, 27, date(2026, 1, 3))
@@ -49,5 +49,5 @@ def test_votes_tested_before_against_other_thresholds_are_replayed():
     assert not event.is_replayed
 
 
-def test_no_failed_test_is_no_event_even_without_votes():
+def test_passed_tests_give_no_event():
     assert calibration_events(day_rows().iloc[:0], TESTS[1:], model_version=MODEL) == []

@@ -38,7 +38,7 @@ def cause_of(causes: ChangeCauses, name: str) -> Cause:
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_a_clear_cause_is_on_top(name: str) -> None:
+def test_clear_cause_is_first(name: str) -> None:
     causes = find(name)
     top = causes.causes[0]
     assert (top.name, top.probability > 0.3) == (name, True)
@@ -78,7 +78,7 @@ def test_evidence_and_summary_name_what_changed() -> None:
     assert newcomers["error_after"] > 0.6 > newcomers["error_of_others"]
 
 
-def test_careless_annotators_with_a_vote_each_are_not_counted_as_none() -> None:
+def test_careless_annotators_with_one_vote_are_not_named() -> None:
     votes = draw("nothing", n_after=300).assign(expected_error=0.12)
     is_after = votes["seq"] > AT
     votes["error"] = np.where(is_after, votes["seq"] % 4 == 0, votes["seq"] % 8 == 0) * 1.0
@@ -88,14 +88,14 @@ def test_careless_annotators_with_a_vote_each_are_not_counted_as_none() -> None:
     assert "some annotators are careless, none of them surely (" in causes.summary
 
 
-def test_who_voted_on_an_earlier_model_is_no_newcomer() -> None:
+def test_voters_on_an_earlier_model_are_not_newcomers() -> None:
     votes = draw("newcomers")
     known = frozenset(votes["annotator_id"])
     causes = find_causes(votes, AT + 1, draw_reference(VoteWorld(), 1), known)
     assert cause_of(causes, "newcomers").probability == 0
 
 
-def test_an_event_keeps_the_causes_in_the_votes_known_so_far() -> None:
+def test_event_keeps_causes_of_the_votes_known_then() -> None:
     votes = draw("category", n_after=1700)
     risen = DriftEvent(
         kind="drift",

@@ -8,14 +8,14 @@ SOUP = [f"Wie koche ich die Suppe mit {x} und der Brühe?" for x in ("Linsen", "
 TRAIN = [f"Wie buche ich die Fahrkarte der Bahn nach {x}?" for x in ("Bonn", "Köln", "Kiel")]
 
 
-def test_terms_leave_out_words_that_the_rest_uses_as_often() -> None:
+def test_terms_exclude_words_common_elsewhere() -> None:
     soup, train = distinctive_terms([SOUP, TRAIN])
     assert set(soup) == {"koche", "suppe", "mit", "und", "brühe"}
     assert set(train) == {"buche", "fahrkarte", "bahn", "nach"}
     assert sum(weight**2 for weight in soup.values()) == pytest.approx(1, abs=1e-4)
 
 
-def test_similarity_is_of_shared_terms() -> None:
+def test_similarity_counts_shared_terms() -> None:
     soup, train = distinctive_terms([SOUP, TRAIN])
     again, _ = distinctive_terms([SOUP[:2], TRAIN])
     assert term_similarity(soup, again) > 0.9

@@ -52,9 +52,7 @@ def kind_of(examples: tuple[str, ...]) -> set[str]:
     return {example[1] for example in examples}
 
 
-def test_the_cluster_that_doubled_and_got_worse_stands_first_and_the_shrunken_one_is_named() -> (
-    None
-):
+def test_growing_worse_cluster_is_first_and_shrunken_is_named() -> None:
     before = window(0, (80, 80, 80, 80), (0.2, 0.2, 0.2, 0.2), name="r")
     now = window(1, (160, 30, 65, 65), (0.6, 0.2, 0.2, 0.2))
     shift = find_clusters(before, now)
@@ -89,7 +87,7 @@ def test_equal_windows_have_no_changed_cluster() -> None:
     assert changed <= 1  # 80 clusters at a false discovery rate of 1 %
 
 
-def test_clusters_are_of_meaning_not_of_length() -> None:
+def test_clusters_follow_meaning_not_length() -> None:
     """A common factor on all columns, as of longer completions, does not move a point to another
     cluster.
     """
@@ -104,7 +102,7 @@ def test_clusters_are_of_meaning_not_of_length() -> None:
         assert cluster.share_current.value == pytest.approx(0.5, abs=0.03)
 
 
-def test_a_prompt_counts_once_however_many_comparisons_it_has() -> None:
+def test_prompt_counts_once_in_clusters() -> None:
     single, many = (
         find_clusters(
             window(0, (40, 40), (0.5, 0), name="r"), window(1, (40, 40), (0.5, 0), pairs=n)
@@ -118,7 +116,7 @@ def test_a_prompt_counts_once_however_many_comparisons_it_has() -> None:
     )
 
 
-def test_too_little_is_said_by_name() -> None:
+def test_too_few_rows_are_named() -> None:
     enough, few = window(0, (60,), (0.2,), name="r"), window(1, (12,), (0.2,))
     with pytest.raises(NotEnoughData, match="day's window has 12 embedded prompts, 30 are needed"):
         semantic_clusters(enough, few)

@@ -27,13 +27,13 @@ def event(detector: str, seq: int, change: int | None = None, kind: str = "drift
     )
 
 
-def test_a_false_alarm_shortly_before_is_no_witness_of_the_change() -> None:
+def test_earlier_false_alarm_does_not_confirm_a_change() -> None:
     alarm = event("hddm_a", 2947, 2946)
     change = [event("hddm_a", 3307, 3306), event("ddm", 3351, 2995), event("adwin", 3433, 3303)]
     assert find_confirming_events([alarm, *change], PARAMS) == tuple(change)
 
 
-def test_a_detector_that_fires_again_afterwards_dates_nothing_anew() -> None:
+def test_repeated_signal_does_not_move_the_date() -> None:
     change = [event("hddm_a", 3307, 3306), event("adwin", 3433, 3303)]
     later = [event("hddm_a", 3700, 3650), event("adwin", 3900, 3700)]
     assert find_confirming_events([*later, *change], PARAMS) == tuple(change)

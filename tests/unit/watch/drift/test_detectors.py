@@ -13,7 +13,7 @@ EVERY_DETECTOR = pytest.mark.parametrize("name", DETECTORS)
 
 
 @EVERY_DETECTOR
-def test_a_detector_keeps_the_promises(name):
+def test_detector_conforms_to_the_protocol(name):
     check_detector(DETECTORS[name])
 
 
@@ -33,7 +33,7 @@ def test_detectors_have_hashes_of_their_own():
     assert len({params_hash(kind(kind.Params())) for kind in kinds}) == len(DETECTORS)
 
 
-def test_errors_of_any_stated_chance_become_errors_of_one_rate():
+def test_errors_are_normalised_to_one_rate():
     rng = np.random.default_rng(1)
     votes = draw_votes(1, (20_000, 0.0))
     for p in (0.1, 0.4):

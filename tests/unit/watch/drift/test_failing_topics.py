@@ -26,7 +26,7 @@ def test_a_planted_failing_topic_is_the_top_cluster(seed: int) -> None:
     assert top.lift.low > 1
 
 
-def test_nothing_fails_where_all_topics_err_alike() -> None:
+def test_equal_error_rates_have_no_failing_topic() -> None:
     n_failing = sum(
         cluster.is_failing for seed in range(12) for cluster in cluster_day(seed, None)[0].clusters
     )

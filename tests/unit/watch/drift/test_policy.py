@@ -180,7 +180,7 @@ def test_a_steady_policy_differs_at_the_stated_rate():
     assert np.all(np.mean(p < 0.01, axis=0) <= 0.03)
 
 
-def test_missing_days_have_no_verdict_but_a_reason():
+def test_missing_days_have_a_reason_instead_of_a_verdict():
     reasons = [t.evidence["reason"] for t in policy_tests(None, [policy_day(1)], PARAMS)]
     assert set(reasons) == {"no completions by a policy of this project on this day"}
     first = policy_tests(policy_day(1), [], PARAMS)

@@ -113,7 +113,7 @@ def test_a_training_pair_may_not_enter_the_reference():
 
 
 @pytest.mark.parametrize("bad", [np.nan, 1.2, -0.1])
-def test_a_prediction_that_is_no_probability_is_refused(bad):
+def test_prediction_outside_0_to_1_is_refused(bad):
     with pytest.raises(InvalidScores, match="row 1"):
         reference_window(pairs(), np.array([0.5, bad, 0.5, 0.5, 0.5, 0.5]), model_version=MODEL)
     with pytest.raises(InvalidScores, match="6 rows"):
@@ -168,7 +168,7 @@ def test_a_day_without_votes_is_an_empty_window():
     assert current.one_row_per_prompt().empty
 
 
-def test_a_window_survives_its_folder_and_equal_windows_give_equal_bytes(tmp_path):
+def test_window_round_trips_with_equal_bytes(tmp_path):
     reference = window(embed=lengths_as_embeddings, mixes={"choices": {"a": 4, "tie": 2}})
     reference.save(tmp_path / "one")
     reference.save(tmp_path / "two")

@@ -34,7 +34,7 @@ def test_a_window_and_its_votes_are_equally_reliable() -> None:
     assert reliability_of_reference(as_window(day_votes)) == reliability_of_day(day_votes)
 
 
-def test_an_overconfident_model_has_a_slope_below_one_and_a_calibrated_one_around_it() -> None:
+def test_overconfident_slope_is_below_one() -> None:
     good, bad = reliability_of_day(votes(2000)), reliability_of_day(votes(2000, confident=3))
     assert good.slope is not None
     assert good.slope.low < 1 < good.slope.high

@@ -36,11 +36,11 @@ def test_a_change_in_one_category_names_it():
     assert 2500 < first.change_seq <= first.seq < 4000
 
 
-def test_harder_prompts_of_which_the_model_states_so_are_no_change():
+def test_harder_prompts_with_stated_doubt_are_no_change():
     assert find_rises(changed("mix", 0.7)) == []
 
 
-def test_a_first_vote_that_errs_more_than_the_reference_is_a_change():
+def test_change_from_the_first_vote_on_is_found():
     world = VoteWorld(n_votes=800, changes=(Change(cause="taste", at=0, size=0.2),))
     (first, *_) = find_rises(world)
     assert first.seq < 500
@@ -55,7 +55,7 @@ def test_one_day_alone_is_no_change():
     assert list(test.find_rises(days))
 
 
-def test_ten_votes_on_one_comparison_weigh_little_more_than_one():
+def test_repeated_votes_on_a_comparison_weigh_little():
     votes = draw_stream(2, (1000, 0.25))
     repeated = [
         v._replace(comparison_id=f"c{i // 10}", error=votes[i // 10 * 10].error)
@@ -66,7 +66,7 @@ def test_ten_votes_on_one_comparison_weigh_little_more_than_one():
     assert list(test.find_rises([v._replace(comparison_id=str(v.seq)) for v in repeated]))
 
 
-def test_a_late_vote_teaches_nothing_of_its_day():
+def test_late_vote_does_not_change_its_day():
     votes = draw_stream(3, (900, 0.25), (300, 0.5))
     late = votes[700]._replace(day=votes[0].day, seq=votes[700].seq + 1)
     test = SequentialTest(SequentialTestParams())
@@ -77,7 +77,7 @@ def test_a_late_vote_teaches_nothing_of_its_day():
     assert signals == list(test.find_rises([*again, *votes[701:]]))
 
 
-def test_the_stated_chance_of_a_young_model_is_corrected_by_its_reference():
+def test_probabilities_of_a_new_model_are_corrected():
     """It errs in 42 % of the votes where it states 25 %, from the beginning."""
     reference = [v._replace(day="") for v in draw_stream(5, (300, 0.42))]
     votes = draw_stream(6, (600, 0.42))

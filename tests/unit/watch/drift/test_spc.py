@@ -28,7 +28,7 @@ def subgroups(n: int, *n_errors: int) -> pd.DataFrame:
     return pd.DataFrame({"n": n, "n_errors": n_errors, "day": "2026-01-01"})
 
 
-def test_subgroups_are_votes_in_a_row_and_the_incomplete_rest_is_left_out():
+def test_subgroups_are_consecutive_and_complete():
     frame = errors_frame((270, 0.3))
     subgroups = split_into_subgroups(frame.sample(frac=1, random_state=0), 100)
     assert subgroups["first_seq"].tolist() == [1, 301]
@@ -73,7 +73,7 @@ def test_a_rise_is_marked_and_the_baseline_is_never_judged():
         assert len(charts.find_marked(chart)) >= 3
 
 
-def test_run_lengths_without_a_change_are_those_of_the_textbook():
+def test_run_lengths_equal_the_textbook():
     """Champ, Woodall 1987 for the Western Electric rules; Lucas, Saccucci 1990 for EWMA."""
     z = np.random.default_rng(0).normal(size=(1500, 1500))
     broken = break_rules(z, ControlChartParams(spc_ewma_limit=2.86))

@@ -52,7 +52,7 @@ def test_a_change_gives_events_with_their_day_and_the_beginning():
     assert len({e.event_id for e in result.events}) == len(result.events)
 
 
-def test_chances_that_no_held_out_vote_has_tested_explain_no_rise():
+def test_untested_probabilities_do_not_explain_a_rise():
     """A model that was never calibrated may state any chance: errors are compared with the rate of
     its first votes.
     """
@@ -65,7 +65,7 @@ def test_chances_that_no_held_out_vote_has_tested_explain_no_rise():
     assert not [e for e in tested.events if e.detector == "sequential_test"]
 
 
-def test_a_rise_from_the_first_vote_on_is_dated_at_a_vote_on_the_model():
+def test_rise_from_the_first_vote_on_is_dated_on_the_model():
     """Some held-out votes err by chance just before it."""
     frame = votes_frame(n_before=0).assign(error=1.0)
     reference = held_out().head(108)
@@ -84,7 +84,7 @@ def test_an_event_of_one_category_names_it():
     assert streams[0] == "category:maths"
 
 
-def test_scanning_again_finds_the_same_events_and_only_later_ones_are_new():
+def test_repeated_scan_finds_only_later_events():
     frame = votes_frame()
     whole = scanned(frame)
     state, new = None, []
@@ -96,7 +96,7 @@ def test_scanning_again_finds_the_same_events_and_only_later_ones_are_new():
     assert state == {"last_seq": int(frame["seq"].max()), "quarantines": {}}
 
 
-def test_what_other_parameters_find_in_votes_read_before_is_replayed():
+def test_changed_parameters_replay_earlier_votes():
     frame, other = votes_frame(), DriftParams(sequential_test_limit=50)
     state = scanned(frame).state
     again = scanned(frame, state, params=other)
@@ -112,7 +112,7 @@ def test_only_the_chosen_detectors_read_the_votes():
     assert {e.detector for e in result.events} == {"ddm", "adwin"}
 
 
-def test_without_the_votes_of_the_quarantined_nothing_is_found():
+def test_quarantined_votes_give_no_events():
     """They err from vote 800 on; a lifted quarantine brings their events back as replayed ones."""
     frame = votes_frame(n_before=1200, n_after=0)
     spam = np.arange(1200) % 4 == 0

@@ -40,7 +40,7 @@ def test_mmd_equals_frouros(n, m):
 
 
 @pytest.mark.parametrize("test", [kolmogorov_smirnov, population_stability, error_rate_rise])
-def test_p_values_are_small_no_more_often_than_they_say(test):
+def test_p_values_have_their_nominal_level(test):
     rng = np.random.default_rng(3)
     draw = (
         (lambda n: (rng.random(n) < 0.25).astype(float))
@@ -67,7 +67,7 @@ def test_mmd_finds_a_new_topic_in_384_dimensions():
     assert result.effect > 0.02
 
 
-def test_an_error_rate_that_falls_is_no_rise():
+def test_falling_error_rate_is_not_a_rise():
     assert error_rate_rise(np.repeat([0.0, 1.0], 100), np.repeat([0.0, 0.0, 1.0], 60)).p_value > 0.5
     assert error_rate_rise(np.zeros(60), np.zeros(60)).p_value == 1
 
@@ -92,7 +92,7 @@ def test_equal_shares_of_labels_differ_at_the_stated_rate():
     assert np.mean(np.array(p_values) < 0.01) <= 0.02
 
 
-def test_shares_of_labels_move_by_their_distance():
+def test_label_shift_is_measured_by_distance():
     result = share_difference({"a": 500, "b": 500}, {"a": 150, "b": 350})
     assert result.statistic == pytest.approx(0.2)
     assert result.p_value < 1e-6
@@ -100,7 +100,7 @@ def test_shares_of_labels_move_by_their_distance():
     assert share_difference({"a": 90}, {"b": 50}).statistic == 1
 
 
-def test_means_differ_by_welch():
+def test_means_are_compared_by_welch():
     from scipy.stats import ttest_ind
 
     rng = np.random.default_rng(3)

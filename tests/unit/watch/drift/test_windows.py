@@ -139,7 +139,7 @@ def test_each_space_says_what_changed():
     assert evidence["scores"]["mean_reference"] == pytest.approx(0, abs=0.5)
 
 
-def test_below_the_least_number_of_rows_there_is_no_verdict():
+def test_too_few_rows_have_no_verdict():
     assert set(verdicts(made(1, 100), made(2, 10)).values()) == {Verdict.INSUFFICIENT}
     assert set(verdicts(None, made(2, 100)).values()) == {Verdict.INSUFFICIENT}
     assert set(verdicts(made(1, 100), None).values()) == {Verdict.INSUFFICIENT}

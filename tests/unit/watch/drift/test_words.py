@@ -35,6 +35,6 @@ def test_the_effect_is_about_half_the_share_of_other_texts():
     assert max(result.p_value for result in results) < 0.001
 
 
-def test_one_text_is_not_a_sample():
+def test_single_text_is_refused_as_a_sample():
     with pytest.raises(NotEnoughData, match="1 and 2 texts"):
         word_difference(["1"], ["1", "2"])
