@@ -30,6 +30,7 @@ CORE = [
     "records",
     "monitoring",  # records of metric points and alerts, for store, web and client
     "errors",
+    "curation",  # records of data sets, for store, stages, web and client
     "files",
     "terminal",
     "processes",  # names of ledger workers, of leases and of web servers

@@ -17,6 +17,7 @@ PipelineError
 │   │   └── LoginEnded         the caller's token or password is no longer valid
 │   ├── OutdatedEdit           another user changed the row in the meantime
 │   ├── AlertState             the alert has been resolved or has ended already
+│   ├── DatasetConflict        the status of the data set forbids it, or its name is taken
 │   └── UnstorableText         a text with a NUL character or a lone surrogate
 ├── NotEnoughData              too few rows to compute the result
 │   └── NotEnoughVotes
@@ -97,6 +98,9 @@ class OutdatedEdit(StoreError): ...
 
 
 class AlertState(StoreError): ...
+
+
+class DatasetConflict(StoreError): ...
 
 
 class UnstorableText(StoreError): ...

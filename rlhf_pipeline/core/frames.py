@@ -486,6 +486,31 @@ RETRAINING_SET = FrameSchema(
     key=("comparison_id",),
 )
 
+DATASET_ROWS = FrameSchema(
+    "dataset_rows",
+    {
+        "row_id": text("names the row within its data set, by its first source"),
+        "sources": json_text(
+            "JSON list of what it was made from: comparison:ID, feedback:ID, pair:ID@REVISION"
+        ),
+        "prompt_id": text("its prompt"),
+        "prompt": text("text of the prompt"),
+        "completion": text("the preferred completion, the one to imitate, or the one judged"),
+        "rejected": text("the other completion of a preference row", nullable=True),
+        "label": flag("whether the completion of an unpaired row is desirable", nullable=True),
+        "strength": number("strength of the preference", nullable=True, **PROBABILITY),
+        "agreement": number(
+            "share of votes on the preferred side; missing without votes",
+            nullable=True,
+            **PROBABILITY,
+        ),
+        "context": json_text("JSON list of documents that the completions were given"),
+        "category": text("category of the prompt", nullable=True),
+        "day": DAY,
+    },
+    key=("row_id",),
+)
+
 SCHEMAS: dict[str, FrameSchema] = {
     s.name: s
     for s in (

@@ -40,6 +40,7 @@ STATUS_OF: tuple[tuple[type[errors.PipelineError], int], ...] = (
     (errors.UnstorableText, 422),
     (errors.AlreadyVoted, 409),
     (errors.AlertState, 409),
+    (errors.DatasetConflict, 409),
     (errors.OutdatedEdit, 412),
     (errors.ConfigurationError, 422),
     (errors.FrameError, 422),

@@ -5,6 +5,7 @@ no earlier text is read again.
 """
 
 from array import array
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,7 @@ def shingles(text: str) -> frozenset[str]:
     return frozenset(plain[i : i + SHINGLE] for i in range(max(1, len(plain) - SHINGLE + 1)))
 
 
-def jaccard(a: frozenset[str], b: frozenset[str]) -> float:
+def jaccard(a: frozenset[Any], b: frozenset[Any]) -> float:
     """The share of common runs, 0 to 1.
 
     >>> jaccard(frozenset("ab"), frozenset("bc"))

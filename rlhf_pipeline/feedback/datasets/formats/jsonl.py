@@ -26,7 +26,7 @@ class Jsonl:
         for batch in batches:
             columns = plain_columns(check_frame(batch, schema), schema)
             lines = [
-                _line(dict(zip(columns, values, strict=True)))
+                encode_line(dict(zip(columns, values, strict=True)))
                 for values in zip(*columns.values(), strict=True)
             ]
             file.write("".join(lines).encode())
@@ -34,7 +34,8 @@ class Jsonl:
         return n
 
 
-def _line(row: dict[str, Any]) -> str:
+def encode_line(row: dict[str, Any]) -> str:
+    """A line with its end. Raises ValueError for NaN and infinite numbers."""
     line = json.dumps(row, ensure_ascii=False, allow_nan=False)
     for character, escaped in LINE_ENDS.items():
         line = line.replace(character, escaped)

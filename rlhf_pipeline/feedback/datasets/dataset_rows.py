@@ -1,0 +1,201 @@
+"""Makes the rows of a data set from preference pairs, hand-made pairs and feedback.
+
+A preference becomes one row to imitate in an `sft` set, and two judged rows in an `unpaired` set.
+Feedback becomes rows by these rules:
+
+- A correction prefers the corrected text to the completion, at full strength.
+- Ratings of the completions of one prompt: each of two completions with different mean ratings
+  makes a preference, whose strength is the difference over 4, the largest possible.
+- Thumbs up or down, and ratings of 4 and more or 2 and less, judge their completion. What they like
+  is also imitated; what they dislike is in unpaired sets alone.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import combinations
+from typing import Any
+
+import pandas as pd
+
+from rlhf_pipeline.core.curation import CuratedPair, DatasetType, VoteQuery
+from rlhf_pipeline.core.frames import DATASET_ROWS, PREFERENCE_PAIRS, check_frame
+from rlhf_pipeline.core.records import Feedback, content_id
+
+RATING_RANGE = 4.0  # from 1 to 5
+LEAST_LIKED, MOST_DISLIKED = 4.0, 2.0  # ratings
+COLUMNS = tuple(DATASET_ROWS.columns)
+Row = dict[str, Any]
+
+
+def select_vote_pairs(
+    pairs: pd.DataFrame, query: VoteQuery, comparison_ids: Iterable[str] | None = None
+) -> pd.DataFrame:
+    """The PREFERENCE_PAIRS that a query chooses, of `comparison_ids` where they are given. Pairs of
+    the calib and test split measure models and are never chosen, nor are ties.
+    """
+    checked = check_frame(pairs, PREFERENCE_PAIRS)
+    chosen = (
+        (checked["split"] == "train")
+        & (checked["agreement"] > 0.5)
+        & (checked["agreement"] >= query.min_agreement)
+        & (checked["n_votes"] >= query.min_votes)
+    )
+    if query.categories:
+        chosen &= checked["category"].isin(query.categories)
+    if query.since:
+        chosen &= checked["day"] >= query.since.isoformat()
+    if query.until:
+        chosen &= checked["day"] <= query.until.isoformat()
+    if comparison_ids is not None:
+        chosen &= checked["comparison_id"].isin(set(comparison_ids))
+    return checked[chosen]
+
+
+def build_rows(
+    kind: DatasetType,
+    vote_pairs: pd.DataFrame,
+    curated: Sequence[CuratedPair] = (),
+    feedback: Sequence[Feedback] = (),
+) -> pd.DataFrame:
+    """DATASET_ROWS of a data set of type `kind`, by row id; the order of the inputs is irrelevant.
+
+    A correction in `feedback` replaces the pair of its own comparison. Rejected hand-made pairs and
+    feedback without texts give no row.
+    """
+    own_comparisons = {entry.comparison_id for entry in feedback if entry.comparison_id}
+    others = vote_pairs[~vote_pairs["comparison_id"].isin(own_comparisons)]
+    preferences = [
+        *_rows_of_votes(others),
+        *_rows_of_curated(curated),
+        *_rows_of_corrections(feedback),
+        *_rows_of_ratings(feedback),
+    ]
+    if kind == "preference":
+        rows = preferences
+    else:
+        rows = [row for each in preferences for row in _split_sides(each, kind)]
+        judgements = _rows_of_judgements(feedback)
+        rows += [row for row in judgements if kind == "unpaired" or row.pop("label")]
+    frame = pd.DataFrame(rows, columns=list(COLUMNS)).drop_duplicates("row_id")
+    return check_frame(frame.sort_values("row_id"), DATASET_ROWS)
+
+
+def _rows_of_votes(pairs: pd.DataFrame) -> Iterator[Row]:
+    names = ("comparison_id", "prompt_id", "prompt", "chosen", "rejected", "margin", "agreement")
+    values = pairs[[*names, "category", "day"]].itertuples(index=False, name=None)
+    for comparison_id, prompt_id, prompt, chosen, rejected, margin, agreement, *more in values:
+        yield _make_row(
+            [f"comparison:{comparison_id}"],
+            prompt,
+            chosen,
+            prompt_id=prompt_id,
+            rejected=rejected,
+            strength=margin,
+            agreement=agreement,
+            category=more[0],
+            day=more[1],
+        )
+
+
+def _rows_of_curated(pairs: Iterable[CuratedPair]) -> Iterator[Row]:
+    for pair in pairs:
+        if pair.status == "accepted":
+            origin = [f"pair:{pair.pair_id}@{pair.revision}"]
+            if pair.feedback_id is not None:
+                origin.append(f"feedback:{pair.feedback_id}")
+            yield _make_row(
+                origin,
+                pair.prompt,
+                pair.chosen,
+                rejected=pair.rejected,
+                strength=pair.strength,
+                context=json.dumps(pair.context, ensure_ascii=False),
+                day=pair.edited_at.date().isoformat(),
+            )
+
+
+def _rows_of_corrections(feedback: Iterable[Feedback]) -> Iterator[Row]:
+    for entry in feedback:
+        if entry.kind == "correction":
+            yield _make_row(
+                [f"feedback:{entry.feedback_id}"],
+                str(entry.prompt),
+                str(entry.correction),
+                rejected=entry.completion,
+                strength=1.0,
+                day=_day_of(entry),
+            )
+
+
+def _rows_of_ratings(feedback: Iterable[Feedback]) -> Iterator[Row]:
+    ratings: dict[str, dict[str, list[Feedback]]] = defaultdict(lambda: defaultdict(list))
+    for entry in feedback:
+        if entry.kind == "rating" and entry.prompt and entry.completion:
+            ratings[entry.prompt][entry.completion].append(entry)
+    for prompt, by_completion in ratings.items():
+        means = {
+            completion: sum(float(entry.value or 0) for entry in entries) / len(entries)
+            for completion, entries in by_completion.items()
+        }
+        for pair in combinations(sorted(means), 2):
+            worse, better = sorted(pair, key=lambda completion: means[completion])
+            if means[better] > means[worse]:
+                entries = by_completion[better] + by_completion[worse]
+                yield _make_row(
+                    [f"feedback:{n}" for n in sorted(entry.feedback_id for entry in entries)],
+                    prompt,
+                    better,
+                    row_id=f"ratings:{content_id(prompt, better, worse)}",
+                    rejected=worse,
+                    strength=(means[better] - means[worse]) / RATING_RANGE,
+                    day=max(map(_day_of, entries)),
+                )
+
+
+def _rows_of_judgements(feedback: Iterable[Feedback]) -> Iterator[Row]:
+    for entry in feedback:
+        if entry.kind not in ("thumbs", "rating") or not (entry.prompt and entry.completion):
+            continue
+        value = float(entry.value or 0)
+        is_liked = value == 1 if entry.kind == "thumbs" else value >= LEAST_LIKED
+        is_disliked = value == 0 if entry.kind == "thumbs" else value <= MOST_DISLIKED
+        if is_liked or is_disliked:
+            yield _make_row(
+                [f"feedback:{entry.feedback_id}"],
+                entry.prompt,
+                entry.completion,
+                label=is_liked,
+                day=_day_of(entry),
+            )
+
+
+def _split_sides(row: Row, kind: DatasetType) -> Iterator[Row]:
+    """The completion of a preference, and for an unpaired set both with their labels."""
+    row = row | {"strength": None}
+    if kind == "sft":
+        yield row | {"rejected": None}
+        return
+    yield row | {"rejected": None, "label": True}
+    yield row | {
+        "row_id": f"{row['row_id']}/rejected",
+        "completion": row["rejected"],
+        "rejected": None,
+        "label": False,
+    }
+
+
+def _make_row(sources: list[str], prompt: str, completion: str, **more: Any) -> Row:
+    return {
+        "row_id": sources[0],
+        "sources": json.dumps(sources),
+        "prompt_id": content_id("prompt", prompt),
+        "prompt": prompt,
+        "completion": completion,
+        "context": "[]",
+        **more,
+    }
+
+
+def _day_of(entry: Feedback) -> str:
+    return (entry.given_at or entry.created_at).date().isoformat()

@@ -1,0 +1,56 @@
+"""Statuses of data sets, and hand-made pairs."""
+
+from itertools import pairwise
+
+import pytest
+from pydantic import ValidationError
+
+from rlhf_pipeline.core.curation import MOVES, PairTexts, check_editable, check_move
+from rlhf_pipeline.core.errors import DatasetConflict
+
+TEXTS = {"prompt": "p", "chosen": "c", "rejected": "r"}
+
+
+def test_a_data_set_goes_through_its_statuses_in_order():
+    way = ["draft", "curating", "ready", "exported", "exported", "curating", "ready", "archived"]
+    for old, new in pairwise(way):
+        check_move("set", old, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [("draft", "ready"), ("draft", "exported"), ("curating", "exported"), ("archived", "draft")],
+)
+def test_an_illegal_move_names_the_legal_ones(old, new):
+    with pytest.raises(DatasetConflict, match=f"is {old} and cannot become {new}"):
+        check_move("set", old, new)
+
+
+@pytest.mark.parametrize("status", ["ready", "exported", "archived"])
+def test_a_frozen_set_is_not_edited(status):
+    with pytest.raises(DatasetConflict, match="cannot be edited"):
+        check_editable("set", status)
+
+
+def test_every_status_can_be_reached():
+    assert {new for moves in MOVES.values() for new in moves} | {"draft"} == set(MOVES)
+
+
+def test_a_pair_takes_the_names_of_other_tools():
+    pair = PairTexts.model_validate(
+        {
+            "query": "p",
+            "chosen_response": "c",
+            "rejected_response": "r",
+            "preference_strength": 0.25,
+            "context_documents": ["d"],
+            "annotation_notes": "n",
+        }
+    )
+    assert pair == PairTexts(**TEXTS, strength=0.25, context=("d",), notes="n")
+
+
+@pytest.mark.parametrize("change", [{"rejected": " c "}, {"chosen": " "}, {"prompt": ""}])
+def test_equal_or_empty_sides_are_refused(change):
+    with pytest.raises(ValidationError):
+        PairTexts(**(TEXTS | change))

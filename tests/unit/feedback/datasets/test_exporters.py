@@ -1,0 +1,186 @@
+"""Exports of data sets: golden files, the readers they are for, and what each format refuses."""
+
+import hashlib
+import json
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pytest
+from upath import UPath
+
+from rlhf_pipeline.core.curation import DatasetQuery, DatasetVersion
+from rlhf_pipeline.core.errors import DatasetError
+from rlhf_pipeline.core.row_files import open_rows
+from rlhf_pipeline.feedback.datasets.exporters import EXPORTERS, write_export
+from rlhf_pipeline.feedback.datasets.exporters.base import LineExporter
+from rlhf_pipeline.feedback.datasets.exporters.files import encode_export, name_export
+from rlhf_pipeline.feedback.datasets.formats.csv import unprotect_cell
+from rlhf_pipeline.feedback.datasets.quality import measure_quality
+from tests.dataset_rows import build_dataset_rows
+
+GOLDEN = Path(__file__).parent / "golden"
+AT = datetime(2026, 3, 2, tzinfo=UTC)
+LINES = [name for name, member in EXPORTERS.items() if issubclass(member, LineExporter)]
+COLUMNS = {
+    "preference": {},
+    "sft": {"rejected": None, "strength": None},
+    "unpaired": {"rejected": None, "strength": None, "label": [True, False] * 16},
+}
+
+
+def build_set(kind, n=32):
+    """Rows of which one has documents and one has characters that files must escape."""
+    rows = build_dataset_rows(n, **{k: v[:n] if v else v for k, v in COLUMNS[kind].items()})
+    rows.loc[0, "context"] = json.dumps(["The atlas.", "The map, page 2."])
+    rows.loc[1, "completion"] = 'Züri says "grüezi"\u2028\n✓'
+    return rows
+
+
+def cases():
+    return [(name, kind) for name in LINES for kind in EXPORTERS[name].types]
+
+
+def read_columns(path):
+    from datasets import load_dataset  # the reader of most trainers
+
+    suffix = {".jsonl": "json", ".parquet": "parquet", ".csv": "csv"}[path.suffix]
+    return load_dataset(
+        suffix, data_files=str(path), split="train", cache_dir=str(path.parent / "cache")
+    )
+
+
+def as_cell(value):
+    """A value as a cell of CSV."""
+    if value is None:
+        return None
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+@pytest.mark.parametrize(("name", "kind"), cases())
+def test_a_line_is_as_in_the_golden_file(name, kind):
+    content = encode_export(EXPORTERS[name](), build_set(kind), kind)
+    golden = (GOLDEN / f"{kind}.{name}.jsonl").read_bytes()
+    assert b"".join(content.splitlines(keepends=True)[:3]) == golden
+
+
+@pytest.mark.parametrize(("name", "kind"), cases())
+def test_an_export_is_read_by_the_datasets_library(tmp_path, name, kind):
+    exporter = EXPORTERS[name]()
+    path = tmp_path / f"file{exporter.suffix}"
+    path.write_bytes(encode_export(exporter, build_set(kind), kind))
+    rows = read_columns(path)
+    assert len(rows) == 32
+    text = json.dumps(rows[0], ensure_ascii=False)
+    assert "The map, page 2." in text
+    assert "Town 0 lies by river 0." in text
+    assert "grüezi" in json.dumps(rows[1], ensure_ascii=False)
+
+
+@pytest.mark.parametrize("name", ["jsonl", "parquet", "csv"])
+@pytest.mark.parametrize("kind", COLUMNS)
+def test_a_table_is_read_back_equal(tmp_path, name, kind):
+    exporter, rows = EXPORTERS[name](), build_set(kind)
+    path = tmp_path / f"file{exporter.suffix}"
+    path.write_bytes(encode_export(exporter, rows, kind))
+    cells = [dict(row.cells) for row in open_rows(path)]
+    if name == "csv":
+        cells = [{key: unprotect_cell(cell) for key, cell in row.items()} for row in cells]
+    expected = rows.astype(object).where(rows.notna(), None).to_dict("records")
+    if name == "csv":
+        expected = [{key: as_cell(value) for key, value in row.items()} for row in expected]
+    assert cells == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "values", "fault"),
+    [
+        ("trl", "preference", {"rejected": "Town 3 lies by river 3."}, "are equal"),
+        ("trl", "sft", {"completion": " "}, "completion is blank"),
+        ("trl_conversational", "preference", {"rejected": " "}, "rejected is blank"),
+        ("openai", "sft", {"completion": ""}, "the assistant message is blank"),
+        ("openai_preference", "preference", {"prompt": " "}, "input: the user message is blank"),
+        ("openai_preference", "preference", {"rejected": ""}, "non_preferred_output: the assis"),
+        ("openai_preference", "preference", {"rejected": "Town 3 lies by river 3."}, "are equal"),
+        ("bedrock", "sft", {"prompt": ""}, "the user message is blank"),
+        ("anthropic", "sft", {"prompt": "\n"}, "the prompt is blank"),
+        ("anthropic", "sft", {"completion": "\t"}, "output is blank"),
+    ],
+)
+def test_a_row_that_its_reader_refuses_is_named(name, kind, values, fault):
+    rows = build_set(kind)
+    for column, value in values.items():
+        rows.loc[3, column] = value
+    with pytest.raises(DatasetError, match=rf"refuses 1 of 32 rows\. comparison:c3: .*{fault}"):
+        encode_export(EXPORTERS[name](), rows, kind)
+
+
+USER, BOT = {"role": "user", "content": "u"}, {"role": "assistant", "content": "a"}
+
+
+@pytest.mark.parametrize(
+    ("name", "line", "fault"),
+    [
+        ("openai", {"messages": []}, "no messages"),
+        ("openai", {"messages": [BOT, USER]}, "last message"),
+        ("openai", {"messages": [{"role": "robot", "content": "x"}, BOT]}, "'robot'"),
+        ("openai_preference", {"input": {"messages": [USER]}}, "preferred_output: has no"),
+        ("bedrock", {"messages": [USER, BOT], "label": 1}, "unknown key 'label'"),
+        ("bedrock", {"messages": [BOT, USER]}, "alternate"),
+        ("bedrock", {"messages": [USER, BOT, USER]}, "alternate"),
+        ("bedrock", {"messages": [{"role": "system", "content": "s"}, BOT]}, "'system'"),
+        ("anthropic", {"input": "Hello", "output": "x"}, "begin with"),
+    ],
+)
+def test_a_line_against_the_rules_of_the_provider_is_refused(name, line, fault):
+    assert fault in EXPORTERS[name]().find_fault(line)
+
+
+@pytest.mark.parametrize(
+    ("name", "n"), [("openai", 9), ("openai_preference", 9), ("bedrock", 31), ("bedrock", 10_001)]
+)
+def test_too_few_or_many_rows_are_refused(name, n):
+    rows = build_dataset_rows(n)
+    with pytest.raises(DatasetError, match=rf"has {n:,} rows"):
+        encode_export(EXPORTERS[name](), rows, "preference")
+
+
+@pytest.mark.parametrize("name", ["openai", "openai_preference", "bedrock", "anthropic"])
+def test_a_type_that_a_format_cannot_hold_is_refused(name):
+    with pytest.raises(DatasetError, match="not unpaired"):
+        encode_export(EXPORTERS[name](), build_set("unpaired"), "unpaired")
+
+
+def build_version(rows):
+    return DatasetVersion(
+        dataset_id=1,
+        version=3,
+        content_hash="0" * 64,
+        n_rows=len(rows),
+        query=DatasetQuery(),
+        quality=measure_quality(rows, "preference"),
+        frozen_by="u1",
+        frozen_at=AT,
+    )
+
+
+@pytest.mark.parametrize("is_remote", [False, True])
+def test_an_export_has_a_manifest_with_its_hash(tmp_path, is_remote):
+    folder = "memory://exports/sets" if is_remote else tmp_path / "sets"
+    rows, exporter = build_set("preference"), EXPORTERS["trl"]()
+    export = write_export(
+        folder, "Support Q4", build_version(rows), "preference", rows, exporter, AT
+    )
+    path = UPath(export.url)
+    assert path.name == "support-q4-3.trl.jsonl"
+    content = path.read_bytes()
+    assert content == encode_export(exporter, rows, "preference")
+    assert export.sha256 == hashlib.sha256(content).hexdigest()
+    manifest = json.loads(path.with_name(f"{path.name}.manifest.json").read_text())
+    assert manifest["dataset"] == "Support Q4"
+    assert manifest["export"]["sha256"] == export.sha256
+    assert manifest["version"]["content_hash"] == "0" * 64
+
+
+def test_file_names_hold_only_letters_and_digits():
+    assert name_export("../../etc: Ünï", 1, EXPORTERS["csv"]()) == "etc-ünï-1.csv.csv"
+    assert name_export("…", 1, EXPORTERS["trl"]()) == "dataset-1.trl.jsonl"
