@@ -65,9 +65,7 @@ def receiver() -> Iterator[Receiver]:
     hook.server.server_close()
 
 
-def test_a_receiver_that_refuses_gets_each_alert_once_signed(
-    home: Home, receiver: Receiver
-) -> None:
+def test_refusing_receiver_gets_each_signed_alert_once(home: Home, receiver: Receiver) -> None:
     config = home.path.parent / "rlhf.yaml"
     config.write_text(SETTINGS.format(url=receiver.url, secret=SECRET))
     home.environ |= {

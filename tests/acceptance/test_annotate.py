@@ -30,7 +30,7 @@ def ann(site: Server, context: Any) -> Annotator:
     return annotator
 
 
-def test_twenty_votes_by_keyboard_with_the_network_cut_in_between(
+def test_twenty_keyboard_votes_survive_a_network_cut(
     ann: Annotator, site: Server, context: Any
 ) -> None:
     site.home.offer(30, prefix="keys")

@@ -110,7 +110,7 @@ def test_an_annotator_reads_no_votes_but_their_own(site: Server) -> None:
         assert bo.api.get(f"/api/v1/{path}", params={"annotator_id": ann.user_id}).is_error
 
 
-def test_a_card_names_no_model_and_no_reason_why_it_was_dealt(site: Server) -> None:
+def test_card_reveals_no_model_and_no_reason(site: Server) -> None:
     ann = site.add("annotator")
     answer = ann.api.post("/api/v1/cards:lease", json={"n": 5})
     for card in answer.json()["cards"]:

@@ -78,7 +78,7 @@ def test_true_utility_after_is_no_lower_than_before(demo: Demo) -> None:
     assert utility["after the promotion"] >= utility["before the change"]
 
 
-def test_facts_are_not_lost(demo: Demo, figures: dict[str, float]) -> None:
+def test_candidate_keeps_its_facts(demo: Demo, figures: dict[str, float]) -> None:
     [facts] = [c for c in demo.record("gate")["checks"] if c["name"] == "checkable_answers"]
     assert facts["passed"]
     assert figures["facts after"] >= figures["facts before"] - 0.05
@@ -93,7 +93,7 @@ def test_reward_models_reach_the_noise_ceiling(figures: dict[str, float]) -> Non
     assert figures["accuracy after the promotion"] > before - 0.2
 
 
-def test_figures_lie_where_five_seeds_expect_them(figures: dict[str, float]) -> None:
+def test_figures_lie_in_the_intervals_of_five_seeds(figures: dict[str, float]) -> None:
     outside = {
         name: (figures[name], interval(name))
         for name in FIGURES

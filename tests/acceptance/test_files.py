@@ -35,7 +35,7 @@ def rejected(path: Path) -> dict[int, str]:
     return {row["line"]: row["reason"] for row in map(json.loads, lines)}
 
 
-def test_three_bad_comparisons_are_named_and_the_others_come_in(home: Home, tmp_path: Path) -> None:
+def test_three_bad_comparisons_are_named_and_others_imported(home: Home, tmp_path: Path) -> None:
     rows = pairs(20)
     rows[3] = ("c3", "", "left", "right")
     rows[9] = ("c9", "prompt c9", "only one side")
@@ -48,7 +48,7 @@ def test_three_bad_comparisons_are_named_and_the_others_come_in(home: Home, tmp_
     assert len(home.export("comparisons")) == 17
 
 
-def test_three_bad_votes_are_named_and_the_others_come_in(home: Home, tmp_path: Path) -> None:
+def test_three_bad_votes_are_named_and_others_imported(home: Home, tmp_path: Path) -> None:
     home.run("import", "comparisons", write_csv(tmp_path / "c.csv", COLUMNS, pairs(10)))
     rows = votes(10)
     rows[4] = ("c99", *rows[4][1:])
@@ -65,7 +65,7 @@ def test_three_bad_votes_are_named_and_the_others_come_in(home: Home, tmp_path: 
     home.run("audit", "verify")
 
 
-def test_three_bad_prompts_are_named_and_the_others_come_in(home: Home, tmp_path: Path) -> None:
+def test_three_bad_prompts_are_named_and_others_imported(home: Home, tmp_path: Path) -> None:
     path = tmp_path / "prompts.jsonl"
     rows = [json.dumps({"text": f"What is {i} times {i}?"}) for i in range(100)]
     rows[10], rows[50], rows[90] = '{"text": ""}', "no JSON", '{"question_mark": "?"}'
@@ -119,7 +119,7 @@ def read(path: Path) -> list[dict[str, object]]:
     return pd.read_parquet(path).astype(object).where(lambda f: f.notna(), None).to_dict("records")
 
 
-def test_annotators_come_in_as_pseudonyms(home: Home, tmp_path: Path) -> None:
+def test_annotators_are_imported_as_pseudonyms(home: Home, tmp_path: Path) -> None:
     home.run("import", "comparisons", write_csv(tmp_path / "c.csv", COLUMNS, pairs(5)))
     cast = write_csv(tmp_path / "v.csv", VOTE_COLUMNS, votes(5))
     home.run("import", "votes", cast, "--no-replay")

@@ -154,7 +154,7 @@ def test_a_restored_backup_equals_the_home(used: Home, tmp_path: Path) -> None:
     used.run("check")
 
 
-def test_a_restore_replaces_no_home_that_holds_data(used: Home, tmp_path: Path) -> None:
+def test_restore_does_not_replace_a_home_with_data(used: Home, tmp_path: Path) -> None:
     used.run("backup", tmp_path / "backup")
     before = digests(used)
     used.run("restore", tmp_path / "backup", code=1)
@@ -163,7 +163,7 @@ def test_a_restore_replaces_no_home_that_holds_data(used: Home, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("damage", DAMAGE)
-def test_the_check_names_what_is_removed_or_damaged(used: Home, damage: str) -> None:
+def test_check_names_removed_and_damaged_files(used: Home, damage: str) -> None:
     named = DAMAGE[damage](used)
     printed = used.run("check", code=1)
     assert [name for name in named if name not in printed] == []

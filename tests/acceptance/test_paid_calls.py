@@ -56,7 +56,7 @@ def test_the_same_command_pays_nothing_again(customer: Home) -> None:
     assert completions(customer) == first
 
 
-def test_a_killed_run_pays_twice_only_for_what_was_in_flight(customer: Home) -> None:
+def test_killed_run_pays_twice_only_for_calls_in_flight(customer: Home) -> None:
     n = 60
     with Provider(latency_s=0.1) as provider:
         process = customer.popen(
@@ -78,7 +78,7 @@ def test_a_killed_run_pays_twice_only_for_what_was_in_flight(customer: Home) -> 
         assert len(twice) <= WORKERS, twice
 
 
-def test_a_budget_stops_before_the_call_that_would_exceed_it(customer: Home) -> None:
+def test_budget_stops_before_it_would_be_exceeded(customer: Home) -> None:
     with Provider() as provider:
         output = customer.run(*command(customer, provider, 12, "--budget", 5.5 * COST, *PRICES))
         assert 0 < provider.n_paid <= 5
@@ -98,7 +98,7 @@ def test_refusals_and_server_errors_lose_nothing(customer: Home) -> None:
         assert provider.asked.total() == 20 + sum(status != 200 for status in faults)
 
 
-def test_the_key_stands_in_no_file_and_no_output(customer: Home) -> None:
+def test_key_is_in_no_file_and_no_output(customer: Home) -> None:
     with Provider() as provider:
         output = customer.run(*command(customer, provider, 3))
         assert provider.keys == {f"Bearer {KEY}"}

@@ -66,7 +66,7 @@ def test_the_table_has_every_operation_of_the_api(site: Server) -> None:
     assert live == {route for route in read_table() if is_api(route)}
 
 
-def test_the_table_has_every_page_that_a_page_leads_to(site: Server) -> None:
+def test_route_table_has_every_linked_page(site: Server) -> None:
     """A crawl from the start page of an admin: links, forms and downloads."""
     known = {
         (method, re.compile(re.sub(r"\{[^}]*\}", "[^/]+", path) + "$"))
@@ -98,7 +98,7 @@ def test_the_table_has_every_page_that_a_page_leads_to(site: Server) -> None:
     assert unknown == set()
 
 
-def test_every_operation_lets_in_the_roles_of_the_table(
+def test_every_operation_admits_the_roles_of_the_table(
     site: Server, clients: dict[str, httpx.Client]
 ) -> None:
     anonymous = site.connect()
@@ -110,7 +110,7 @@ def test_every_operation_lets_in_the_roles_of_the_table(
     assert {route: who_may(route, clients, anonymous) for route in table} == table
 
 
-def test_every_page_lets_in_the_roles_of_the_table(
+def test_every_page_admits_the_roles_of_the_table(
     site: Server, clients: dict[str, httpx.Client]
 ) -> None:
     anonymous = site.connect()
@@ -134,7 +134,7 @@ def test_a_token_of_another_home_is_refused_everywhere(site: Server, server: Ser
     assert let_in == []
 
 
-def test_a_token_does_what_its_owner_may(site: Server) -> None:
+def test_token_has_the_permissions_of_its_owner(site: Server) -> None:
     curator = site.add("curator")
     program = site.with_token(site.home.token(curator.email))
     assert program.get("/api/v1/me").json()["user_id"] == curator.user_id

@@ -62,7 +62,7 @@ def test_a_card_takes_one_vote_of_an_annotator(site: Server) -> None:
     assert len(rows(ann.api, "me/votes")) == 1
 
 
-def test_two_annotators_never_hold_one_card_of_overlap_one(site: Server) -> None:
+def test_overlap_one_is_dealt_to_one_annotator(site: Server) -> None:
     ann, bo = site.add("annotator"), site.add("annotator")
     with ThreadPoolExecutor(2) as pool:
         first, second = pool.map(lambda annotator: lease(annotator, 5), (ann, bo))
@@ -84,7 +84,7 @@ def test_an_undone_vote_does_not_count_and_its_card_comes_back(site: Server) -> 
     assert [vote["is_counting"] for vote in votes] == [True, False, False]
 
 
-def test_votes_by_one_annotator_are_left_right_and_stored_by_side(site: Server) -> None:
+def test_displayed_sides_are_stored_as_a_and_b(site: Server) -> None:
     """`a` of a card is what stands left, whichever completion that is."""
     ann = site.add("annotator")
     card_of = {}

@@ -54,9 +54,7 @@ def opened(browser: Any, site: People, size: str = "desktop", path: str = "/anno
 
 
 @pytest.mark.parametrize("size", ["desktop", "phone"])
-def test_the_annotate_page_has_no_fault_that_axe_finds(
-    site: People, browser: Any, size: str
-) -> None:
+def test_annotate_page_passes_axe(site: People, browser: Any, size: str) -> None:
     site.furnish(6)
     site.store.guidelines.add("# Kind\n\nand *correct*", after=0, actor="test")
     page = opened(browser, site, size)
@@ -76,7 +74,7 @@ def test_the_annotate_page_has_no_fault_that_axe_finds(
     page.context.close()
 
 
-def test_no_other_page_has_a_fault_that_axe_finds(site: People, browser: Any) -> None:
+def test_other_pages_pass_axe(site: People, browser: Any) -> None:
     ids = site.furnish(4, overlap=2)
     put_versions(site.store, site.settings.frames, site.settings.project)
     page = opened(browser, site)
@@ -101,9 +99,7 @@ def test_no_other_page_has_a_fault_that_axe_finds(site: People, browser: Any) ->
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_both_completions_and_the_choices_are_within_sight(
-    site: People, browser: Any, size: str
-) -> None:
+def test_completions_and_choices_are_visible(site: People, browser: Any, size: str) -> None:
     long = "\n\n".join(
         f"Paragraph {i} of a very long text that needs to be scrolled. " * 4 for i in range(30)
     )
@@ -138,7 +134,7 @@ def test_both_completions_and_the_choices_are_within_sight(
 
 
 @pytest.mark.parametrize("size", ["zoom", "phone"])
-def test_no_page_needs_to_be_scrolled_sideways(site: People, browser: Any, size: str) -> None:
+def test_no_page_scrolls_sideways(site: People, browser: Any, size: str) -> None:
     site.furnish(3)
     page = opened(browser, site, size, path="/progress")
     for path in PAGES:
@@ -201,7 +197,7 @@ def test_the_tab_key_reaches_every_control_in_order(site: People, browser: Any) 
     page.context.close()
 
 
-def test_pages_weigh_less_than_a_hundred_kilobytes_and_with_charts_less_than_400() -> None:
+def test_pages_are_below_100_kb_and_400_with_charts() -> None:
     import gzip
 
     files = [path for path in WEB.rglob("*") if path.suffix in (".js", ".css")]

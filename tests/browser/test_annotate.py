@@ -25,14 +25,14 @@ def page(context: Any) -> Any:
     return context.new_page()
 
 
-def test_two_offered_cards_are_not_shown_as_about_ten(site: People, page: Any) -> None:
+def test_small_queue_is_shown_as_at_most_ten(site: People, page: Any) -> None:
     site.furnish(2)
     log_in(page, site, site.add("ann@example.org"))
     at_the_desk(page)
     until(lambda: page.inner_text("#remaining") == "≤ 10", "the number of cards left")
 
 
-def test_a_vote_whose_answer_is_on_its_way_is_counted_once(site: People, page: Any) -> None:
+def test_vote_with_a_pending_answer_is_counted_once(site: People, page: Any) -> None:
     """The page reads the figures at every twentieth vote, which the server may have counted
     before its answer is here.
     """
@@ -74,9 +74,7 @@ def test_a_vote_whose_answer_is_on_its_way_is_counted_once(site: People, page: A
     assert page.inner_text("#today") == "20" == str(len(site.votes(ann)))
 
 
-def test_a_vote_taken_back_and_cast_anew_in_another_tab_is_one_pass(
-    site: People, context: Any, page: Any
-) -> None:
+def test_vote_undone_in_another_tab_is_one_pass(site: People, context: Any, page: Any) -> None:
     """What the first tab knew of the undo is closed with it."""
     site.furnish(4)
     ann = site.add("ann@example.org")
@@ -100,7 +98,7 @@ def test_a_vote_taken_back_and_cast_anew_in_another_tab_is_one_pass(
     assert judgements.loc[judgements["choice"] != "skip", "pass_no"].tolist() == [1]
 
 
-def test_careful_mode_chooses_first_and_is_remembered(site: People, page: Any) -> None:
+def test_careful_mode_selects_first_and_is_remembered(site: People, page: Any) -> None:
     site.furnish(4)
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
@@ -174,7 +172,7 @@ def test_highlights_can_be_made_by_keys_alone(site: People, page: Any) -> None:
     ]
 
 
-def test_keys_right_after_a_paint_cast_no_vote(site: People, page: Any) -> None:
+def test_keys_right_after_rendering_cast_no_vote(site: People, page: Any) -> None:
     site.furnish(6)
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
@@ -204,7 +202,7 @@ def strike(page: Any, *keys: str) -> None:
     )
 
 
-def test_a_key_held_down_is_one_vote(site: People, page: Any) -> None:
+def test_held_key_is_one_vote(site: People, page: Any) -> None:
     site.furnish(6)
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
@@ -217,7 +215,7 @@ def test_a_key_held_down_is_one_vote(site: People, page: Any) -> None:
     assert page.inner_text("#today") == "1"
 
 
-def test_the_pause_covers_the_texts_and_stops_the_clock(site: People, page: Any) -> None:
+def test_pause_hides_the_texts_and_stops_the_clock(site: People, page: Any) -> None:
     site.furnish(3)
     ann = site.add("ann@example.org")
     began = time.monotonic()

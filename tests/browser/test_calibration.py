@@ -152,7 +152,7 @@ def open_bins(page: Any) -> Any:
     return rows.filter(has=page.locator("a"))
 
 
-def test_a_bin_in_drawing_and_table_leads_to_exactly_its_votes(site: People, browser: Any) -> None:
+def test_bins_of_drawing_and_table_link_to_their_votes(site: People, browser: Any) -> None:
     furnish(site)
     page = opened(browser, site)
     for i in (0, 9):
@@ -179,9 +179,7 @@ def test_a_bin_in_drawing_and_table_leads_to_exactly_its_votes(site: People, bro
 
 
 @pytest.mark.parametrize("size", ["desktop", "phone"])
-def test_full_pages_have_no_fault_that_axe_finds_and_fit(
-    site: People, browser: Any, size: str
-) -> None:
+def test_full_calibration_pages_pass_axe_and_fit(site: People, browser: Any, size: str) -> None:
     furnish(site)
     page = opened(browser, site, size)
     settled(page)
@@ -198,7 +196,7 @@ def test_full_pages_have_no_fault_that_axe_finds_and_fit(
     page.context.close()
 
 
-def test_a_filter_changes_what_stands_above_the_rows(site: People, browser: Any) -> None:
+def test_filter_changes_the_summary_above_the_rows(site: People, browser: Any) -> None:
     furnish(site)
     page = opened(browser, site)
     settled(page)

@@ -72,7 +72,7 @@ def open_table(page: Any) -> Any:
     return rows
 
 
-def test_a_chart_has_a_drawing_a_legend_and_a_table_with_intervals_and_counts(page: Any) -> None:
+def test_chart_has_drawing_legend_and_table(page: Any) -> None:
     drawing = first_chart(page).locator(".chart-drawing")
     assert drawing.get_attribute("role") == "img"
     assert drawing.get_attribute("aria-label").startswith("Accuracy beside its noise ceiling")
@@ -117,7 +117,7 @@ def test_a_chart_is_downloaded_as_csv_and_as_picture(page: Any) -> None:
     assert download.value.suggested_filename.startswith("accuracy_beside_its_noise_ceiling")
 
 
-def test_a_click_on_a_figure_leads_to_the_votes_of_its_window(page: Any) -> None:
+def test_click_on_a_figure_opens_the_votes_of_its_window(page: Any) -> None:
     drawing = first_chart(page).locator(".chart-drawing canvas").first
     height = drawing.bounding_box()["height"]
     for share in (0.1, 0.3, 0.4, 0.5, 0.8):  # on curves and between them
@@ -133,7 +133,7 @@ def test_a_click_on_a_figure_leads_to_the_votes_of_its_window(page: Any) -> None
     assert len([url for url in urls if "/votes?" in url]) == 1
 
 
-def test_filters_and_zoom_live_in_the_address(site: People, page: Any) -> None:
+def test_filters_and_zoom_are_in_the_url(site: People, page: Any) -> None:
     page.get_by_role("textbox", name="From").fill("2026-01-11")
     page.wait_for_url("**since=2026-01-11**")
     page.wait_for_selector("[data-chart] canvas")
@@ -153,9 +153,7 @@ def test_filters_and_zoom_live_in_the_address(site: People, page: Any) -> None:
     page.wait_for_url(lambda url: "zoom" not in url and "since=2026-01-11" in url)
 
 
-def test_a_chart_takes_over_new_figures_and_tells_when_the_server_is_silent(
-    site: People, page: Any, context: Any
-) -> None:
+def test_chart_updates_and_shows_a_silent_server(site: People, page: Any, context: Any) -> None:
     page.clock.install()
     page.reload()
     page.wait_for_selector("[data-chart] canvas")
@@ -172,7 +170,7 @@ def test_a_chart_takes_over_new_figures_and_tells_when_the_server_is_silent(
     )
 
 
-def test_a_vote_is_seen_on_the_start_page_within_ten_seconds(site: People, page: Any) -> None:
+def test_vote_appears_on_the_start_page_in_ten_seconds(site: People, page: Any) -> None:
     ids = site.furnish(2)
     ann = site.add("ann@example.org")
     page.goto(site.url)
@@ -188,7 +186,7 @@ def test_a_vote_is_seen_on_the_start_page_within_ten_seconds(site: People, page:
     assert page.locator("[data-chart] canvas").count() == 1
 
 
-def test_charts_have_no_fault_that_axe_finds_and_fit_a_phone(site: People, browser: Any) -> None:
+def test_charts_pass_axe_and_fit_a_phone(site: People, browser: Any) -> None:
     put(site, *range(N_DAYS))
     user = site.add("eve@example.org", Role.ENGINEER, name="Eve")
     width, height = SIZES["phone"]

@@ -17,7 +17,7 @@ DAYS = ("2026-01-05", "2026-01-06")
 CLUSTER = "2026-01-05-A"
 
 
-def test_drift_pages_have_no_fault_and_a_decision_is_answered(site: People, browser: Any) -> None:
+def test_drift_pages_pass_axe_and_answer_a_decision(site: People, browser: Any) -> None:
     number = ask_people(site.store)
     look(site, 80)
     for day in DAYS:

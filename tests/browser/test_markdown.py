@@ -120,7 +120,7 @@ def test_every_text_node_is_a_slice_of_the_source(page: Any) -> None:
         expect_true_places(page, raw)
 
 
-def test_marks_are_where_they_were_put(page: Any) -> None:
+def test_highlights_keep_their_place(page: Any) -> None:
     rng = random.Random(5)
     for raw in ["".join(rng.choices(WORDS, k=50)) for _ in range(100)]:
         units = len(raw.encode("utf-16-le")) // 2
@@ -136,11 +136,11 @@ def test_marks_are_where_they_were_put(page: Any) -> None:
 
 
 @pytest.mark.parametrize("raw", NASTY, ids=lambda raw: repr(raw[:6]))
-def test_no_text_keeps_the_page_busy(page: Any, raw: str) -> None:
+def test_no_text_blocks_the_page(page: Any, raw: str) -> None:
     assert expect_true_places(page, raw) < 3000, "milliseconds"
 
 
-def test_structure_is_shown(page: Any) -> None:
+def test_markdown_structure_is_rendered(page: Any) -> None:
     counts = page.evaluate(
         """async (raw) => {
             const { render } = await import("/static/markdown.js");
@@ -179,7 +179,7 @@ def test_structure_is_shown(page: Any) -> None:
         ),
     ],
 )
-def test_each_element_is_shown_as_html_would(page: Any, raw: str, html: str) -> None:
+def test_each_element_is_rendered_like_html(page: Any, raw: str, html: str) -> None:
     assert (
         page.evaluate(
             """async (raw) => {

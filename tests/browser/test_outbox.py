@@ -70,7 +70,7 @@ def test_a_lost_answer_does_not_double_a_vote(site: People, context: Any, page: 
     assert [v.strength for v in site.votes(ann)] == [4, 3, 2]
 
 
-def test_a_refused_vote_comes_back_on_top_with_the_reason(site: People, page: Any) -> None:
+def test_refused_vote_returns_on_top_with_the_reason(site: People, page: Any) -> None:
     site.furnish(5)
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
@@ -133,7 +133,7 @@ def test_votes_survive_another_login_in_a_second_tab(site: People, context: Any)
     assert len(site.votes(bo)) == 2
 
 
-def test_a_vote_that_is_never_taken_is_looked_at_kept_and_discarded(
+def test_rejected_vote_is_listed_exported_and_discarded(
     site: People, context: Any, page: Any
 ) -> None:
     site.furnish(8)

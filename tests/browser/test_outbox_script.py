@@ -136,7 +136,7 @@ def test_votes_are_sent_in_the_order_in_which_they_were_cast(box: Box) -> None:
 
 
 @pytest.mark.parametrize("status", [408, 429, 503])
-def test_a_busy_server_is_asked_again(box: Box, status: int) -> None:
+def test_busy_server_is_retried(box: Box, status: int) -> None:
     box.answer(status=status, times=2)
     box.add("1")
     box.wait_for()
@@ -172,7 +172,7 @@ def test_votes_of_another_login_are_counted_and_not_sent(tab: Any) -> None:
 
 
 @pytest.mark.parametrize("status", [403, 404, 410])
-def test_a_vote_that_is_not_taken_lets_the_others_pass(box: Box, status: int) -> None:
+def test_rejected_vote_does_not_block_others(box: Box, status: int) -> None:
     box.answer(keys=["1"], status=status)
     box.add("1")
     box.undo("2", of="1")
@@ -188,7 +188,7 @@ def test_a_vote_that_is_not_taken_lets_the_others_pass(box: Box, status: int) ->
     assert box.recorded == ["4", "1", "2", "3"]
 
 
-def test_a_vote_cast_anew_that_comes_too_late_is_kept(box: Box) -> None:
+def test_late_replacement_vote_is_kept(box: Box) -> None:
     box.add("1")
     box.wait_for()
     box.answer(keys=["2", "3"], status=409)
@@ -198,7 +198,7 @@ def test_a_vote_cast_anew_that_comes_too_late_is_kept(box: Box) -> None:
     assert box.page.evaluate("[...box.refusals.keys()]") == ["2"]
 
 
-def test_an_undo_names_the_vote_it_takes_back(box: Box) -> None:
+def test_undo_names_its_vote(box: Box) -> None:
     box.add("1")
     box.wait_for()
     box.undo("2", of="1")
@@ -206,7 +206,7 @@ def test_an_undo_names_the_vote_it_takes_back(box: Box) -> None:
     assert [request["supersedes"] for request in box.page.evaluate("sent")] == [None, "vote of 1"]
 
 
-def test_a_discarded_undo_takes_along_what_was_to_replace_its_vote(box: Box) -> None:
+def test_discarded_undo_discards_its_replacement(box: Box) -> None:
     box.add("1")
     box.wait_for()
     box.answer(keys=["2"], status=404)
@@ -230,7 +230,7 @@ def test_a_discarded_undo_takes_along_what_was_to_replace_its_vote(box: Box) -> 
     assert discarded[-1]["dependants"] == ["3", "4"]
 
 
-def test_the_file_of_what_waits_leaves_out_what_was_taken_back(box: Box) -> None:
+def test_outbox_file_excludes_undone_votes(box: Box) -> None:
     box.add("sent")
     box.wait_for()
     box.answer(isDead=True)
@@ -247,7 +247,7 @@ def test_the_file_of_what_waits_leaves_out_what_was_taken_back(box: Box) -> None
 
 
 @pytest.mark.parametrize("method", ["getAll", "get", "delete", "put"])
-def test_a_storage_that_fails_for_a_moment_is_asked_again(box: Box, method: str) -> None:
+def test_failing_storage_is_retried(box: Box, method: str) -> None:
     box.add("1")
     box.wait_for()
     box.page.evaluate(FAIL_TWICE, method)
@@ -257,7 +257,7 @@ def test_a_storage_that_fails_for_a_moment_is_asked_again(box: Box, method: str)
     assert box.recorded[-1] == "2"
 
 
-def test_a_full_device_keeps_votes_in_the_tab_and_knows_its_answers(box: Box) -> None:
+def test_full_device_keeps_votes_in_the_tab(box: Box) -> None:
     box.add("1")
     box.wait_for()
     box.page.evaluate(
@@ -270,7 +270,7 @@ def test_a_full_device_keeps_votes_in_the_tab_and_knows_its_answers(box: Box) ->
     assert box.page.evaluate("sent").pop()["supersedes"] == "vote of 1"
 
 
-def test_two_tabs_empty_one_outbox_once(tab: Any) -> None:
+def test_two_tabs_send_one_outbox_once(tab: Any) -> None:
     first, two = tab(), tab()
     for each in (first, two):
         each.answer(isDead=True)

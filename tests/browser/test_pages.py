@@ -75,7 +75,7 @@ def cast(
     )
 
 
-def test_every_page_is_honest_while_there_is_nothing(site: People, page: Any, admin: Any) -> None:
+def test_empty_pages_say_what_is_missing(site: People, page: Any, admin: Any) -> None:
     words_of = {
         "/": "What to do next",
         "/progress": "No comparisons offered yet",
@@ -103,7 +103,7 @@ def test_every_page_is_honest_while_there_is_nothing(site: People, page: Any, ad
         assert page.locator("h1").count() == 1, path
 
 
-def test_live_figures_say_that_the_server_does_not_respond(
+def test_live_figures_show_a_silent_server(
     site: People, page: Any, context: Any, admin: Any
 ) -> None:
     refresh = "() => globalThis.htmx.trigger(document.querySelector('[data-refresh]'), 'refresh')"
@@ -138,7 +138,7 @@ def test_work_is_offered_to_one_person_by_keyboard(site: People, page: Any, admi
     assert len(site.store.cards.deal(ann.user_id, 5, site.store.rules.latest()[1])) == 3
 
 
-def test_back_leads_to_the_list_as_it_was_left(site: People, page: Any, admin: Any) -> None:
+def test_back_restores_the_list(site: People, page: Any, admin: Any) -> None:
     site.furnish(130, offered=False)
     page.goto(site.url + "/comparisons?q=why")
     rows = page.locator(".list details")
@@ -158,9 +158,7 @@ def test_back_leads_to_the_list_as_it_was_left(site: People, page: Any, admin: A
     assert (link.get_attribute("href"), page.url) == (address, site.url + "/comparisons?q=why")
 
 
-def test_a_filter_applies_at_once_and_stands_in_the_address(
-    site: People, page: Any, admin: Any
-) -> None:
+def test_filter_applies_at_once_and_is_in_the_url(site: People, page: Any, admin: Any) -> None:
     site.furnish(3)
     site.publish([("Name a bird", "crow", "cow")], offered=False, prefix="d")
     page.goto(site.url + "/comparisons")
@@ -179,9 +177,7 @@ def test_a_filter_applies_at_once_and_stands_in_the_address(
     until(lambda: rows.count() == 1, "the comparison with the word")
 
 
-def test_keys_go_through_the_rows_and_open_one_at_the_side(
-    site: People, page: Any, admin: Any
-) -> None:
+def test_keys_move_through_rows_and_open_details(site: People, page: Any, admin: Any) -> None:
     site.furnish(3)
     page.goto(site.url + "/comparisons")
     page.keyboard.press("j")
@@ -201,9 +197,7 @@ def test_keys_go_through_the_rows_and_open_one_at_the_side(
     assert page.get_by_role("searchbox").input_value() == "j"
 
 
-def test_one_box_ticks_all_rows_also_those_loaded_later(
-    site: People, page: Any, admin: Any
-) -> None:
+def test_select_all_includes_rows_loaded_later(site: People, page: Any, admin: Any) -> None:
     site.furnish(60, offered=False)
     page.goto(site.url + "/comparisons?q=a")
     page.get_by_label("Tick all shown").check()
@@ -214,9 +208,7 @@ def test_one_box_ticks_all_rows_also_those_loaded_later(
     assert "q=a" in page.url
 
 
-def test_lists_follow_what_is_new_and_keep_what_a_person_did(
-    site: People, page: Any, admin: Any
-) -> None:
+def test_lists_update_and_keep_user_input(site: People, page: Any, admin: Any) -> None:
     ids = site.furnish(3, offered=False)
     rows, tick = page.locator(".list details"), page.locator("input[name=id]").first
     urls: list[str] = []
@@ -250,9 +242,7 @@ def test_lists_follow_what_is_new_and_keep_what_a_person_did(
     assert page.get_by_text("No votes yet").count() == 0
 
 
-def test_a_download_starts_no_formula_and_is_read_as_it_was(
-    site: People, page: Any, admin: Any
-) -> None:
+def test_download_has_no_formula_and_round_trips(site: People, page: Any, admin: Any) -> None:
     ids = site.furnish(6)
     ann = site.add("ann@example.org")
     reasons = ["=1+1", "+cmd|' /C calc'!A0", "-2", "@SUM(A1)", 'two\nlines, "quoted"', "'tis"]
@@ -300,9 +290,7 @@ def test_the_theme_follows_the_system_and_is_remembered(site: People, browser: A
     context.close()
 
 
-def test_data_quality_leads_from_a_figure_to_its_votes_by_keyboard(
-    site: People, page: Any, admin: Any
-) -> None:
+def test_quality_figures_open_their_votes_by_keyboard(site: People, page: Any, admin: Any) -> None:
     holder, careful = (site.add(f"{name}@example.org", name=name) for name in ("Held", "Careful"))
     ids = site.furnish(12, offered=False)
     for i, comparison_id in enumerate(ids):

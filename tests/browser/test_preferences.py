@@ -33,7 +33,7 @@ def cast(site: People, n: int) -> None:
 
 
 @pytest.mark.parametrize("size", ["phone", "desktop"])
-def test_views_and_filters_live_in_the_address(site: People, browser: Any, size: str) -> None:
+def test_views_and_filters_are_in_the_url(site: People, browser: Any, size: str) -> None:
     cast(site, 21)
     width, height = SIZES[size]
     context = browser.new_context(

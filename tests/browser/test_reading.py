@@ -34,7 +34,7 @@ def page(context: Any) -> Any:
     return context.new_page()
 
 
-def test_dialogues_split_into_turns_and_other_texts_do_not(site: People, page: Any) -> None:
+def test_only_dialogues_split_into_turns(site: People, page: Any) -> None:
     page.goto(site.url + "/login")
     chat = '[{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]'
     for raw, turns in (
@@ -49,7 +49,7 @@ def test_dialogues_split_into_turns_and_other_texts_do_not(site: People, page: A
         assert page.evaluate(SPLIT, raw) == turns, raw
 
 
-def test_differences_are_the_fewest_words_of_nearly_equal_texts(site: People, page: Any) -> None:
+def test_differences_mark_the_fewest_words(site: People, page: Any) -> None:
     page.goto(site.url + "/login")
     for a, b, words in (
         ("a b c d e", "a b x d e f", [["c"], ["x", "f"]]),
@@ -61,7 +61,7 @@ def test_differences_are_the_fewest_words_of_nearly_equal_texts(site: People, pa
         assert page.evaluate(DIFFER, [a, b]) == words, a
 
 
-def test_a_dialogue_is_shown_as_turns_scrolled_to_the_last(site: People, page: Any) -> None:
+def test_dialogue_is_shown_as_turns_at_its_end(site: People, page: Any) -> None:
     site.publish([(DIALOGUE, *NEAR)])
     log_in(page, site, site.add("ann@example.org"))
     at_the_desk(page)
@@ -76,7 +76,7 @@ def test_a_dialogue_is_shown_as_turns_scrolled_to_the_last(site: People, page: A
     assert "Human: Name a **colour**" in page.inner_text("#prompt")
 
 
-def test_differences_are_marked_by_a_key_on_every_card(site: People, page: Any) -> None:
+def test_key_toggles_marked_differences_on_every_card(site: People, page: Any) -> None:
     site.publish([("One.", *NEAR), ("Two.", *NEAR)])
     site.publish([("Three.", *FAR)], prefix="z")
     ann = site.add("ann@example.org")

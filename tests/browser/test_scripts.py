@@ -36,11 +36,11 @@ def watched(site: People, context: Any) -> Any:
     assert page.dialogs == [], "scripts ran"
 
 
-def test_there_are_sixty_payloads() -> None:
+def test_payload_list_has_sixty_entries() -> None:
     assert len(set(PAYLOADS)) == 60
 
 
-def test_the_check_would_notice_a_script_and_a_request(site: People, context: Any) -> None:
+def test_check_detects_scripts_and_requests(site: People, context: Any) -> None:
     """The watch itself: the same payloads in a page of ours without policy and escaping do run and
     do ask.
     """
@@ -62,7 +62,7 @@ def test_the_check_would_notice_a_script_and_a_request(site: People, context: An
     until(lambda: bool(foreign) and bool(dialogs), "a script and a request")
 
 
-def test_no_payload_runs_where_people_judge(
+def test_no_payload_runs_on_the_annotate_page(
     site: People, watched: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
     n = len(PAYLOADS)
@@ -96,7 +96,7 @@ def tell(watched: Any, what: str, capsys: pytest.CaptureFixture[str]) -> None:
         print(f"\n{what}: {len(watched.dialogs)} scripts ran, {len(watched.foreign)} requests left")
 
 
-def test_raw_shows_every_payload_as_it_was_written(site: People, watched: Any) -> None:
+def test_raw_view_shows_payloads_verbatim(site: People, watched: Any) -> None:
     payloads = PAYLOADS[20:23]
     site.publish([(payloads[0], payloads[1], payloads[2])])
     log_in(watched, site, site.add("ann@example.org"))

@@ -63,7 +63,7 @@ def rows_there(url: str) -> dict[str, int]:
     return n_rows
 
 
-def test_moved_home_has_every_row_and_goes_on(
+def test_moved_home_has_every_row_and_continues(
     moved: Path, used: Path, postgres: PostgresServer
 ) -> None:
     for kind, file in (("store", "store.db"), ("mlflow", "mlflow/mlflow.db")):

@@ -64,7 +64,7 @@ class Voter:
 
 
 @pytest.mark.parametrize("how", ["stop", "crash"])
-def test_a_restart_under_load_doubles_and_loses_nothing(
+def test_restart_under_load_loses_and_doubles_nothing(
     store, server, make_comparisons, make_vote, how
 ):
     store.comparisons.publish(make_comparisons(N_VOTES), published_at=NOON)
@@ -110,7 +110,7 @@ def test_a_lock_held_by_another_process_is_named_with_its_cure(store, url):
         hurried.heartbeats.clear("run")
 
 
-def test_readers_do_not_wait_for_a_writer_and_see_nothing_half_written(store, make_comparisons):
+def test_readers_do_not_block_on_a_writer(store, make_comparisons):
     is_open, half = threading.Event(), threading.Event()
 
     def write() -> None:
@@ -130,7 +130,7 @@ def test_readers_do_not_wait_for_a_writer_and_see_nothing_half_written(store, ma
     assert store.heartbeats.get("r") is not None
 
 
-def test_text_that_postgres_cannot_keep_is_refused_and_named(store, make_comparisons, make_vote):
+def test_text_unfit_for_postgres_is_refused_by_name(store, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(1), published_at=NOON)
     with pytest.raises(StoreError, match="NUL"):
         store.votes.cast(make_vote(reason="a\x00b"))

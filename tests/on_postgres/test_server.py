@@ -29,26 +29,26 @@ def databases(url: str, prefix: str, project: str = "org's: 100%/demo") -> Serve
     return ServerDatabases(url, prefix, project)
 
 
-def test_three_databases_are_made_once(postgres, prefix):
+def test_three_databases_are_created_once(postgres, prefix):
     mine = databases(postgres.url, prefix)
     assert mine.make() == [f"{prefix}_store", f"{prefix}_dagster", f"{prefix}_mlflow"]
     assert mine.make() == []
 
 
-def test_many_may_make_them_at_once(postgres, prefix):
+def test_concurrent_creation_succeeds(postgres, prefix):
     with ThreadPoolExecutor(4) as pool:
         names_made = list(pool.map(lambda _: databases(postgres.url, prefix).make(), range(4)))
     assert sorted(len(names) for names in names_made) == [0, 0, 0, 3]
 
 
-def test_postgres_sorts_text_as_sqlite_does(postgres, prefix):
+def test_postgres_sorts_text_like_sqlite(postgres, prefix):
     databases(postgres.url, prefix).make()
     url = postgres.database_url(f"{prefix}_store")
     with database_copy.open_engine(url) as engine, engine.connect() as connection:
         assert connection.execute(text("SELECT 'a' > 'B' AND 'é' > 'z'")).scalar_one()
 
 
-def test_another_projects_databases_are_not_shared(postgres, prefix):
+def test_databases_of_another_project_are_not_shared(postgres, prefix):
     databases(postgres.url, prefix).make()
     with pytest.raises(StoreError, match=r"belong to rlhf org's: 100%/demo.*RLHF_DATABASE_PREFIX"):
         databases(postgres.url, prefix, "other").make()
@@ -73,7 +73,7 @@ def test_a_user_without_createdb_gets_instructions(postgres, prefix):
         (("127.0.0.1", "no.such.host.invalid"), "does not answer"),
     ],
 )
-def test_a_server_that_refuses_is_named_without_the_password(postgres, change, why):
+def test_refusing_server_is_named_without_the_password(postgres, change, why):
     url = postgres.url.replace(*change)
     with pytest.raises(StoreError, match=why) as refusal:
         databases(url, "never").make()
@@ -94,13 +94,13 @@ def test_a_store_without_its_database_asks_to_be_initialised(postgres):
         store.votes.count()
 
 
-def test_a_bare_url_means_the_driver_that_is_installed(postgres, migrated_postgres_url):
+def test_bare_url_uses_the_installed_driver(postgres, migrated_postgres_url):
     bare = migrated_postgres_url.replace("+psycopg2", "")
     with Store.open(bare) as store:
         assert store.votes.count() == 0
 
 
-def test_the_tests_server_lives_outside_the_checkout(postgres):
+def test_test_server_files_are_outside_the_checkout(postgres):
     assert not postgres.folder.is_relative_to(Path(__file__).parents[3])
 
 
@@ -112,7 +112,7 @@ def test_the_tests_server_lives_outside_the_checkout(postgres):
         (f"rlhf:{QUOTED_PASSWORD}", "create it with `createdb`"),
     ],
 )
-def test_a_database_that_refuses_is_named_at_once(postgres, tmp_path, user, why):
+def test_refusing_database_is_named_at_once(postgres, tmp_path, user, why):
     url = f"postgresql://{user}@127.0.0.1:{postgres.port}/missing"
     began = time.monotonic()
     with Store.open(url) as store, pytest.raises(StoreError, match=why) as refused:

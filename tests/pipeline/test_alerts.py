@@ -179,7 +179,7 @@ def test_a_confirmed_change_is_one_alert_until_a_policy_serves(world: World) -> 
     assert (kinds.count("opened"), kinds.count("resolved")) == (1, 1)
 
 
-def test_a_dead_daemon_is_noticed_from_outside(world: World) -> None:
+def test_silent_daemon_opens_an_alert(world: World) -> None:
     world.tick()
     for minutes, state in ((2, None), (5, "pending"), (9, "open")):
         watch_daemon(world.store, world.settings, world.now + timedelta(minutes=minutes))
@@ -191,7 +191,7 @@ def test_a_dead_daemon_is_noticed_from_outside(world: World) -> None:
 @pytest.mark.parametrize(
     ("cause", "expected"), [(KeyboardInterrupt, {}), (MemoryError, {"daemon_silent": "pending"})]
 )
-def test_a_loop_that_crashed_is_missed(
+def test_crashed_loop_opens_an_alert(
     world: World,
     monkeypatch: pytest.MonkeyPatch,
     cause: type[BaseException],

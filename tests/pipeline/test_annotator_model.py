@@ -33,7 +33,7 @@ def limited(**config: Any) -> dict[str, Any]:
     return {"ops": {"annotator_model": {"config": config}}}
 
 
-def test_its_frame_are_the_soft_labels_of_all_votes_it_may_know(
+def test_frame_holds_soft_labels_of_the_training_votes(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     project = branch(grown)
@@ -68,9 +68,7 @@ def test_its_frame_are_the_soft_labels_of_all_votes_it_may_know(
     } <= files
 
 
-def test_it_learns_from_no_vote_above_the_seq_it_is_given(
-    grown: Any, branch: Callable[..., Any]
-) -> None:
+def test_votes_above_the_given_seq_are_not_learnt(grown: Any, branch: Callable[..., Any]) -> None:
     project = branch(grown)
     seq = int(all_votes(project)["seq"].median())
     project.materialise(["annotator_model"], config=limited(up_to_seq=seq))
@@ -88,7 +86,7 @@ def test_it_learns_from_no_vote_above_the_seq_it_is_given(
     )
 
 
-def test_without_a_vote_the_frame_is_empty_and_says_why(
+def test_without_votes_the_frame_is_empty_with_a_reason(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     project = branch(grown)

@@ -108,7 +108,7 @@ def test_nan_scores_stop_the_day_before_anything_is_published(
     assert project.store.comparisons.count() > n
 
 
-def test_a_deleted_partition_is_named_and_making_it_again_mends_the_chain(
+def test_deleted_partition_is_named_and_can_be_remade(
     small: Any, branch: Callable[..., Any]
 ) -> None:
     project, day = branch(small), small.day(1)
@@ -137,7 +137,7 @@ def with_own_policy(make_project: Callable[..., Any]) -> Any:
     return project
 
 
-def test_a_champion_whose_files_are_gone_or_changed_completes_nothing(with_own_policy: Any) -> None:
+def test_champion_with_damaged_files_completes_nothing(with_own_policy: Any) -> None:
     project = with_own_policy
     folder = project.champions.policy_folder()
     weights = folder / "model.safetensors"
@@ -165,7 +165,7 @@ def test_a_champion_whose_files_are_gone_or_changed_completes_nothing(with_own_p
     project.collect(project.day(0), n=3)
 
 
-def test_a_full_disk_leaves_the_last_good_day_and_a_rerun_completes(
+def test_full_disk_keeps_the_last_day_and_a_rerun_completes(
     small: Any, branch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     project, day = branch(small), small.day(0)
@@ -227,9 +227,7 @@ def test_a_broken_frame_fails_its_check_and_blocks_the_run(
     assert frames(project).keys() == before.keys()
 
 
-def test_votes_of_people_and_of_a_simulation_are_not_learnt_from_together(
-    grown: Any, branch: Callable[..., Any]
-) -> None:
+def test_human_and_simulated_votes_are_not_mixed(grown: Any, branch: Callable[..., Any]) -> None:
     project = branch(grown)
     vote(project, project.day(2), [Choice.A, Choice.B])
     project.run("feedback", project.day(2))

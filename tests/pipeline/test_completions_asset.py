@@ -108,7 +108,7 @@ def test_cost_and_reasons_of_failed_rows_are_in_the_metadata(
     assert KEY not in str(figures) + str(again) + "".join(capfd.readouterr())
 
 
-def test_a_canary_key_appears_in_no_file_and_no_output(
+def test_key_appears_in_no_file_and_no_output(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     """Searched: run config and event log of Dagster, ledger and cache, Parquet files, MLflow, what

@@ -94,7 +94,7 @@ def graph(defs: dg.Definitions) -> Any:
     return defs.get_repository_def().asset_graph
 
 
-def test_the_graph_is_the_mission(simulated: dg.Definitions) -> None:
+def test_graph_equals_the_required_one(simulated: dg.Definitions) -> None:
     parents_of = {
         n.key.to_user_string(): {p.to_user_string() for p in n.parent_keys}
         for n in graph(simulated).asset_nodes
@@ -116,7 +116,7 @@ def test_every_asset_has_a_description_an_owner_and_a_group(
         assert node.is_executable is (name not in EXTERNAL)
 
 
-def test_every_frame_shows_its_columns_with_their_meaning(simulated: dg.Definitions) -> None:
+def test_every_frame_documents_its_columns(simulated: dg.Definitions) -> None:
     for node in graph(simulated).asset_nodes:
         name = node.key.to_user_string()
         if name in RECORDS or name in EXTERNAL:
@@ -126,7 +126,7 @@ def test_every_frame_shows_its_columns_with_their_meaning(simulated: dg.Definiti
         assert all(c.description and c.type for c in table.columns), name
 
 
-def test_each_frame_has_one_blocking_check_and_others_named_by_what_they_check(
+def test_each_frame_has_one_blocking_check(
     simulated: dg.Definitions,
 ) -> None:
     nodes = [*graph(simulated).asset_check_nodes]
@@ -193,7 +193,7 @@ def test_one_setting_stops_all_sensors_and_schedules(
         assert {s.default_status.value == "RUNNING" for s in repository.schedule_defs} == {running}
 
 
-def test_no_secret_is_part_of_what_the_ui_shows(tmp_path: Path) -> None:
+def test_ui_shows_no_secret(tmp_path: Path) -> None:
     from dagster._core.remote_representation.external_data import RepositorySnap
     from dagster._serdes import serialize_value
 

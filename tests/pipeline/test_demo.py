@@ -150,7 +150,7 @@ def test_interrupted_day_is_completed_without_duplicates(
     assert made(project) | {"collection": 1} == unbroken
 
 
-def test_a_killed_feedback_does_not_keep_its_day_from_being_reported(
+def test_killed_feedback_does_not_block_its_drift_report(
     project: Any, unbroken: dict[str, Any]
 ) -> None:
     with pytest.raises(Killed):
@@ -188,7 +188,7 @@ def dead_pid() -> int:
     return process.pid
 
 
-def test_only_runs_of_dead_processes_of_this_host_are_buried(project: Any) -> None:
+def test_only_runs_of_dead_local_processes_are_failed(project: Any) -> None:
     dead = started(project, "feedback", {})
     started(project, "feedback", {}, pid=os.getpid())
     started(project, "feedback", {}, host="elsewhere")
@@ -235,7 +235,7 @@ def event(project: Any, detector: str) -> DriftEvent:
     )
 
 
-def test_a_daemons_report_of_yesterday_is_none_of_the_demos_days(project: Any) -> None:
+def test_daemon_report_is_not_a_demo_day(project: Any) -> None:
     demo(project)
     project.run("feedback", project.day(300))
     assert state_of(project).next_days(2) == [project.day(1), project.day(2)]

@@ -26,9 +26,7 @@ def test_day_is_reported_without_embeddings_if_the_encoder_is_missing(
     )
 
 
-def test_a_day_of_a_deleted_reward_model_is_reported_without_embeddings(
-    grown: Any, branch: Callable[..., Any]
-) -> None:
+def test_day_of_a_deleted_model_has_no_embeddings(grown: Any, branch: Callable[..., Any]) -> None:
     """Its predictions and its reference window are stored elsewhere."""
     project, day = branch(grown), grown.day(2)
     before = project.files.read_frame("drift_report", day).set_index(["space", "detector"])

@@ -176,7 +176,7 @@ def test_job_deletes_what_is_due_once_and_anchors_the_audit_chain(full: Home) ->
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_job_anchors_the_audit_chain_also_where_nothing_can_be_deleted(
+def test_job_writes_an_anchor_without_deletions(
     home: Home, monkeypatch: pytest.MonkeyPatch, fails: bool
 ) -> None:
     home.store.audit.record_salt("x")
@@ -196,7 +196,7 @@ def test_job_anchors_the_audit_chain_also_where_nothing_can_be_deleted(
     assert len((home.settings.home / "audit_anchors.jsonl").read_text().splitlines()) == 1
 
 
-def test_a_set_stays_as_long_as_the_files_of_a_policy_trained_on_it(home: Home) -> None:
+def test_set_is_kept_with_the_policy_trained_on_it(home: Home) -> None:
     artefacts = Artefacts(home.settings.frames)
     for name in ("unused", "trained-on"):
         path = artefacts.path("retraining_set", name)
@@ -219,7 +219,7 @@ def fire_on_everything(evidence: TriggerEvidence) -> TriggerDecision:
     )
 
 
-def test_run_of_a_decision_stays(home: Home) -> None:
+def test_run_of_a_decision_is_kept(home: Home) -> None:
     run_id = home.run(400)
     event = DriftEvent(
         kind="drift",
@@ -238,7 +238,7 @@ def test_run_of_a_decision_stays(home: Home) -> None:
     assert home.retention.delete() == {}
 
 
-def test_run_whose_completions_are_unfinished_stays(home: Home) -> None:
+def test_run_with_unfinished_completions_is_kept(home: Home) -> None:
     waiting, done = home.run(400), home.run(400)
     for origin, run_id in ((waiting, "waiting"), (done, "done")):
         home.store.generation.start(run_id, [], asset="completions", record="{}", origin=origin)
@@ -247,7 +247,7 @@ def test_run_whose_completions_are_unfinished_stays(home: Home) -> None:
     assert home.instance.get_run_by_id(waiting) is not None
 
 
-def test_version_that_was_ever_champion_keeps_its_files(home: Home) -> None:
+def test_past_champion_keeps_its_files(home: Home) -> None:
     for number in (1, 2, 3, 4):
         home.version(number)
     for champion in (1, 2, 4):
@@ -265,7 +265,7 @@ def test_version_that_was_ever_champion_keeps_its_files(home: Home) -> None:
         home.registry.fetch_folder(removed, home.settings.cache)
 
 
-def test_version_that_was_champion_since_the_listing_keeps_its_files(
+def test_version_promoted_after_listing_keeps_its_files(
     home: Home, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in (1, 2, 3):
@@ -285,6 +285,6 @@ def test_version_that_was_champion_since_the_listing_keeps_its_files(
     assert removed(home.registry) == {2}
 
 
-def test_no_file_is_deleted_while_another_run_is_under_way(full: Home) -> None:
+def test_no_file_is_deleted_during_another_run(full: Home) -> None:
     full.store.heartbeats.beat("other", pid=os.getpid(), host="here", job="retraining")
     assert full.retention.delete().keys() == {"runs", "alert messages"}

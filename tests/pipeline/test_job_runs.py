@@ -76,7 +76,7 @@ def add_run(instance: dg.DagsterInstance, status: Status, **tags: str) -> dg.Dag
     return run
 
 
-def test_job_that_was_cancelled_too_late_has_succeeded(
+def test_late_cancellation_leaves_the_job_succeeded(
     instance: dg.DagsterInstance, store: Store
 ) -> None:
     job = place(store)
@@ -90,9 +90,7 @@ def test_job_that_was_cancelled_too_late_has_succeeded(
     assert store.decisions.get(job).error is None
 
 
-def test_process_of_a_background_job_is_interrupted_too(
-    instance: dg.DagsterInstance, store: Store
-) -> None:
+def test_background_job_is_interrupted(instance: dg.DagsterInstance, store: Store) -> None:
     """A shell starts it with interrupts ignored."""
     run = add_run(instance, Status.STARTED)
     watching = stop_when_cancelled(store, instance, run.run_id, {DECISION_TAG: str(place(store))})

@@ -25,7 +25,7 @@ def open_world(make_project: Callable[..., Any], world: VoteWorld, seed: int) ->
     return WorldRun.open(runner, world, seed=seed)
 
 
-def test_assets_and_library_notice_the_same_change_of_a_known_world(
+def test_assets_and_library_find_the_same_change(
     make_project: Callable[..., Any],
 ) -> None:
     world = VoteWorld(
@@ -57,7 +57,7 @@ def test_assets_and_library_notice_the_same_change_of_a_known_world(
         assert read[column].tolist() == drawn[column].tolist(), column
 
 
-def test_an_unclear_cause_is_examined_again_with_the_votes_of_the_next_day(
+def test_unclear_cause_is_examined_with_next_days_votes(
     make_project: Callable[..., Any],
 ) -> None:
     careless = Change(cause="carelessness", at=600, size=0.4, is_fast=False)

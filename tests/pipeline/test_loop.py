@@ -130,7 +130,7 @@ def test_predictions_are_written_before_their_votes(grown: Any) -> None:
     ).all()
 
 
-def test_every_prediction_and_every_vote_on_one_is_in_the_reflection_log(grown: Any) -> None:
+def test_reflection_log_has_every_prediction_and_vote(grown: Any) -> None:
     day = grown.day(2)
     predictions, votes, rows = (
         grown.store.predictions.for_days([day]),
@@ -151,12 +151,12 @@ def test_every_prediction_and_every_vote_on_one_is_in_the_reflection_log(grown: 
     assert set(rows["reward_model"]) == {grown.judge}
 
 
-def test_no_model_is_judged_on_votes_it_was_fitted_to(grown: Any) -> None:
+def test_models_are_judged_on_unseen_votes(grown: Any) -> None:
     rows = grown.files.read_frame("reflection_log", grown.day(2)).dropna(subset=["seq"])
     assert rows["seq"].min() > grown.registry.get("reward_model", "champion").data_seq
 
 
-def test_frozen_evaluation_prompts_are_never_asked(grown: Any) -> None:
+def test_frozen_evaluation_prompts_are_never_drawn(grown: Any) -> None:
     from rlhf_pipeline.improve.evaluation import frozen_prompt_ids, frozen_prompts
 
     prompts = grown.files.read_days("prompts", grown.files.days("prompts"))
@@ -181,7 +181,7 @@ def test_the_same_snapshot_gives_byte_equal_frames(grown: Any, branch: Callable[
     )
 
 
-def test_the_same_day_collected_again_is_the_same(grown: Any, branch: Callable[..., Any]) -> None:
+def test_recollected_day_is_unchanged(grown: Any, branch: Callable[..., Any]) -> None:
     project, day = branch(grown), grown.day(1)
     n = project.store.comparisons.count()
     before = {
@@ -193,9 +193,7 @@ def test_the_same_day_collected_again_is_the_same(grown: Any, branch: Callable[.
     assert project.store.comparisons.count() == n
 
 
-def test_published_comparisons_stay_when_a_day_is_collected_again(
-    grown: Any, branch: Callable[..., Any]
-) -> None:
+def test_recollection_keeps_published_comparisons(grown: Any, branch: Callable[..., Any]) -> None:
     project, day = branch(grown), grown.day(1)
     n, before = project.store.comparisons.count(), project.files.read_frame("comparisons", day)
     project.collect(day, comparisons={"seed": 99, "pairs_per_prompt": 2})
@@ -204,9 +202,7 @@ def test_published_comparisons_stay_when_a_day_is_collected_again(
     assert set(after["comparison_id"]) == set(before["comparison_id"])
 
 
-def test_late_votes_for_an_old_day_touch_that_day_alone(
-    grown: Any, branch: Callable[..., Any]
-) -> None:
+def test_late_votes_change_only_their_day(grown: Any, branch: Callable[..., Any]) -> None:
     project = branch(grown)
     drain(project)
     ids = project.files.read_frame("comparisons", project.day(0))["comparison_id"].tolist()
@@ -224,7 +220,7 @@ def test_late_votes_for_an_old_day_touch_that_day_alone(
     )
 
 
-def test_vote_of_a_later_day_is_in_that_days_log(grown: Any, branch: Callable[..., Any]) -> None:
+def test_vote_is_logged_on_its_own_day(grown: Any, branch: Callable[..., Any]) -> None:
     project = branch(grown)
     published = grown.day(2)
     later = grown.day(3)
@@ -253,9 +249,7 @@ def test_vote_of_a_later_day_is_in_that_days_log(grown: Any, branch: Callable[..
     assert (rows["predicted_at"] < rows["voted_at"]).all()
 
 
-def test_a_day_that_got_its_first_votes_late_keeps_its_other_predictions(
-    grown: Any, branch: Callable[..., Any]
-) -> None:
+def test_day_with_late_votes_keeps_its_predictions(grown: Any, branch: Callable[..., Any]) -> None:
     """A vote of tomorrow on today's comparison must not take the prediction out of today's log."""
     project = branch(grown)
     published = grown.day(2)
@@ -294,9 +288,7 @@ def test_fifty_votes_or_quiet_minutes_make_a_day_due(
     assert [r.partition_key for r in impatient.tick("votes").run_requests] == [project.day(1)]
 
 
-def test_a_reset_cursor_asks_for_nothing_that_was_run(
-    grown: Any, branch: Callable[..., Any]
-) -> None:
+def test_reset_cursor_requests_no_finished_run(grown: Any, branch: Callable[..., Any]) -> None:
     project = branch(grown)
     drain(project)  # days 0 to 2 in one run
     ids = project.files.read_frame("comparisons", project.day(1))["comparison_id"].tolist()
@@ -309,9 +301,7 @@ def test_a_reset_cursor_asks_for_nothing_that_was_run(
     assert [r.partition_key for r in project.tick("votes").run_requests] == [project.day(1)]
 
 
-def test_an_import_of_many_days_is_one_run_per_stretch(
-    grown: Any, branch: Callable[..., Any]
-) -> None:
+def test_import_requests_one_run_per_range_of_days(grown: Any, branch: Callable[..., Any]) -> None:
     project = branch(grown)
     drain(project)
     ids = project.files.read_frame("comparisons", project.day(0))["comparison_id"].tolist()[:50]
@@ -333,7 +323,7 @@ def test_an_import_of_many_days_is_one_run_per_stretch(
 
 
 @pytest.mark.parametrize("n_days", [1, 2])
-def test_what_failed_in_a_command_is_asked_for_again_also_by_a_daemon(
+def test_failed_command_run_is_requested_again_by_a_daemon(
     grown: Any, branch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, n_days: int
 ) -> None:
     def fail(*_: Any, **__: Any) -> None:
@@ -355,9 +345,7 @@ def test_what_failed_in_a_command_is_asked_for_again_also_by_a_daemon(
     assert skipped == {}
 
 
-def test_the_learning_sensor_asks_once_and_again_after_many_more(
-    grown: Any, branch: Callable[..., Any]
-) -> None:
+def test_learning_sensor_requests_once_per_interval(grown: Any, branch: Callable[..., Any]) -> None:
     project = branch(grown, min_new_pairs=100)
     assert not project.tick("learning").run_requests  # 5000 are needed for a refit
     eager = branch(grown, refit_after_pairs=100)
@@ -380,9 +368,7 @@ def test_the_learning_sensor_asks_once_and_again_after_many_more(
     assert report.reward_model == history[0].label == eager.judge, "not the latest fitted"
 
 
-def test_a_second_scan_of_the_same_votes_changes_nothing(
-    grown: Any, branch: Callable[..., Any]
-) -> None:
+def test_repeated_scan_changes_nothing(grown: Any, branch: Callable[..., Any]) -> None:
     project = branch(grown)
     states = project.store.detectors.states(project.judge)
     project.run("feedback", project.day(2))

@@ -79,9 +79,7 @@ def is_stage(asset: Any, stage: str) -> bool:
 
 
 @pytest.mark.parametrize("stage", STAGES)
-def test_every_parameter_is_settable_and_is_the_launchpads_default(
-    stage: str, tmp_path: Path
-) -> None:
+def test_every_parameter_sets_the_launchpad_default(stage: str, tmp_path: Path) -> None:
     for path, value in fields_of(PARTS[stage]):
         section: Any = value
         for name in reversed(path):
@@ -116,7 +114,7 @@ def latest_tags(runner: Runner) -> Any:
     return runner.instance.get_runs(limit=1)[0].tags
 
 
-def test_runs_use_the_file_as_it_is_and_record_what_it_sets(runner: Runner) -> None:
+def test_runs_use_and_record_the_settings_file(runner: Runner) -> None:
     day = DAYS.get_partition_keys()[-1]
     registry = (runner.defs.resources or {})["registry"]
     for n in (7, 8):

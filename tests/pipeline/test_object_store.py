@@ -35,7 +35,7 @@ def project(s3: S3, make_project: Callable[..., Any]) -> Any:
     return project
 
 
-def test_every_stage_of_both_days_is_in_the_store(project: Any, s3: S3) -> None:
+def test_object_store_holds_every_stage(project: Any, s3: S3) -> None:
     files = Artefacts(s3.url("two/days"))
     for stage in (*COLLECTION, *FEEDBACK):
         assert files.days(stage) == [project.day(0), project.day(1)], stage
@@ -51,7 +51,7 @@ def test_reward_model_is_fitted_with_frames_in_an_object_store(
     assert project.files.read_record("calibration", CalibrationReport).reward_model == model.label
 
 
-def test_a_store_that_refuses_ends_the_run_with_cause_and_cure(project: Any, s3: S3) -> None:
+def test_refusing_object_store_is_named_with_the_cure(project: Any, s3: S3) -> None:
     from moto.core import set_initial_no_auth_action_count
 
     result = set_initial_no_auth_action_count(0)(project.run)("feedback", project.day(1), ok=False)

@@ -89,7 +89,7 @@ def assert_equal_frames(
         pd.testing.assert_frame_equal(frame, theirs[place], obj=f"{place}")
 
 
-def test_days_without_preferences_or_with_one_annotator_invent_no_figure(
+def test_days_with_too_few_votes_have_finite_figures(
     collected: Any, branch: Callable[..., Any]
 ) -> None:
     project, days = branch(collected), (collected.day(3), collected.day(4))

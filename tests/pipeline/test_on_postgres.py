@@ -18,7 +18,7 @@ def prefix(postgres: PostgresServer) -> Iterator[str]:
         postgres.drop_database(f"small_{kind}")
 
 
-def test_a_day_of_a_project_on_one_server(
+def test_day_runs_on_one_postgres_server(
     make_project: Callable, postgres: PostgresServer, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     where = {"server_url": SecretStr(postgres.url), "database_prefix": prefix}

@@ -12,7 +12,7 @@ from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.improve.retraining.parameters import StrategyParams
 
 
-def test_without_a_file_the_launchpads_parameters_train() -> None:
+def test_launchpad_parameters_train_without_a_file() -> None:
     assert CandidateConfig(beta=0.3).training_params() == StrategyParams(beta=0.3)
 
 

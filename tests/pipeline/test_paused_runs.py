@@ -128,7 +128,7 @@ def tick(store: Store, instance: dg.DagsterInstance) -> dg.SensorResult:
         return sensor.evaluate_tick(context)
 
 
-def test_a_paused_run_is_requested_again_and_makes_what_is_missing(
+def test_paused_run_is_requested_again_for_missing_rows(
     store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult]
 ) -> None:
     assert tick(store, instance).skip_message == "no run is paused"
@@ -177,7 +177,7 @@ def test_a_paused_run_is_requested_again_and_makes_what_is_missing(
 LONG = Fault(kind="status", status=429, retry_after_ms=HOURS * 3_600_000, retry_after_as="seconds")
 
 
-def test_a_paused_range_is_requested_until_all_its_days_are_made(
+def test_paused_range_is_requested_until_complete(
     store: Store, instance: dg.DagsterInstance, collect: Callable[..., dg.ExecuteInProcessResult]
 ) -> None:
     first, second, last = "2026-01-02", "2026-01-03", "2026-01-04"
@@ -205,9 +205,7 @@ def test_a_paused_range_is_requested_until_all_its_days_are_made(
     assert store.generation.paused_runs() == []
 
 
-def test_a_run_of_the_command_line_is_nobodys_to_ask_for_again(
-    store: Store, instance: dg.DagsterInstance
-) -> None:
+def test_paused_command_run_is_not_requested(store: Store, instance: dg.DagsterInstance) -> None:
     store.generation.start("run-1", [], asset="rlhf generate", record="{}")
     store.generation.pause("run-1", utc_now() - timedelta(seconds=1), "it is full")
     assert tick(store, instance).run_requests == []

@@ -66,7 +66,7 @@ def by_kind(project: Any, kind: str) -> set[str]:
     return set(votes.loc[votes["annotator_kind"] == kind, "comparison_id"])
 
 
-def test_people_get_exactly_their_share_least_confident_first(project: Any) -> None:
+def test_least_confident_share_goes_to_people(project: Any) -> None:
     frame = of_day(project)
     predicted = project.store.predictions.for_comparisons(
         frame["comparison_id"].tolist()
@@ -83,7 +83,7 @@ def test_people_get_exactly_their_share_least_confident_first(project: Any) -> N
     assert set(frame["comparison_id"]) - people - machine == set(unsure.index) - people
 
 
-def test_collecting_the_day_again_asks_for_nothing_new(project: Any) -> None:
+def test_recollection_offers_nothing_new(project: Any) -> None:
     before = (project.store.cards.remaining_work(), project.store.votes.count())
     project.collect(
         project.day(3),
@@ -96,7 +96,7 @@ def test_collecting_the_day_again_asks_for_nothing_new(project: Any) -> None:
     assert (project.store.cards.remaining_work(), project.store.votes.count()) == before
 
 
-def test_only_votes_of_people_teach_and_are_compared_with_predictions(project: Any) -> None:
+def test_only_human_votes_teach_and_are_compared(project: Any) -> None:
     project.run("feedback", project.day(3))
     project.materialise(["preference_pairs"])
     pairs = project.files.read_frame("preference_pairs")
@@ -107,7 +107,7 @@ def test_only_votes_of_people_teach_and_are_compared_with_predictions(project: A
     assert set(log.loc[log["vote_id"].notna(), "annotator_kind"]) == {"human"}
 
 
-def test_a_day_of_machine_votes_alone_is_kept_and_teaches_nothing(project: Any) -> None:
+def test_machine_only_day_is_stored_and_teaches_nothing(project: Any) -> None:
     """A machine votes at the moment of its prediction: on the day of the collection, which is
     today.
     """

@@ -14,7 +14,7 @@ from rlhf_pipeline.store import Store
 from tests.learnt_home import comparisons
 
 
-def test_pairs_that_know_later_votes_are_refused_and_not_thinned_out() -> None:
+def test_pairs_with_later_votes_are_refused() -> None:
     pairs = pd.DataFrame({"max_seq": [3, 5, 9]})
     assert pairs_up_to(pairs, None) is pairs
     assert pairs_up_to(pairs, 9) is pairs
@@ -22,9 +22,7 @@ def test_pairs_that_know_later_votes_are_refused_and_not_thinned_out() -> None:
         pairs_up_to(pairs, 4)
 
 
-def test_a_reward_model_learns_the_experts_decision_in_place_of_a_label(
-    migrated: Path, tmp_path: Path
-) -> None:
+def test_adjudication_replaces_a_label_in_training(migrated: Path, tmp_path: Path) -> None:
     url = f"sqlite:///{shutil.copy(migrated, tmp_path / 'store.db')}"
     with Store.open(url) as store:
         frame = comparisons(2)

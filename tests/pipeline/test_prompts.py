@@ -35,7 +35,7 @@ def made(project: Any, day: str, *, ok: bool = True, **config: Any) -> Any:
     )
 
 
-def test_bad_rows_of_a_file_are_counted_and_named_and_cost_no_other(
+def test_bad_prompt_rows_are_counted_and_named(
     small: Any, branch: Callable[..., Any], tmp_path: Path
 ) -> None:
     path = tmp_path / "batch.jsonl"
@@ -67,7 +67,7 @@ def test_bad_rows_of_a_file_are_counted_and_named_and_cost_no_other(
     assert "line 20: a list, not an object" in lines[1]
 
 
-def test_rules_and_the_source_of_a_day_are_chosen_in_the_launchpad(
+def test_launchpad_chooses_rules_and_source(
     small: Any, branch: Callable[..., Any], tmp_path: Path
 ) -> None:
     held_out = tmp_path / "held_out.jsonl"  # 300 prompts on a topic would take 20 s to draw

@@ -93,7 +93,7 @@ def run_requested(project: Any) -> str:
     return str(request.job_name)
 
 
-def test_careless_annotators_are_left_out_once_and_nothing_is_retrained(
+def test_careless_annotators_are_quarantined_without_retraining(
     quarantined: Quarantined,
 ) -> None:
     project, decision = quarantined.project, quarantined.decision
@@ -132,7 +132,7 @@ def test_careless_annotators_are_left_out_once_and_nothing_is_retrained(
     assert project.tick("retraining").run_requests == []
 
 
-def test_a_lifted_quarantine_brings_the_votes_back(quarantined: Quarantined) -> None:
+def test_lifted_quarantine_restores_the_votes(quarantined: Quarantined) -> None:
     project, number = quarantined.project, quarantined.decision.stored_id
     note = {"reason": "new guidelines", "actor": "test", "now": datetime.now(UTC)}
     project.store.decisions.answer(
@@ -144,7 +144,7 @@ def test_a_lifted_quarantine_brings_the_votes_back(quarantined: Quarantined) -> 
     assert [d.remedy for d in project.store.decisions.fires()] == ["quarantine", "lift_quarantine"]
 
 
-def test_a_quarantine_by_hand_makes_all_days_anew_and_the_model_due(
+def test_manual_quarantine_remakes_days_and_makes_a_refit_due(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     project = branch(grown)

@@ -72,7 +72,7 @@ def drop_causes(report: pd.DataFrame) -> pd.DataFrame:
     return report.assign(evidence=report["evidence"].map(drop))
 
 
-def test_a_range_gives_the_frames_of_day_by_day(
+def test_range_gives_the_same_frames_as_single_days(
     week: Any, grown: Any, branch: Callable[..., Any]
 ) -> None:
     single = branch(grown)

@@ -129,7 +129,7 @@ def seqs(project: Any, d: int) -> int:
     return int(project.store.votes.last_imported_seq(project.day(d)))
 
 
-def test_a_prediction_is_of_a_model_that_saw_no_vote_on_the_comparison(history: Any) -> None:
+def test_predictions_come_from_models_without_its_votes(history: Any) -> None:
     data_seq = {v.label: v.data_seq for v in history.registry.list_versions("reward_model")}
     predictions = history.store.predictions.for_days([history.day(d) for d in range(4)])
     assert set(predictions["reward_model"]) >= {"demo.reward_model@1"}
@@ -146,7 +146,7 @@ def test_a_prediction_is_of_a_model_that_saw_no_vote_on_the_comparison(history: 
     assert set(history.files.read_frame("reflection_log", history.day(0))["vote_id"]) == set()
 
 
-def test_no_model_has_learnt_from_a_vote_after_its_day(history: Any) -> None:
+def test_models_learn_only_from_earlier_votes(history: Any) -> None:
     learnt = [v.data_seq for v in history.registry.list_versions("reward_model")]
     ends = [seqs(history, d) for d in range(4)]
     assert learnt[0] == ends[0]
@@ -218,7 +218,7 @@ def test_change_of_taste_is_found_on_its_day_and_only_refits(history: Any) -> No
     )
 
 
-def test_late_votes_remake_their_day_and_leave_its_predictions(
+def test_late_votes_remake_their_day_with_old_predictions(
     history: Any, branch: Callable[..., Any]
 ) -> None:
     project, day = branch(history, refit_after_pairs=NEVER), history.day(1)
@@ -260,7 +260,7 @@ def unbroken(make_project: Callable[..., Any]) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "moment", [{"killed_before": 1}, {"killed_after": 1}, {"killed_before": 2}], ids=str
 )
-def test_a_killed_replay_continues_without_doubling_anything(
+def test_killed_replay_resumes_without_duplicates(
     make_project: Callable[..., Any], unbroken: dict[str, Any], moment: dict[str, int]
 ) -> None:
     project = make_project(completion_backend="template", min_new_pairs=NEVER)
@@ -274,7 +274,7 @@ def test_a_killed_replay_continues_without_doubling_anything(
     assert set(runs_by_step(project).values()) == {1}
 
 
-def test_the_sensor_gives_up_after_three_attempts_with_instructions(
+def test_replay_sensor_gives_up_after_three_attempts(
     make_project: Callable[..., Any],
 ) -> None:
     project = make_project(completion_backend="template", min_new_pairs=NEVER)
@@ -297,7 +297,7 @@ def test_the_sensor_gives_up_after_three_attempts_with_instructions(
     assert replay(project) == [project.day(0), project.day(1)]
 
 
-def test_sensor_and_terminal_do_not_take_one_step_twice(make_project: Callable[..., Any]) -> None:
+def test_sensor_and_command_share_replay_steps(make_project: Callable[..., Any]) -> None:
     project = make_project(completion_backend="template", min_new_pairs=NEVER)
     small_import(project, 1)
     request = project.tick("replay").run_requests[0]
@@ -340,7 +340,7 @@ def test_other_sensors_wait_for_the_replay_and_skip_its_days(
     assert len(project.tick("learning").run_requests) == 1
 
 
-def test_an_unfinished_import_is_waited_for(make_project: Callable[..., Any]) -> None:
+def test_replay_waits_for_an_unfinished_import(make_project: Callable[..., Any]) -> None:
     project = make_project(completion_backend="template", min_new_pairs=NEVER)
     number = project.store.imports.start("votes", "votes.csv", {})
     small_import(project, 1)

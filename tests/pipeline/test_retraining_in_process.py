@@ -94,7 +94,7 @@ def retrained(grown: Any, branch: Callable[..., Any]) -> Any:
     return project
 
 
-def test_a_detector_alone_holds_and_the_sequential_test_fires_once(
+def test_single_detector_holds_and_sequential_test_fires(
     grown: Any, branch: Callable[..., Any]
 ) -> None:
     project = branch(grown)
@@ -115,9 +115,7 @@ def test_a_detector_alone_holds_and_the_sequential_test_fires_once(
     assert len(project.store.decisions.all()) == before + 2
 
 
-def test_a_model_that_nobody_has_tested_since_the_change_neither_labels_nor_judges(
-    grown: Any, branch: Callable[..., Any]
-) -> None:
+def test_untested_model_neither_labels_nor_judges(grown: Any, branch: Callable[..., Any]) -> None:
     project = branch(grown)
     store, last = project.store, project.store.votes.max_seq()
     drift(project, "sequential_test", change=last)
@@ -145,7 +143,7 @@ def test_a_model_that_nobody_has_tested_since_the_change_neither_labels_nor_judg
     assert learning["up_to_seq"] == fired.evidence["wait_until_seq"]
 
 
-def test_the_request_holds_the_decision_and_the_store_the_change(retrained: Any) -> None:
+def test_request_names_the_decision_and_store_has_the_change(retrained: Any) -> None:
     """The change is in the store, where every fit finds it, and no longer in the request: a
     retracted one does not come back with a retry.
     """
@@ -277,7 +275,7 @@ def test_the_gate_is_stored_and_the_alias_moves_only_by_its_rules(retrained: Any
         {"evaluation_set": None},
     ],
 )
-def test_an_evaluation_of_other_models_promotes_nobody(
+def test_evaluation_of_other_models_promotes_nothing(
     retrained: Any, branch: Callable[..., Any], other: dict[str, str]
 ) -> None:
     project = branch(retrained)
@@ -291,7 +289,7 @@ def test_an_evaluation_of_other_models_promotes_nobody(
     assert project.registry.get("policy", "champion") == champion
 
 
-def test_every_look_at_the_test_split_is_on_record(retrained: Any) -> None:
+def test_every_opening_of_the_test_split_is_recorded(retrained: Any) -> None:
     client = retrained.registry.tracking.client
     experiment = client.get_experiment_by_name(f"{retrained.registry.project}.test_split_openings")
     tags_of = [run.data.tags for run in client.search_runs([experiment.experiment_id])]
@@ -303,7 +301,7 @@ def test_every_look_at_the_test_split_is_on_record(retrained: Any) -> None:
     assert all(int(tags["rlhf.n_pairs"]) > 0 for tags in tags_of)
 
 
-def test_the_same_retraining_again_makes_no_second_candidate(
+def test_repeated_retraining_makes_one_candidate(
     retrained: Any, branch: Callable[..., Any]
 ) -> None:
     project = branch(retrained)
@@ -324,7 +322,7 @@ def metadata(project: Any, stage: str) -> dict[str, Any]:
     ).asset_materialization.metadata
 
 
-def test_a_new_encoder_starts_a_new_model_that_serves(
+def test_new_encoder_starts_a_new_champion(
     grown: Any, branch: Callable[..., Any], tmp_path: Path
 ) -> None:
     """The champion cannot be loaded any more; what stands in its place says so and hinders

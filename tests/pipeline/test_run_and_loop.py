@@ -42,7 +42,7 @@ def jobs_run(project: Any) -> list[str]:
     return sorted(run.job_name for run in project.instance.get_runs())
 
 
-def test_a_run_in_this_process_leaves_a_trace(make_project: Callable[..., Any]) -> None:
+def test_in_process_run_sends_a_trace(make_project: Callable[..., Any]) -> None:
     with collecting() as collector:
         project = make_project(
             completion_backend="template", annotators="human", otlp_endpoint=collector.url
@@ -52,7 +52,7 @@ def test_a_run_in_this_process_leaves_a_trace(make_project: Callable[..., Any]) 
     check_trace(collector.spans, project.instance.get_runs()[0].run_id)
 
 
-def test_stage_parameters_reach_the_run_and_its_own_values_win(project: Any) -> None:
+def test_run_config_overrides_stage_parameters(project: Any) -> None:
     runner = runner_of(project)
     own = {"ops": {"prompts": {"config": {"n": 12}}}}
     runner.run("collection", TODAY, partition_key=TODAY, run_config=own)
@@ -63,7 +63,7 @@ def test_stage_parameters_reach_the_run_and_its_own_values_win(project: Any) -> 
     }
 
 
-def test_a_request_for_some_stages_runs_only_those_and_is_repeated_as_such(project: Any) -> None:
+def test_request_for_some_stages_runs_only_those(project: Any) -> None:
     runner = runner_of(project)
     runner.run("collection", TODAY, partition_key=TODAY)
     left = [dg.AssetKey("completions"), dg.AssetKey("comparisons")]

@@ -125,7 +125,7 @@ def world(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
     ],
     ids=["daily", "of a decision", "of a replay"],
 )
-def test_silent_run_is_failed_and_dagster_repeats_the_daily_ones(
+def test_silent_run_is_failed_and_daily_ones_are_retried(
     world: World, job: str, tags: dict[str, str], again: str
 ) -> None:
     run = world.run(job, Status.STARTED, **tags)
@@ -152,7 +152,7 @@ def test_a_daily_run_of_a_killed_command_is_requested_again(world: World) -> Non
     assert world.monitor() == []
 
 
-def test_a_run_of_another_machine_is_dead_once_it_is_silent(world: World) -> None:
+def test_silent_run_of_another_machine_is_failed(world: World) -> None:
     run = world.run("retraining", Status.STARTED, minutes_ago=6000)
     world.beat(run, seconds_ago=50, host="elsewhere")
     world.monitor()
@@ -162,14 +162,14 @@ def test_a_run_of_another_machine_is_dead_once_it_is_silent(world: World) -> Non
     assert world.status(run) == Status.FAILURE
 
 
-def test_a_silent_process_that_still_lives_on_this_host_is_left_alone(world: World) -> None:
+def test_silent_but_living_process_is_left_alone(world: World) -> None:
     run = world.run("feedback", Status.STARTED, dagster__partition=DAY)
     world.beat(run, seconds_ago=61, pid=1)  # as after a suspended machine wakes
     world.monitor()
     assert world.status(run) == Status.STARTED
 
 
-def test_a_run_that_started_and_never_beat_is_dead(world: World) -> None:
+def test_run_without_a_heartbeat_is_failed(world: World) -> None:
     run = world.run("feedback", Status.STARTED, dagster__partition=DAY)
     record = world.instance.get_run_record_by_id(run.run_id)
     assert record is not None
@@ -178,7 +178,7 @@ def test_a_run_that_started_and_never_beat_is_dead(world: World) -> None:
     assert is_dead(made_at, None, made_at + 2.1 * limit, limit)
 
 
-def test_a_daemon_that_knows_another_home_fails_no_run(
+def test_daemon_of_another_home_fails_no_run(
     world: World, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     run = world.run("feedback", Status.STARTED)
@@ -190,7 +190,7 @@ def test_a_daemon_that_knows_another_home_fails_no_run(
     assert world.status(run) == Status.STARTED
 
 
-def test_a_run_that_ends_is_left_alone_after_its_last_beat(world: World) -> None:
+def test_ended_run_is_left_alone(world: World) -> None:
     silent, ending = (world.run("feedback", Status.STARTED) for _ in range(2))
     with world.instance.run_storage.connect() as connection:  # type: ignore[attr-defined]
         connection.execute(text("UPDATE runs SET update_timestamp = '2026-01-05 12:00:00'"))
@@ -199,7 +199,7 @@ def test_a_run_that_ends_is_left_alone_after_its_last_beat(world: World) -> None
     assert [world.status(run) for run in (silent, ending)] == [Status.FAILURE, Status.STARTED]
 
 
-def test_a_process_of_a_container_with_the_name_of_this_host_lives_while_it_beats(
+def test_container_with_the_same_host_name_is_left_alone(
     world: World,
 ) -> None:
     run = world.run("feedback", Status.STARTED, dagster__partition=DAY)
@@ -208,7 +208,7 @@ def test_a_process_of_a_container_with_the_name_of_this_host_lives_while_it_beat
     assert world.status(run) == Status.STARTED
 
 
-def test_a_heartbeat_covers_its_block_and_nothing_is_left(world: World) -> None:
+def test_heartbeat_ends_with_its_block(world: World) -> None:
     with world.store.heartbeats.keep_beating("run", job="feedback", seconds=0.01):
         with world.store.heartbeats.keep_beating("run", job="feedback", seconds=0.01):
             assert is_beating_here("run")
@@ -234,9 +234,7 @@ def test_interrupted_run_leaves_its_heartbeat_but_a_failed_one_does_not(
 
 
 @pytest.mark.parametrize("lost", [Status.FAILURE, Status.CANCELED])
-def test_a_failed_retraining_is_tried_three_times_and_then_given_up(
-    world: World, lost: Status
-) -> None:
+def test_failed_retraining_is_tried_three_times(world: World, lost: Status) -> None:
     decision = fired(world)
     attempts = []
     for _ in range(5):

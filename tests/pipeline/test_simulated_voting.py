@@ -26,7 +26,7 @@ def cast(project: Any) -> pd.DataFrame:
 
 
 @pytest.mark.parametrize("share", [1.0, 0.5], ids=["a whole day", "half a day"])
-def test_votes_cast_before_are_recognised_and_kept(
+def test_earlier_simulated_votes_are_kept(
     collected: Any, branch: Callable[..., Any], share: float
 ) -> None:
     project = branch(collected)

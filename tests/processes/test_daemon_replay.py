@@ -113,7 +113,7 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replayed]:
     project.instance.dispose()
 
 
-def test_the_daemon_was_killed_in_the_middle_of_the_second_day(replayed: Replayed) -> None:
+def test_daemon_is_killed_during_the_second_day(replayed: Replayed) -> None:
     killed = replayed.at_the_kill
     assert killed["status"] == dg.DagsterRunStatus.STARTED
     assert list(zip(killed["steps"]["day"], killed["steps"]["name"], strict=True)) == [
@@ -129,7 +129,7 @@ def test_days_are_replayed_once_in_order_by_unfitted_models(
     assert_replayed_once(replayed.project, replayed.files, killed=[replayed.killed])
 
 
-def test_no_tick_and_no_line_of_the_lone_daemon_is_an_error(replayed: Replayed) -> None:
+def test_daemon_ticks_and_log_have_no_errors(replayed: Replayed) -> None:
     assert [line for line in replayed.said if "ERROR" in line or "Traceback" in line] == []
     for sensor in SENSORS:
         assert [

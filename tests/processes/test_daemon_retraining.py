@@ -221,13 +221,11 @@ def test_second_attempt_ends_with_a_gated_candidate(
     assert len(store.gates.all()) == 1
 
 
-def test_no_process_of_all_this_tried_to_reach_outside(
-    household: Household, retried: dg.DagsterRun
-) -> None:
+def test_no_process_connects_outside(household: Household, retried: dg.DagsterRun) -> None:
     assert attempts(household.folder) == []
 
 
-def test_no_tick_of_all_this_has_failed(household: Household, retried: dg.DagsterRun) -> None:
+def test_no_tick_failed(household: Household, retried: dg.DagsterRun) -> None:
     # Two daemons on one SQLite file may take a tick from each other, and a daemon that is told to
     # end fails a tick it has just begun; what counts is that one which runs alone never fails.
     alone = household.running[0]

@@ -72,7 +72,7 @@ def dev(
         server.end()
 
 
-def test_all_servers_answer_at_the_addresses_it_prints(dev: Dev) -> None:
+def test_printed_addresses_are_served(dev: Dev) -> None:
     for address in (dev.web, dev.dagster, dev.mlflow):
         assert f"  {address}\n" in dev.server.text
     with urllib.request.urlopen(f"{dev.web}/api/v1/healthz", timeout=10) as answer:
@@ -95,7 +95,7 @@ def test_all_servers_answer_at_the_addresses_it_prints(dev: Dev) -> None:
         ]
 
 
-def test_nothing_that_it_starts_listens_beyond_loopback(dev: Dev) -> None:
+def test_all_servers_listen_on_loopback_only(dev: Dev) -> None:
     """The web servers of Dagster and MLflow ask nobody for a login: whoever reaches them may start
     runs and delete models.
     """

@@ -96,7 +96,7 @@ def test_only_training_steps_have_processes_of_their_own(
 
 
 @pytest.mark.parametrize(("index", "mishap"), [(8, "wait"), (9, "hang")])
-def test_a_cancelled_job_ends_soon_whatever_its_step_does(
+def test_cancelled_job_ends_soon_in_any_step(
     project: Any, start: Callable[..., Run], index: int, mishap: str
 ) -> None:
     training_jobs = project.store.training_jobs

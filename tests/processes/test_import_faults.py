@@ -279,7 +279,7 @@ for n in range(1, n_kills + 1):
 """
 
 
-def test_an_import_killed_at_any_moment_and_repeated_is_whole(rlhf, home, tmp_path):
+def test_killed_and_repeated_import_is_complete(rlhf, home, tmp_path):
     n_kills, n_votes = int(os.environ.get("KILLS", "4")), 1_500
     with_pairs(rlhf, tmp_path)
     for n in range(n_kills + 1):

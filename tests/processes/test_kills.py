@@ -77,7 +77,7 @@ def unbroken(grown: Any, branch: Callable[..., Any]) -> Any:
     return project
 
 
-def test_killed_while_completing_the_day_is_the_same_after_a_rerun(
+def test_day_killed_while_completing_is_equal_after_a_rerun(
     unbroken: Any, grown: Any, branch: Callable[..., Any]
 ) -> None:
     project, day = branch(grown), grown.day(3)
@@ -96,7 +96,7 @@ def test_killed_while_completing_the_day_is_the_same_after_a_rerun(
     )
 
 
-def test_killed_while_casting_no_vote_is_lost_or_doubled(
+def test_kill_while_casting_loses_and_doubles_no_vote(
     unbroken: Any, branch: Callable[..., Any]
 ) -> None:
     project, day = branch(unbroken), unbroken.day(4)

@@ -52,9 +52,7 @@ def change_batches(store: Store, **values: Any) -> None:
         connection.execute(update(generation_batches).values(values))
 
 
-def test_a_batch_makes_and_bills_what_single_calls_would_have_made(
-    store: Store, tmp_path: Path
-) -> None:
+def test_batch_equals_single_calls_in_texts_and_cost(store: Store, tmp_path: Path) -> None:
     with StubProvider(api_key=SecretStr(asking.KEY), batch_s=0.3) as stub:
         outcome = ask(store.generation, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
@@ -75,7 +73,7 @@ def test_many_requests_are_several_batches(store: Store) -> None:
     assert outcome.frame["error"].isna().all()
 
 
-def test_passing_faults_are_in_the_next_batch_and_others_fail_their_row(store: Store) -> None:
+def test_transient_faults_are_retried_and_others_fail_their_row(store: Store) -> None:
     faults = [
         None,
         Fault(kind="status", status=500),
@@ -90,7 +88,7 @@ def test_passing_faults_are_in_the_next_batch_and_others_fail_their_row(store: S
     assert kinds(store, outcome) == expected
 
 
-def test_a_long_batch_parks_the_run_and_the_next_run_reads_it(store: Store) -> None:
+def test_long_batch_pauses_the_run_and_the_next_reads_it(store: Store) -> None:
     with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked, match="10 of 10 completions wait"):
             ask(store.generation, stub, max_pause_s=0.1, budget_per_day=1.0)
@@ -129,9 +127,7 @@ def start_waiting(tmp_path: Path, stub: StubProvider, poll_s: str) -> subprocess
     return process
 
 
-def test_kill_9_while_a_batch_is_under_way_pays_for_nothing_twice(
-    store: Store, tmp_path: Path
-) -> None:
+def test_killed_run_with_an_open_batch_pays_nothing_twice(store: Store, tmp_path: Path) -> None:
     with StubProvider(batch_s=3.0) as stub:
         process = start_waiting(tmp_path, stub, "60")
         process.send_signal(signal.SIGKILL)
@@ -142,7 +138,7 @@ def test_kill_9_while_a_batch_is_under_way_pays_for_nothing_twice(
     assert outcome.n_unknown == 0
 
 
-def test_two_processes_of_one_run_submit_each_request_once(store: Store, tmp_path: Path) -> None:
+def test_concurrent_processes_submit_each_request_once(store: Store, tmp_path: Path) -> None:
     """Requests fail and come back open while both look."""
     chances = [(0.5, Fault(kind="status", status=500))]
     with StubProvider(batch_s=0.1, chances=chances, seed=3) as stub:
@@ -166,7 +162,7 @@ def test_a_refused_key_and_an_unknown_model_close_the_provider(store: Store) -> 
         assert ask(store.generation, stub).frame["error"].isna().all()
 
 
-def test_a_budget_holds_for_what_a_batch_may_cost_at_most(store: Store) -> None:
+def test_budget_covers_the_maximum_cost_of_a_batch(store: Store) -> None:
     with StubProvider() as stub:
         outcome = ask(store.generation, stub, n=20, budget_per_run=0.0005)
         assert 0 < stub.n_calls < 40
@@ -180,7 +176,7 @@ def test_a_backend_without_a_batch_api_is_refused(store: Store) -> None:
         asking.ask(store.generation, backend, n=1, batch=True)
 
 
-def test_a_batch_that_is_refused_as_a_whole_is_submitted_again(store: Store) -> None:
+def test_refused_batch_is_submitted_again(store: Store) -> None:
     with StubProvider() as stub:
         stub.batches.refuses_next = f"too many lines of {asking.KEY}"
         outcome = ask(store.generation, stub)
@@ -194,7 +190,7 @@ def test_a_batch_that_is_refused_as_a_whole_is_submitted_again(store: Store) -> 
 @pytest.mark.parametrize(
     ("status", "n_submitted"), [(None, 1), (500, 1), (504, 1), (409, 1), (503, 2), (429, 2)]
 )
-def test_a_batch_that_may_have_been_made_is_looked_for_and_a_refused_one_made_again(
+def test_batch_of_unknown_outcome_is_looked_up_first(
     store: Store, status: int | None, n_submitted: int
 ) -> None:
     with StubProvider() as stub:
@@ -233,9 +229,7 @@ def killed_at(store: Store, stub: StubProvider, place: str) -> None:
 
 
 @pytest.mark.parametrize(("place", "n_submitted"), [("begin_batch", 0), ("name_batch", 1)])
-def test_a_kill_before_or_while_a_batch_is_submitted_pays_nothing_twice(
-    store: Store, place: str, n_submitted: int
-) -> None:
+def test_killed_submission_pays_nothing_twice(store: Store, place: str, n_submitted: int) -> None:
     with StubProvider() as stub:
         killed_at(store, stub, place)
         assert (stub.batches.n_submitted, states(store)) == (n_submitted, {"leased": 10})
@@ -244,7 +238,7 @@ def test_a_kill_before_or_while_a_batch_is_submitted_pays_nothing_twice(
     assert (outcome.n_unknown, outcome.n_attempts) == (0, 10)
 
 
-def test_a_batch_that_is_not_listed_is_lost_and_asked_for_again_only_on_demand(
+def test_unlisted_batch_is_lost_and_retried_on_demand(
     store: Store,
 ) -> None:
     with StubProvider() as stub:
@@ -265,7 +259,7 @@ def test_a_batch_that_is_not_listed_is_lost_and_asked_for_again_only_on_demand(
     assert outcome.n_unknown == 10
 
 
-def test_a_provider_that_asks_for_a_long_wait_parks_the_run(store: Store) -> None:
+def test_long_retry_after_pauses_a_batch_run(store: Store) -> None:
     with StubProvider() as stub:
         stub.batches.wait_s = 3_600
         with pytest.raises(ProviderParked, match="asked again after 3,600 s"):
@@ -284,7 +278,7 @@ def park(store: Store, stub: StubProvider, **calls: Any) -> None:
         ask(store.generation, stub, max_pause_s=0.1, **calls)
 
 
-def test_failed_polls_park_the_run_and_leave_its_batch(store: Store) -> None:
+def test_failed_polls_pause_the_run_and_keep_its_batch(store: Store) -> None:
     with StubProvider(batch_s=600) as stub:
         park(store, stub)
         stub.batches.wait_s = 0.0
@@ -296,7 +290,7 @@ def test_failed_polls_park_the_run_and_leave_its_batch(store: Store) -> None:
     assert outcome.frame["error"].isna().all()
 
 
-def test_a_batch_that_is_gone_asks_for_its_key_and_is_lost_after_days(store: Store) -> None:
+def test_vanished_batch_names_the_key_and_is_lost_after_days(store: Store) -> None:
     with StubProvider(batch_s=600) as stub:
         park(store, stub)
         stub.batches.is_listed = False
@@ -309,7 +303,7 @@ def test_a_batch_that_is_gone_asks_for_its_key_and_is_lost_after_days(store: Sto
     assert states(store) == {"failed": 10}
 
 
-def test_claims_that_another_process_took_are_not_submitted(store: Store) -> None:
+def test_claims_of_another_process_are_not_submitted(store: Store) -> None:
     class Slow(GenerationLedger):
         n_begun = 0
 
@@ -350,9 +344,7 @@ def test_an_interrupt_while_results_are_recorded_records_them_once(
 
 
 @pytest.mark.parametrize("is_deleted", [True, False])
-def test_results_that_are_missing_are_booked_at_their_worst_and_made_again(
-    store: Store, is_deleted: bool
-) -> None:
+def test_missing_results_are_charged_at_worst_and_retried(store: Store, is_deleted: bool) -> None:
     with StubProvider(batch_s=600) as stub:
         with pytest.raises(ProviderParked):
             ask(store.generation, stub, max_pause_s=0.1)

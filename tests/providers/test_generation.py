@@ -63,7 +63,7 @@ ROOT = Path(__file__).parents[2]
 # --------------------------------------------------------------------------------------------------
 
 
-def test_every_completion_is_called_for_once_and_billed_as_counted(
+def test_every_completion_is_called_and_billed_once(
     store: Store, make: Callable[..., HostedBackend]
 ) -> None:
     with StubProvider() as stub:
@@ -83,9 +83,7 @@ def test_every_completion_is_called_for_once_and_billed_as_counted(
     assert outcome.frame["n_tokens"].sum() == counted.n_tokens
 
 
-def test_a_second_run_calls_for_nothing_in_this_process_or_the_next(
-    store: Store, tmp_path: Path
-) -> None:
+def test_second_run_makes_no_call(store: Store, tmp_path: Path) -> None:
     with StubProvider() as stub:
         first = ask(store.generation, openai(stub))
         again = ask(store.generation, openai(stub))
@@ -115,14 +113,14 @@ def test_a_second_run_calls_for_nothing_in_this_process_or_the_next(
     ],
     ids=lambda c: next(iter(c)),
 )
-def test_whatever_changes_a_text_is_called_for_again(store: Store, changed: dict[str, Any]) -> None:
+def test_changed_parameters_are_called_again(store: Store, changed: dict[str, Any]) -> None:
     with StubProvider() as stub:
         ask(store.generation, openai(stub), n=2)
         ask(store.generation, openai(stub), n=2, params=PARAMS.model_copy(update=changed))
         assert stub.n_calls == 8
 
 
-def test_workers_streams_timeouts_keys_and_prices_change_no_text(store: Store) -> None:
+def test_workers_timeouts_keys_and_prices_change_no_text(store: Store) -> None:
     with StubProvider() as stub:
         ask(store.generation, openai(stub), n=2)
         ask(
@@ -142,9 +140,7 @@ def test_workers_streams_timeouts_keys_and_prices_change_no_text(store: Store) -
         assert stub.n_calls == 4
 
 
-def test_faults_lose_nothing_and_double_nothing(
-    store: Store, make: Callable[..., HostedBackend]
-) -> None:
+def test_faults_lose_and_double_nothing(store: Store, make: Callable[..., HostedBackend]) -> None:
     chances = [
         (0.05, status(429, 20)),
         (0.05, status(500)),
@@ -166,7 +162,7 @@ def test_faults_lose_nothing_and_double_nothing(
     )
 
 
-def test_on_postgres_too(migrated_postgres_url: str) -> None:
+def test_generation_works_on_postgres(migrated_postgres_url: str) -> None:
     chances = [(0.05, status(429, 20)), (0.05, status(500)), (0.05, Fault(kind="drop"))]
     with (
         StubProvider(chances=chances, seed=3) as stub,
@@ -188,9 +184,7 @@ def test_on_postgres_too(migrated_postgres_url: str) -> None:
     assert again.frame.equals(outcome.frame)
 
 
-def test_kill_9_half_way_and_resume_calls_nothing_that_had_finished(
-    store: Store, tmp_path: Path
-) -> None:
+def test_killed_run_resumes_without_repeating_calls(store: Store, tmp_path: Path) -> None:
     n = 60
     with StubProvider(latency_s=0.05) as stub:
         command = [
@@ -240,7 +234,7 @@ def test_kill_9_half_way_and_resume_calls_nothing_that_had_finished(
     assert took < 30, "leases of a process that is gone do not run out first"
 
 
-def test_an_interrupted_run_ends_soon_and_goes_on_later(store: Store) -> None:
+def test_interrupted_run_ends_soon_and_resumes(store: Store) -> None:
     def interrupt(done: int, total: int, note: str) -> None:
         if done >= 10:
             raise KeyboardInterrupt
@@ -260,7 +254,7 @@ def test_an_interrupted_run_ends_soon_and_goes_on_later(store: Store) -> None:
     assert kinds(store, outcome)["cancelled"] <= 8
 
 
-def test_a_text_that_the_cache_lost_is_made_again(store: Store) -> None:
+def test_text_missing_from_the_cache_is_made_again(store: Store) -> None:
     with StubProvider() as stub:
         first = ask(store.generation, openai(stub), n=2)
         store.completions_cache.prune(unused_since=datetime.now(UTC) + timedelta(days=1))
@@ -302,7 +296,7 @@ PASSING: list[tuple[Fault, str, bool]] = [  # and whether it is streamed
 @pytest.mark.parametrize(
     ("fault", "kind"), TERMINAL, ids=lambda v: v if isinstance(v, str) else f"{v.kind}{v.status}"
 )
-def test_what_never_passes_fails_its_row_alone(
+def test_permanent_fault_fails_its_row_alone(
     store: Store, make: Callable[..., HostedBackend], fault: Fault, kind: str, stream: bool
 ) -> None:
     if (
@@ -325,7 +319,7 @@ def test_what_never_passes_fails_its_row_alone(
 @pytest.mark.parametrize(
     ("fault", "kind", "stream"), PASSING, ids=lambda v: v.kind if isinstance(v, Fault) else str(v)
 )
-def test_what_may_pass_is_tried_again_under_its_name(
+def test_transient_fault_is_retried_and_recorded_by_kind(
     store: Store, make: Callable[..., HostedBackend], fault: Fault, kind: str, stream: bool
 ) -> None:
     with StubProvider(faults=[None, fault]) as stub:
@@ -335,7 +329,7 @@ def test_what_may_pass_is_tried_again_under_its_name(
     assert kinds(store, outcome) == {"succeeded": 6, kind: 1}
 
 
-def test_what_does_not_pass_in_time_fails_for_good_with_its_reason(store: Store) -> None:
+def test_exhausted_retries_fail_with_the_reason(store: Store) -> None:
     with StubProvider(faults=[None], chances=[(1.0, status(500, message="on fire"))]) as stub:
         outcome = ask(store.generation, openai(stub), n=2, concurrency=1, max_attempts=3)
         assert stub.n_calls == 1 + 3 * 3
@@ -343,7 +337,7 @@ def test_what_does_not_pass_in_time_fails_for_good_with_its_reason(store: Store)
     assert outcome.frame["error"].dropna().str.contains("on fire").all()
 
 
-def test_refusals_of_a_full_provider_do_not_count_against_an_item_but_are_not_endless(
+def test_rate_limits_do_not_count_as_attempts_but_are_bounded(
     store: Store,
 ) -> None:
     with StubProvider(faults=[None], chances=[(1.0, status(429))]) as stub:
@@ -363,7 +357,7 @@ def test_refusals_of_a_full_provider_do_not_count_against_an_item_but_are_not_en
     ],
     ids=["wrong key", "unknown model", "no credit"],
 )
-def test_what_every_call_would_meet_closes_the_provider_and_calls_no_more(
+def test_fault_of_every_call_closes_the_provider(
     store: Store, make: Callable[..., HostedBackend], stub_: dict[str, Any], message: str, kind: str
 ) -> None:
     with StubProvider(**stub_) as stub:
@@ -380,7 +374,7 @@ def test_what_every_call_would_meet_closes_the_provider_and_calls_no_more(
     assert outcome.frame["error"].isna().all(), "mended, everything is asked for"
 
 
-def test_an_address_where_nobody_is_is_unavailable(store: Store) -> None:
+def test_unreachable_address_is_unavailable(store: Store) -> None:
     backend = OpenAICompatibleBackend("m", "http://127.0.0.1:9/v1")
     with pytest.raises(BackendUnavailable, match="RLHF_BASE_URL"):
         ask(store.generation, backend, n=3, max_attempts=2)
@@ -393,7 +387,7 @@ def test_an_address_where_nobody_is_is_unavailable(store: Store) -> None:
 
 
 @pytest.mark.parametrize("as_", ["ms", "seconds", "date"])
-def test_a_scattered_refusal_delays_its_own_call_alone(store: Store, as_: str) -> None:
+def test_single_rate_limit_delays_its_own_call(store: Store, as_: str) -> None:
     with StubProvider(faults=[None, status(429, 2000, as_)]) as stub:
         outcome = ask(store.generation, openai(stub), n=5, concurrency=1)
         assert stub.counters.n_early_retries == 0
@@ -403,7 +397,7 @@ def test_a_scattered_refusal_delays_its_own_call_alone(store: Store, as_: str) -
     assert stub.arrivals[-1] - stub.arrivals[1] >= 2, "only the refused one waited"
 
 
-def test_a_full_provider_pauses_everything(store: Store) -> None:
+def test_overloaded_provider_pauses_all_calls(store: Store) -> None:
     with StubProvider(quota=(10, 2.0)) as stub:
         outcome = ask(store.generation, openai(stub), n=10, concurrency=4)
         assert stub.counters.n_early_retries == 0
@@ -411,7 +405,7 @@ def test_a_full_provider_pauses_everything(store: Store) -> None:
     assert outcome.frame["error"].isna().all()
 
 
-def test_calls_keep_their_rate_a_minute(store: Store) -> None:
+def test_calls_respect_the_rate_limit(store: Store) -> None:
     with StubProvider() as stub:
         began = time.monotonic()
         outcome = ask(store.generation, openai(stub), n=10, requests_per_minute=300)
@@ -431,7 +425,7 @@ def test_without_a_dagster_run_nothing_is_paused_for_the_sensor(store: Store) ->
     assert outcome.frame["error"].isna().all()
 
 
-def test_a_provider_that_wants_to_be_left_alone_for_too_long_parks_the_run(store: Store) -> None:
+def test_too_long_retry_after_pauses_the_run(store: Store) -> None:
     with StubProvider(faults=[None, status(429, 7_200_000, "seconds")]) as stub:
         began = utc_now()
         with pytest.raises(ProviderParked, match=r"7,200 s.* 9 of 10 completions wait until"):
@@ -453,7 +447,7 @@ def test_a_provider_that_wants_to_be_left_alone_for_too_long_parks_the_run(store
 # --------------------------------------------------------------------------------------------------
 
 
-def test_nothing_is_spent_beyond_a_budget_and_the_rows_say_why(store: Store) -> None:
+def test_budget_is_never_exceeded_and_rows_say_why(store: Store) -> None:
     with StubProvider(latency_s=0.01) as stub:
         outcome = ask(store.generation, openai(stub), n=150, concurrency=64, budget_per_run=0.002)
         counted = stub.counters
@@ -471,7 +465,7 @@ def test_nothing_is_spent_beyond_a_budget_and_the_rows_say_why(store: Store) -> 
 # --------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_is_heard_before_it_ends_and_kept_as_it_was(
+def test_stream_is_forwarded_and_stored_unchanged(
     store: Store, make: Callable[..., HostedBackend]
 ) -> None:
     pieces: dict[int, list[str]] = {}
@@ -491,7 +485,7 @@ def test_a_stream_is_heard_before_it_ends_and_kept_as_it_was(
 
 
 @pytest.mark.parametrize("kind", ["cut", "no_finish"])
-def test_a_stream_that_breaks_off_is_tried_again_and_its_text_kept(
+def test_broken_stream_is_retried_and_its_text_recorded(
     store: Store, make: Callable[..., HostedBackend], kind: StubFaultKind
 ) -> None:
     with StubProvider(faults=[None, Fault(kind=kind)]) as stub:
@@ -531,7 +525,7 @@ class Refusing(GenerationLedger):
         return super().settle_and_claim(run_id, owner, attempts, n_by_lane, budget, is_dead=is_dead)
 
 
-def test_a_disk_that_stays_full_ends_the_run_with_its_reason() -> None:
+def test_full_disk_ends_the_run_with_its_reason() -> None:
     with StubProvider() as stub, pytest.raises(StoreError, match="disk is full"):
         ask(
             temporary_ledger(Refusing, refusals=10_000, write_again_s=(0.01, 0.01)),
@@ -542,7 +536,7 @@ def test_a_disk_that_stays_full_ends_the_run_with_its_reason() -> None:
     assert stub.n_calls < 60, "nothing is paid for that cannot be kept"
 
 
-def test_an_owner_is_dead_when_its_process_is() -> None:
+def test_owner_is_dead_when_its_process_is() -> None:
     assert not is_dead(make_owner())
     host, pid, begin, number = make_owner().rsplit("/", 3)
     assert is_dead(f"{host}/{pid}/{float(begin) - 100:.2f}/{number}"), "the number came again"
@@ -550,7 +544,7 @@ def test_an_owner_is_dead_when_its_process_is() -> None:
     assert not is_dead("another host/4194000/1.00/0")
 
 
-def test_notebooks_may_ask_too(store: Store) -> None:
+def test_generation_runs_in_a_notebook(store: Store) -> None:
     import asyncio
 
     async def cell() -> Generation:
@@ -564,7 +558,7 @@ def test_notebooks_may_ask_too(store: Store) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def test_the_key_is_nowhere_but_in_the_requests(
+def test_key_appears_only_in_requests(
     store: Store,
     make: Callable[..., HostedBackend],
     tmp_path: Path,
@@ -645,9 +639,7 @@ def test_the_settings_name_the_provider_and_its_address() -> None:
     assert (own.provider, named.provider) == ("api.anthropic.com", "here")
 
 
-def test_an_answer_that_does_not_come_is_given_up_and_asked_for_again(
-    store: Store, make: Callable[..., HostedBackend]
-) -> None:
+def test_timed_out_call_is_retried(store: Store, make: Callable[..., HostedBackend]) -> None:
     with StubProvider(faults=[None, Fault(kind="html", delay_s=30)]) as stub:
         outcome = ask(store.generation, make(stub, timeout_s=2), n=2, concurrency=1)
         assert stub.n_calls == 5

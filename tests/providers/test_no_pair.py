@@ -50,7 +50,7 @@ def asked_of(stub: StubProvider, text: str = REFUSED) -> int:
 @pytest.mark.parametrize(
     ("k", "least", "called"), [(2, 2, 1), (2, 1, 2), (4, 2, 3), (4, 4, 1), (1, 2, 1)]
 )
-def test_a_refused_prompt_is_asked_for_only_while_enough_of_it_could_succeed(
+def test_refused_prompt_is_dropped_once_it_cannot_make_a_pair(
     ledger: WorkLedger, k: int, least: int, called: int
 ) -> None:
     with StubProvider(refuses=REFUSED) as stub:
@@ -65,7 +65,7 @@ def test_a_refused_prompt_is_asked_for_only_while_enough_of_it_could_succeed(
     assert outcome.frame.loc[outcome.frame["prompt_id"] != "p3", "error"].isna().all()
 
 
-def test_a_run_that_was_cut_off_knows_what_failed_before(migrated: Path, tmp_path: Path) -> None:
+def test_resumed_run_remembers_earlier_failures(migrated: Path, tmp_path: Path) -> None:
     shutil.copy(migrated, tmp_path / "store.db")
     with (
         Store.open(f"sqlite:///{tmp_path / 'store.db'}") as store,

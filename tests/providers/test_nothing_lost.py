@@ -89,7 +89,7 @@ def slow_to_end(n: int) -> Any:
     return answer()
 
 
-def test_a_run_that_is_interrupted_twice_still_books_every_call(store: Store) -> None:
+def test_twice_interrupted_run_records_every_call(store: Store) -> None:
     backend = Scripted(slow_to_end)
     began = time.monotonic()
     with pytest.raises(Ended, match="first"), interrupted(lambda: len(backend.asked) == 4, n=2):
@@ -100,7 +100,7 @@ def test_a_run_that_is_interrupted_twice_still_books_every_call(store: Store) ->
     assert run.states == {"succeeded": 4, "open": 8}
 
 
-def test_an_interrupt_of_a_batch_on_this_machine_keeps_what_was_made(store: Store) -> None:
+def test_interrupted_local_batch_keeps_its_completions(store: Store) -> None:
     is_stuck = threading.Event()
 
     class Slow(TemplateBackend):
@@ -131,7 +131,7 @@ class RefusedAtTheEnd(GenerationLedger):
         return super().settle_and_claim(run_id, owner, attempts, n_by_lane, budget, **more)
 
 
-def test_calls_that_the_store_refused_at_the_end_are_booked_as_lost(store: Store) -> None:
+def test_calls_refused_by_the_store_are_recorded_as_lost(store: Store) -> None:
     ledger = RefusedAtTheEnd(
         store.database, store.completions_cache, lease_s=1.0, write_again_s=(0.01,)
     )
@@ -164,7 +164,7 @@ class Forgetful(GenerationLedger):
         return replace(transaction, n_open=0, n_leased=0)
 
 
-def test_what_is_open_after_a_round_is_asked_for_again_and_never_a_row() -> None:
+def test_open_items_are_retried_and_never_rows() -> None:
     ledger = temporary_ledger(Forgetful)
     assert ask(ledger, Scripted(lambda n: YES), n=2).frame["text"].tolist() == ["yes"] * 4
     ledger.rounds = 99
@@ -172,7 +172,7 @@ def test_what_is_open_after_a_round_is_asked_for_again_and_never_a_row() -> None
         ask(ledger, Scripted(lambda n: YES), n=3)
 
 
-def test_a_place_is_free_only_once_its_call_is_recorded() -> None:
+def test_slot_is_free_only_after_its_call_is_recorded() -> None:
     """So that a kill pays no more calls twice than may be under way."""
 
     class Slow(GenerationLedger):
@@ -189,7 +189,7 @@ def test_a_place_is_free_only_once_its_call_is_recorded() -> None:
     assert second - first > 0.9
 
 
-def test_a_bug_in_a_backend_ends_the_run_and_its_call_is_booked(store: Store) -> None:
+def test_backend_bug_ends_the_run_and_records_its_call(store: Store) -> None:
     def buggy(n: int) -> Reply:
         return YES if n < 3 else 1 // 0  # type: ignore[return-value]
 
@@ -207,7 +207,7 @@ def test_a_bug_in_a_backend_ends_the_run_and_its_call_is_booked(store: Store) ->
 # --------------------------------------------------------------------------------------------------
 
 
-def test_a_budget_that_comes_after_the_first_start_holds(store: Store) -> None:
+def test_budget_set_on_resume_holds(store: Store) -> None:
     with StubProvider(api_key=SecretStr("another")) as stub:
         with pytest.raises(BackendUnavailable):
             ask(store.generation, openai(stub), n=40, prompt_price=None, completion_price=None)
@@ -219,7 +219,7 @@ def test_a_budget_that_comes_after_the_first_start_holds(store: Store) -> None:
     assert set(outcome.kinds) == {"budget"}
 
 
-def test_a_run_that_is_started_again_has_all_its_tries_again(store: Store) -> None:
+def test_restarted_run_has_all_its_attempts(store: Store) -> None:
     busy = status(429, 1)
     with StubProvider(faults=[None], chances=[(1.0, busy)]) as stub:
         first = ask(store.generation, openai(stub), n=1, concurrency=1, max_refusals=6)
@@ -243,7 +243,7 @@ class Ahead:
         return now + self.ahead
 
 
-def test_a_long_batch_on_this_machine_keeps_its_claims(store: Store) -> None:
+def test_long_local_batch_keeps_its_claims(store: Store) -> None:
     """By a clock that goes on by half a lease whenever they were renewed: the machine may be as
     slow as it likes.
     """
@@ -271,7 +271,7 @@ def test_a_long_batch_on_this_machine_keeps_its_claims(store: Store) -> None:
     assert (outcome.n_attempts, len(calls_of(store, outcome))) == (4, 4), "none was lost meanwhile"
 
 
-def test_an_error_in_the_middle_of_a_stream_is_booked_as_perhaps_billed(
+def test_error_within_a_stream_counts_as_perhaps_billed(
     store: Store, make: Callable[..., HostedBackend]
 ) -> None:
     late = Fault(kind="error_event", code="overloaded_error")

@@ -23,9 +23,7 @@ def everything_said(store: Store, tmp_path: Path, *more: str) -> str:
 
 
 @pytest.mark.parametrize("around", ["{}\r\n", " {}", "{}\t\n\n"])
-def test_white_space_around_a_key_is_no_part_of_it(
-    store: Store, tmp_path: Path, around: str
-) -> None:
+def test_white_space_around_a_key_is_removed(store: Store, tmp_path: Path, around: str) -> None:
     for kind in BACKENDS.values():
         with StubProvider(api_key=SecretStr(KEY)) as stub:
             backend = kind("stub-model", stub.base_url, SecretStr(around.format(KEY)))
@@ -34,7 +32,7 @@ def test_white_space_around_a_key_is_no_part_of_it(
 
 
 @pytest.mark.parametrize("key", [f"{KEY}\n{KEY}", f"{KEY} x", f"{KEY}é", f"{KEY}\x00"])
-def test_a_key_that_no_request_can_carry_is_refused_without_a_word_of_it(key: str) -> None:
+def test_invalid_key_is_refused_without_showing_it(key: str) -> None:
     for kind in BACKENDS.values():
         with pytest.raises(ConfigurationError, match="RLHF_API_KEY") as refused:
             kind("m", "http://here/v1", SecretStr(key))
@@ -52,7 +50,7 @@ def test_a_key_that_no_request_can_carry_is_refused_without_a_word_of_it(key: st
         f"got Basic {base64.b64encode(b'me:canary-pa/ss').decode()}",
     ],
 )
-def test_a_secret_of_an_address_that_a_provider_repeats_stands_nowhere(
+def test_url_secret_repeated_by_the_provider_is_redacted(
     store: Store, tmp_path: Path, make: Callable[..., HostedBackend], secret_part: str, stream: bool
 ) -> None:
     refusal = Fault(kind="status", status=404, message=f"{secret_part} (1 of me)")
@@ -71,7 +69,7 @@ def test_a_secret_of_an_address_that_a_provider_repeats_stands_nowhere(
 
 
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
-def test_no_log_of_any_level_holds_a_secret_of_the_address(
+def test_logs_of_all_levels_hide_url_secrets(
     store: Store, make: Callable[..., HostedBackend], caplog: pytest.LogCaptureFixture, stream: bool
 ) -> None:
     with StubProvider(faults=[None, Fault(kind="drop"), Fault(kind="status", status=500)]) as stub:

@@ -65,9 +65,7 @@ def logits(policy, ids):
 @pytest.mark.parametrize(
     ("strategy", "family"), [*((name, "llama") for name in sorted(STRATEGIES)), ("dpo", "gpt2")]
 )
-def test_a_candidate_of_adapters_is_its_parent_with_them_merged(
-    tmp_path, policies, family, strategy
-):
+def test_adapter_candidate_is_the_parent_with_adapters_merged(tmp_path, policies, family, strategy):
     from peft import PeftModel
 
     parent, params = policies / family, change(**QUICK, lora_rank=4)
@@ -92,7 +90,7 @@ def test_a_candidate_of_adapters_is_its_parent_with_them_merged(
     assert lineage["params"]["lora_rank"] == 4
 
 
-def test_the_adapter_of_a_second_training_leads_from_the_first_policy(tmp_path, policies):
+def test_second_adapter_starts_from_the_first_policy(tmp_path, policies):
     from peft import PeftModel
 
     first = policies / "llama"
@@ -109,7 +107,7 @@ def test_the_adapter_of_a_second_training_leads_from_the_first_policy(tmp_path, 
     assert json.loads((adapter / "adapter_config.json").read_text())["r"] == 8
 
 
-def test_weights_without_adapters_stay_as_they_were(tmp_path, policies):
+def test_weights_without_adapters_do_not_change(tmp_path, policies):
     train_candidate("dpo", policies / "llama", build_pairs(), tmp_path, change(lora_rank=4))
     before = load_policy(policies / "llama").model.state_dict()
     after = load_policy(tmp_path / "model").model.state_dict()
@@ -134,7 +132,7 @@ def test_a_killed_training_of_adapters_ends_with_the_same_files(tmp_path, polici
 
 
 @pytest.mark.parametrize("strategy", ["dpo", "kto", "sft"])
-def test_adapters_drop_inputs_and_the_policy_does_not(tmp_path, policies, strategy):
+def test_dropout_applies_to_adapters_only(tmp_path, policies, strategy):
     hashes = {
         share: train_candidate(
             strategy,
@@ -163,7 +161,7 @@ def test_adapters_drop_inputs_and_the_policy_does_not(tmp_path, policies, strate
         *((name, {"gradient_checkpointing": True}) for name in ("dpo", "ppo")),
     ],
 )
-def test_steps_in_less_memory_are_those_of_the_whole_batch(tmp_path, policies, strategy, saving):
+def test_micro_batches_equal_the_whole_batch(tmp_path, policies, strategy, saving):
     """40 rows fill two and a half batches: the last one is accumulated too. GPT-2 has dropout."""
     # TRL estimates the divergence of KTO from the rows of each part
     tolerance = 1e-4 if strategy == "kto" and "gradient_accumulation" in saving else 1e-6

@@ -136,7 +136,7 @@ def vote_accuracy(margins: np.ndarray, advantage: np.ndarray, pool: AnnotatorPoo
     return float(np.where(margins * advantage >= 0, better, 1 - better).mean())
 
 
-def test_it_reaches_95_percent_of_the_true_taste_and_beats_length_and_side(tmp_path):
+def test_reward_model_reaches_95_percent_of_the_true_taste(tmp_path):
     comparisons, references = make_comparisons(600)
     unseen = comparisons[comparisons["prompt_id"].map(split_of) != "train"]
     encoder = Encoder(cache=EmbeddingCache(tmp_path))
@@ -157,7 +157,7 @@ def test_it_reaches_95_percent_of_the_true_taste_and_beats_length_and_side(tmp_p
         )
 
 
-def test_at_a_ceiling_of_90_percent_it_predicts_more_than_80(tmp_path):
+def test_accuracy_exceeds_80_percent_at_a_ceiling_of_90(tmp_path):
     comparisons, references = make_comparisons(900)
     pool = AnnotatorPool(noise=0.38, fatigue=0.0)  # who knows all utilities predicts 90 %
     pairs = make_pairs(vote_frame(comparisons, references, WARM_TASTE, pool, n=1), comparisons)[0]

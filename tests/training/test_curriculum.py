@@ -37,7 +37,7 @@ def read_batches(trainer):
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 @pytest.mark.parametrize("curriculum", [True, False])
-def test_a_curriculum_goes_from_easy_to_hard_in_every_pass(
+def test_curriculum_goes_from_easy_to_hard_in_every_epoch(
     tmp_path, policy, monkeypatch, strategy, curriculum
 ):
     def stop(trainer, **_):

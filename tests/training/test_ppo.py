@@ -34,7 +34,7 @@ def letters_mass(policy):
 
 
 @pytest.mark.parametrize("strategy", ["ppo", "rloo"])
-def test_it_ends_at_the_optimum_of_a_bandit(tmp_path, strategy):
+def test_ppo_reaches_the_optimum_of_a_bandit(tmp_path, strategy):
     """The KL-regularised optimum is the parent's distribution times exp(reward / penalty)."""
     policy = build_policy(tmp_path / "policy")
     before = letters_mass(load_policy(policy))
@@ -59,7 +59,7 @@ def test_it_ends_at_the_optimum_of_a_bandit(tmp_path, strategy):
     assert after == pytest.approx(best, abs=0.08)
 
 
-def test_no_forward_of_the_policy_sees_more_rows_than_a_part(tmp_path, monkeypatch):
+def test_forward_passes_are_bounded_by_the_part_size(tmp_path, monkeypatch):
     sizes = []
     forward = LlamaForCausalLM.forward
 
@@ -78,7 +78,7 @@ def test_no_forward_of_the_policy_sees_more_rows_than_a_part(tmp_path, monkeypat
     assert max(sizes) == 2 * 8 // 4
 
 
-def test_advantages_are_those_worked_out_by_hand():
+def test_advantages_equal_hand_computed_ones():
     rewards = torch.tensor([[0.0, 1.0, 9.0]])
     values, mask = torch.tensor([[0.5, 0.25, 7.0]]), torch.tensor([[1.0, 1.0, 0.0]])
     advantages, returns = estimate_advantages(rewards, values, mask, lam=0.5)

@@ -95,7 +95,7 @@ def test_fields_that_the_trainer_lacks_are_refused(bert):
         model_on(bert, trainer={"gradient_acumulation": 2}).fit(word_pairs())
 
 
-def test_a_killed_training_goes_on_and_ends_with_the_same_weights(bert, tmp_path):
+def test_killed_training_resumes_to_the_same_weights(bert, tmp_path):
     checkpoints = {"output_dir": str(tmp_path / "checkpoints"), "save_steps": 2}
 
     def kill(done: int, total: int, note: str = "") -> None:
@@ -119,7 +119,7 @@ def test_a_killed_training_goes_on_and_ends_with_the_same_weights(bert, tmp_path
     assert not left.exists()  # nothing is left of a training that ended
 
 
-def test_other_data_does_not_go_on_from_a_checkpoint(bert, tmp_path):
+def test_other_data_does_not_resume_a_checkpoint(bert, tmp_path):
     checkpoints = {"output_dir": str(tmp_path), "save_steps": 1}
 
     def kill(done: int, total: int, note: str = "") -> None:
@@ -180,7 +180,7 @@ def flat(model) -> np.ndarray:
     return np.concatenate([part.detach().numpy().ravel() for part in parts])
 
 
-def test_two_processes_learn_the_weights_of_one(bert, tmp_path):
+def test_two_processes_learn_the_same_weights(bert, tmp_path):
     from torch.multiprocessing import spawn
 
     spawn(train_as, args=(2, free_port(), str(bert), str(tmp_path / "learnt")), nprocs=2)

@@ -54,7 +54,7 @@ def test_measuring_changes_no_weight(tmp_path, policy, watched):
     assert {"sentinel: disagreement", "sentinel: length"} <= report.curves.keys()
 
 
-def test_the_candidate_has_the_weights_from_before_the_harm(tmp_path, policy, watched):
+def test_candidate_has_the_weights_before_the_harm(tmp_path, policy, watched):
     kl = dict(watched[0].curves["sentinel: KL to the parent"])
     assert 0 == kl[0] < kl[2] < kl[4]
     limit = (kl[2] + kl[4]) / 2

@@ -57,7 +57,7 @@ def test_an_unknown_strategy_names_the_known_ones(tmp_path):
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
-def test_a_strategy_keeps_the_promises(tmp_path, strategy):
+def test_strategy_conforms_to_the_protocol(tmp_path, strategy):
     check_strategy(STRATEGIES[strategy], tmp_path)
 
 
@@ -87,7 +87,7 @@ def test_a_checkpoint_with_damaged_contents_is_named(tmp_path, policy):
         ("grpo", "num_generations", "num_generations is set by n_samples"),
     ],
 )
-def test_fields_that_a_trainer_does_not_take_are_refused(tmp_path, strategy, field, message):
+def test_unknown_trainer_fields_are_refused(tmp_path, strategy, field, message):
     params = PARAMS.model_copy(update={"trainer": {field: 1}})
     with pytest.raises(ConfigurationError, match=message):
         train_candidate(strategy, tmp_path, build_pairs(), tmp_path / "out", params)
@@ -145,16 +145,14 @@ def test_accelerate_launch_trains_in_two_processes(tmp_path, policy, strategy):
         assert report.metrics["loss"] == pytest.approx(alone.metrics["loss"], abs=0.02)
 
 
-def test_an_error_in_a_launched_process_is_raised_here(tmp_path, policy):
+def test_error_of_a_launched_process_is_raised(tmp_path, policy):
     odd = {"launch": "--multi_gpu --num_processes 2 --main_process_port 0", "batch_size": 9}
     with pytest.raises(ConfigurationError, match="2 processes cannot share equally"):
         train_candidate("dpo", policy, build_pairs(), tmp_path, PARAMS.model_copy(update=odd))
 
 
 @pytest.mark.parametrize("strategy", ["dpo"])  # all are trained by one loop
-def test_a_killed_training_ends_with_the_weights_of_an_uninterrupted_one(
-    tmp_path, policy, strategy
-):
+def test_killed_training_equals_an_uninterrupted_one(tmp_path, policy, strategy):
     whole = train_candidate(strategy, policy, build_pairs().iloc[::-1], tmp_path / "whole", PARAMS)
     call = (
         f"{train_and_die.__name__}({strategy!r}, {str(policy)!r}, {str(tmp_path / 'killed')!r}, "
@@ -209,7 +207,7 @@ def test_a_dpo_candidate_prefers_chosen_texts_and_names_its_parent(tmp_path, pol
     assert gain[1] - gain[0] == pytest.approx(report.metrics["chosen_log_p_change"], rel=0.5)
 
 
-def test_every_loss_of_dpo_is_the_one_of_that_name(tmp_path, policy):
+def test_dpo_losses_match_their_names(tmp_path, policy):
     """At the start the policy is its own reference: each loss begins at its value at margin 0."""
     firsts, hashes = {}, set()
     for loss in get_args(DPOParams.model_fields["dpo_loss"].annotation):
@@ -233,7 +231,7 @@ def test_every_loss_of_dpo_is_the_one_of_that_name(tmp_path, policy):
     assert len(hashes) == len(firsts)
 
 
-def test_the_same_training_is_not_run_twice_and_another_one_replaces_it(tmp_path, policy):
+def test_training_runs_once_and_another_replaces_it(tmp_path, policy):
     report = train_candidate("sft", policy, build_pairs(), tmp_path, PARAMS)
 
     def fail(done, total, note=""):
@@ -268,7 +266,7 @@ def test_down_weighted_rows_are_seen_less_often(tmp_path, policy):
     assert report.n_examples in (29, 30, 31)
 
 
-def test_a_prompt_that_fills_max_length_is_dropped_and_counted(tmp_path, policy):
+def test_prompt_of_max_length_is_dropped_and_counted(tmp_path, policy):
     pairs = build_pairs()
     pairs.loc[0, "prompt"] = "word " * 500
     report = train_candidate(
@@ -300,9 +298,7 @@ def test_a_nan_loss_stops_training_and_keeps_the_last_good_model(tmp_path, polic
 
 
 @pytest.mark.parametrize("strategy", ["grpo", "ppo", "rloo"])
-def test_logits_that_are_not_finite_are_named_where_completions_are_sampled(
-    tmp_path, policy, strategy
-):
+def test_infinite_logits_are_named_during_sampling(tmp_path, policy, strategy):
     broken = load_policy(policy)
     broken.model.model.norm.weight.data[0] = float("nan")
     broken.save(tmp_path / "broken")
@@ -314,7 +310,7 @@ def test_logits_that_are_not_finite_are_named_where_completions_are_sampled(
 
 # in bytes: the weights of the policy have 120,000, its optimiser's state 240,000
 @pytest.mark.parametrize("largest", [100_000, 140_000])
-def test_a_full_disk_at_a_checkpoint_is_named_and_a_rerun_completes(tmp_path, policy, largest):
+def test_full_disk_at_a_checkpoint_is_named_and_rerun_completes(tmp_path, policy, largest):
     with ExitStack() as stack:
 
         def fill(done, total, note=""):

@@ -65,18 +65,18 @@ def accuracy(model, pairs) -> float:
     return float(right[pairs["agreement"] == 1].mean())
 
 
-def test_it_learns_what_people_like_on_prompts_it_never_saw(fitted):
+def test_transformer_learns_preferences_on_unseen_prompts(fitted):
     assert accuracy(fitted, word_pairs(seed=1)) > 0.9
     scores = fitted.score(["ask 3", "ask 3"], ["kind long warm cold", "curt long warm cold"])
     assert scores[0] > scores[1]
 
 
-def test_a_causal_model_learns_it_too(llama):
+def test_causal_model_learns_preferences(llama):
     model = model_on(llama, learning_rate=5e-3, epochs=8).fit(word_pairs(24))
     assert accuracy(model, word_pairs(seed=1)) > 0.9
 
 
-def test_the_last_token_is_read_whatever_the_padding(llama):
+def test_last_token_is_read_for_any_padding(llama):
     model = model_on(llama, steps=2).fit(word_pairs())
     together = model.score(["ask 1"] * 3, ["kind", "kind warm cold", "curt right wrong long short"])
     alone = [
@@ -94,7 +94,7 @@ def test_the_same_pairs_in_another_order_give_the_same_weights(bert, fitted):
     assert model_on(bert, seed=1).fit(word_pairs()).weights_hash != fitted.weights_hash
 
 
-def test_a_text_is_scored_once_whoever_asks(bert):
+def test_each_text_is_scored_once(bert):
     model = model_on(bert, steps=2, n_members=2).fit(word_pairs())
     totals: list[int] = []
 
@@ -210,7 +210,7 @@ def test_ties_count_as_half_votes_and_unjudged_pairs_do_not_count(bert):
 
 
 @pytest.mark.skipif("__import__('torch').cuda.is_available()")
-def test_a_gpu_model_scores_without_a_gpu_but_is_not_fitted_there(bert, saved, fitted):
+def test_gpu_model_scores_without_a_gpu_but_is_not_fitted(bert, saved, fitted):
     config = json.loads((saved / "config.json").read_text())
     config["params"]["device"] = "cuda"
     (saved / "config.json").write_text(json.dumps(config))
@@ -238,7 +238,7 @@ def test_frozen_layers_stay_as_they_are(bert, fitted):
     )
 
 
-def test_a_warm_start_changes_nothing_in_the_model_it_starts_from(bert, fitted):
+def test_warm_start_does_not_change_its_parent(bert, fitted):
     before = fitted.weights_hash
     model_on(bert, steps=2).fit(word_pairs(4, seed=5, first_seq=10_000), warm_start=fitted)
     assert fitted.weights_hash == before
@@ -259,14 +259,14 @@ def test_labels_of_the_annotator_model_are_learnt(bert):
     assert accuracy(model, word_pairs(seed=1)) < 0.15
 
 
-def test_a_few_votes_are_not_certainty_and_ties_are_halves(bert):
+def test_few_votes_are_not_certain_and_ties_are_halves(bert):
     pairs = word_pairs().head(30).assign(agreement=1.0, n_votes=3, n_ties=2, weight=1.0)
     targets = model_on(bert)._targets(pairs)
     np.testing.assert_allclose(targets, (3 + 1 + 1) / (5 + 2))
     np.testing.assert_allclose(model_on(bert, label="majority")._targets(pairs), 1.0)
 
 
-def test_whatever_window_an_encoder_has_the_models_is_used(llama, tmp_path):
+def test_window_of_the_model_overrides_that_of_the_encoder(llama, tmp_path):
     """One encoder serves a project; models cut where their own parameters say."""
     params = TransformerParams(**(SMALL | {"steps": 1}))
     wide, narrow = (TransformerRewardModel(params, Encoder(llama, max_tokens=n)) for n in (64, 24))

@@ -60,7 +60,7 @@ def test_an_alert_is_read_acknowledged_and_closed(web: Web, engineer):
     assert engineer.get(f"{ALERTS}/99").status_code == 404
 
 
-def test_an_answer_that_is_not_served_shows_in_list_and_page(paged: Web):
+def test_unserved_answer_is_shown_in_list_and_page(paged: Web):
     look(paged, 1, "drift.unanswered", progress="answered, not served")
     engineer = paged.client("engineer")
     assert engineer.get(ALERTS).json()["items"][0]["progress"] == "answered, not served"
@@ -79,7 +79,7 @@ def test_an_acknowledged_alert_is_not_counted_as_open(paged: Web):
     assert "1 alert is open</p>" in " ".join(page.split())
 
 
-def test_messages_are_listed_and_sent_again(web: Web, engineer) -> None:
+def test_messages_are_listed_and_resent(web: Web, engineer) -> None:
     ids = [add_dead_message(web.store, after=-i).message_id for i in range(3)]
 
     def listed(**query) -> list[str]:
@@ -120,7 +120,7 @@ def test_the_page_acknowledges_and_resolves(web: Web):
         assert "I take care" not in reader.get(address).text
 
 
-def test_an_alert_leads_where_the_reader_may_go(paged: Web):
+def test_alert_links_only_to_permitted_pages(paged: Web):
     look(paged, 0.2, "agreement.rate")
     for role, may_go in (("engineer", True), ("approver", False)):
         browser = paged.browser(paged.add(role))

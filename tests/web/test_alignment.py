@@ -74,7 +74,7 @@ def test_a_group_has_its_own_figures_in_the_chart(web: Web):
 
 
 @on_sqlite
-def test_a_group_without_figures_says_why(web: Web):
+def test_group_without_figures_says_why(web: Web):
     put(web, 0.7)
     cast(web, 3, people=("solo",), origin="api")
     reader = web.client("auditor")

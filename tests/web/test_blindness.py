@@ -50,7 +50,7 @@ def test_annotators_read_no_list_and_no_seed(web: Web):
     assert seeds == [None, web.store.rules.latest()[1].seed]
 
 
-def test_votes_whose_annotator_gained_a_role_are_repeated_unchanged(web: Web):
+def test_votes_stay_blind_after_the_annotator_gains_a_role(web: Web):
     web.publish(1)
     ann = web.client("annotator")
     (card,) = ann.post("/cards:lease", json={"n": 1}).json()["cards"]
@@ -61,7 +61,7 @@ def test_votes_whose_annotator_gained_a_role_are_repeated_unchanged(web: Web):
     assert (again.status_code, again.json()["vote_id"]) == (201, first["vote_id"])
 
 
-def test_home_offers_a_blind_login_to_people_who_label_alone(paged: Web):
+def test_home_offers_a_blind_login_if_nobody_votes_blind(paged: Web):
     admin = paged.add("admin")
     client, browser = paged.client(user=admin), paged.browser(admin)
     ids = paged.publish(1)

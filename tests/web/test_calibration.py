@@ -245,7 +245,7 @@ def test_votes_undone_ties_and_machines_are_in_no_bin(web: Web):
     assert {row["comparison_id"] for row in listed(engineer, bin=0.925)} == set(ids[1:3])
 
 
-def test_predictions_are_told_apart_by_model_and_by_calibrator(web: Web):
+def test_predictions_are_separated_by_model_and_calibrator(web: Web):
     vote(web, publish(web, [0.9], prefix="one"), "a")
     vote(web, publish(web, [0.8, 0.8], prefix="two", calibrator="platt@2"), "ab")
     vote(
@@ -284,7 +284,7 @@ def test_a_bin_without_votes_is_named(web: Web):
 # --------------------------------------------------------------------------------------------------
 
 
-def test_the_log_says_what_became_of_each_calibrator(web: Web):
+def test_calibration_log_shows_the_state_of_each_calibrator(web: Web):
     calibrations = web.store.calibrations
     calibrations.add(report(0), {"temperature": 1.5})
     calibrations.add(report(1, ece=0.05), {"temperature": 1.2})
@@ -366,7 +366,7 @@ def test_an_imported_report_never_serves_and_is_exported_again(web: Web):
 # --------------------------------------------------------------------------------------------------
 
 
-def test_the_page_is_honest_while_there_is_nothing(web: Web):
+def test_empty_page_says_what_is_missing(web: Web):
     with pages(web) as site:
         page = get_counted_page(site.browser(web.add("engineer")), f"{site.url}/calibration").text
         assert 'id="later-votes" data-refresh' in page
@@ -378,7 +378,7 @@ def test_the_page_is_honest_while_there_is_nothing(web: Web):
         assert "No vote for a side has a prediction by reward model 1 yet" in words(page)
 
 
-def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_votes(web: Web):
+def test_calibrator_links_to_bins_and_bins_to_votes(web: Web):
     web.store.calibrations.add(report(0), {"temperature": 1.5})
     web.store.calibrations.add(report(1, ece=0.02), {"temperature": 1.1})
     web.store.calibrations.import_reports(
@@ -425,7 +425,7 @@ def test_the_page_leads_from_a_calibrator_to_its_bins_and_from_a_bin_to_its_vote
         ]
 
 
-def test_diagram_and_votes_are_those_of_the_chosen_annotators_and_days(web: Web):
+def test_diagram_and_votes_follow_annotators_and_days(web: Web):
     ids = publish(web, [0.9] * 24)
     for person in ("ann", "bob", "eve"):
         vote(web, ids[:12], "a" * 12, person=person, voted_at=NOON)
@@ -484,7 +484,7 @@ def words(answer: httpx.Response) -> str:
     return " ".join(answer.text.split())
 
 
-def test_hostile_texts_stay_texts(web: Web):
+def test_hostile_texts_are_escaped(web: Web):
     web.store.calibrations.import_reports(
         [report(0, model=HOSTILE, method=HOSTILE, calibrator_version=1)], actor="test"
     )

@@ -15,7 +15,7 @@ def kinds(web: Web) -> dict[str, set[str]]:
     return {"coding": set(coding), "safety": set(web.publish(5, prefix="y", category="safety"))}
 
 
-def test_the_list_is_of_the_category_that_is_asked_for(web: Web, kinds: dict[str, set[str]]):
+def test_list_is_filtered_by_category(web: Web, kinds: dict[str, set[str]]):
     client = web.client("auditor")
     items, cursor = [], None
     while True:
@@ -38,7 +38,7 @@ def test_the_list_is_of_the_category_that_is_asked_for(web: Web, kinds: dict[str
 
 
 @pytest.mark.parametrize("word", ["a\x00b", "x" * 201])
-def test_a_word_that_cannot_be_a_category_is_refused(paged: Web, word: str):
+def test_invalid_category_is_refused(paged: Web, word: str):
     assert paged.client("auditor").get("/comparisons", params={"category": word}).status_code == 422
     page = paged.browser(paged.add("auditor")).get(
         f"{paged.url}/comparisons", params={"category": word}

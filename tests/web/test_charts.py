@@ -63,7 +63,7 @@ def test_charts_refuse_days_in_the_wrong_order(web: Web):
 
 
 @on_sqlite
-def test_charts_of_a_page_take_over_every_filter_of_its_address(web: Web):
+def test_charts_use_every_filter_of_the_url(web: Web):
     script = (STATIC / "charts" / "chart.js").read_text(encoding="utf-8")
     passed_on = set(
         script.partition("const FILTERS =")[2].partition('"')[2].partition('"')[0].split()
@@ -80,7 +80,7 @@ def test_charts_of_a_page_take_over_every_filter_of_its_address(web: Web):
 
 
 @on_sqlite
-def test_the_numbers_of_a_chart_are_answered_as_csv_table_and_picture(web: Web):
+def test_chart_is_served_as_csv_table_and_picture(web: Web):
     put(web)
     reader = web.client("auditor")
     answers = {each: reader.get(PATH, params={"format": each}) for each in ("csv", "html", "png")}
@@ -94,7 +94,7 @@ def test_the_numbers_of_a_chart_are_answered_as_csv_table_and_picture(web: Web):
     assert reader.get("/metrics/points", params={"format": "csv"}).status_code == 422
 
 
-def test_csv_has_exact_numbers_names_of_places_and_no_formula():
+def test_csv_has_exact_numbers_and_no_formula():
     names = Axis(low=1, high=0, label="space", ticks=(Tick(value=0, label="errors"),))
     slope = Axis(low=-1, high=1, label="slope")
     series = Series(style="dots", role="now", name="=1+1", along="x", x=(-1 / 3,), y=(0,), n=(7,))

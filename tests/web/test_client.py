@@ -165,7 +165,7 @@ def client_of(*answers: httpx.Response | Exception) -> tuple[Client, Failing]:
         httpx.Response(503, headers={"Retry-After": "0"}),
     ],
 )
-def test_vote_without_an_answer_is_sent_again_under_its_key(
+def test_unanswered_vote_is_resent_under_its_key(
     failure: httpx.Response | Exception,
 ) -> None:
     client, transport = client_of(failure, failure, httpx.Response(201, json=RECEIPT))
@@ -175,7 +175,7 @@ def test_vote_without_an_answer_is_sent_again_under_its_key(
     assert len(transport.requests) == 3
 
 
-def test_server_that_stays_away_is_named_with_the_cure() -> None:
+def test_unreachable_server_is_named_with_the_cure() -> None:
     client, transport = client_of(*[httpx.ConnectError("refused")] * 20)
     with pytest.raises(
         ServerUnavailable, match=r"http://nowhere\.test does not answer.*rlhf serve"
@@ -202,9 +202,7 @@ def test_server_that_stays_away_is_named_with_the_cure() -> None:
         (httpx.Response(200, json={"votes": "many"}), ServerUnavailable),
     ],
 )
-def test_final_answer_is_not_asked_for_again(
-    answer: httpx.Response, error: type[Exception]
-) -> None:
+def test_final_answer_is_not_retried(answer: httpx.Response, error: type[Exception]) -> None:
     client, transport = client_of(answer)
     with pytest.raises(error):
         client.metrics()

@@ -13,7 +13,7 @@ pytestmark = on_sqlite
 CLUSTER = "2026-01-05-A"
 
 
-def test_a_cluster_leads_to_its_rows_and_to_an_offer(web: Web):
+def test_cluster_links_to_its_rows_and_an_offer(web: Web):
     ids = web.publish(3, overlap=1)
     engineer = web.client("engineer")
     assert engineer.get("/charts/clusters").json()["panels"] == []

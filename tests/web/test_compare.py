@@ -36,7 +36,7 @@ def test_the_largest_disagreement_comes_first_on_every_page(read):
 
 
 @on_sqlite
-def test_sides_turn_with_their_scores_and_answers(read):
+def test_swapped_sides_keep_their_scores_and_answers(read):
     row, turned = (read(*sides, limit=1)["items"][0] for sides in ((1, 2), (2, 1)))
     assert (row["completion_a"], row["score_b"], row["p_b"]) == ("Policy 1 on 29.", -2.9, 0.3)
     assert (turned["completion_b"], turned["score_a"]) == (row["completion_a"], row["score_b"])
@@ -46,7 +46,7 @@ def test_sides_turn_with_their_scores_and_answers(read):
 
 
 @on_sqlite
-def test_filters_count_what_matches(read):
+def test_filters_count_matches(read):
     coding = read(1, 2, category="coding")
     assert {row["category"] for row in coding["items"]} == {"coding"}
     assert (coding["n_rows"], coding["categories"]) == (15, ["coding", "creative"])
@@ -55,7 +55,7 @@ def test_filters_count_what_matches(read):
 
 
 @on_sqlite
-def test_what_was_never_generated_is_named(read, web: Web):
+def test_versions_without_completions_are_named(read, web: Web):
     assert "versions 3 and 2; 2 and 1." in read(1, 9, 404)["detail"]
     assert "same version" in read(2, 2, 422)["detail"]
 

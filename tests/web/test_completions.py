@@ -64,9 +64,7 @@ def events(
                 yield name, json.loads(line.removeprefix("data: ")), time.monotonic()
 
 
-def test_the_first_piece_is_heard_before_the_provider_finishes_and_what_is_kept_is_what_was_heard(
-    web: Web, stub: StubProvider
-) -> None:
+def test_stream_starts_before_the_provider_finishes(web: Web, stub: StubProvider) -> None:
     stub.chunk_s = 0.05
     with web.client(Role.ENGINEER) as client:
         *pieces, (name, whole, ended) = events(client, ASKED)
@@ -94,9 +92,7 @@ def _read_cache(web: Web) -> dict[str, str]:
     )
 
 
-def test_a_stream_that_breaks_off_is_begun_anew_before_the_listener(
-    web: Web, stub: StubProvider
-) -> None:
+def test_broken_stream_restarts_for_the_client(web: Web, stub: StubProvider) -> None:
     stub.chances = [(1.0, Fault(kind="cut"))]
     pieces: list[str] = []
     with web.client(Role.ENGINEER) as client:
@@ -111,9 +107,7 @@ def test_a_stream_that_breaks_off_is_begun_anew_before_the_listener(
     assert stub.n_calls >= 2
 
 
-def test_what_cannot_be_had_ends_the_stream_with_its_reason_and_no_key(
-    web: Web, stub: StubProvider
-) -> None:
+def test_failed_stream_ends_with_its_reason_without_the_key(web: Web, stub: StubProvider) -> None:
     stub.chances = [(1.0, Fault(kind="refusal"))]
     with web.client(Role.ENGINEER) as client:
         [(name, data, _)] = [event for event in events(client, ASKED) if event[0] != "piece"]
@@ -136,9 +130,7 @@ def test_what_cannot_be_had_ends_the_stream_with_its_reason_and_no_key(
     assert KEY not in data["error"]
 
 
-def test_no_page_shows_the_key_of_a_provider_that_repeats_it_in_its_errors(
-    web: Web, stub: StubProvider
-) -> None:
+def test_pages_hide_a_key_repeated_by_the_provider(web: Web, stub: StubProvider) -> None:
     stub.add_faults(
         [Fault(kind="status", status=400, message=f"the key {KEY} may not", retry_after_ms=None)]
     )
@@ -157,9 +149,7 @@ def test_no_page_shows_the_key_of_a_provider_that_repeats_it_in_its_errors(
     assert [path for path, page in pages.items() if KEY in page] == []
 
 
-def test_only_so_many_are_watched_at_once_and_the_next_is_asked_to_come_again(
-    web: Web, stub: StubProvider
-) -> None:
+def test_streams_are_limited_and_further_ones_get_retry_after(web: Web, stub: StubProvider) -> None:
     stub.latency_s = 1.5
     with web.client(Role.ENGINEER) as client:
         open_ = [
@@ -180,7 +170,7 @@ def test_only_so_many_are_watched_at_once_and_the_next_is_asked_to_come_again(
             time.sleep(0.1)
 
 
-def test_who_may_not_and_who_asks_for_nonsense_are_refused(web: Web, stub: StubProvider) -> None:
+def test_stream_refuses_missing_permission_and_invalid_input(web: Web, stub: StubProvider) -> None:
     with web.client(Role.ANNOTATOR) as client:
         assert client.post("/completions:stream", json=ASKED).status_code == 403
     with web.client(Role.ENGINEER) as client:

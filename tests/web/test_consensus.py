@@ -79,9 +79,7 @@ def test_disputes_come_the_most_evenly_split_first(web: Web, cast_choices, limit
 
 
 @pytest.mark.parametrize("limit", [1, 2, 50])
-def test_a_page_of_disputes_reads_so_many_comparisons_and_goes_on_with_older_ones(
-    web: Web, cast_choices, monkeypatch, limit: int
-):
+def test_page_of_disputes_is_bounded_and_continues(web: Web, cast_choices, monkeypatch, limit: int):
     monkeypatch.setattr(consensus, "LOOKS_AT", 3)
     web.publish(8)
     for c, choices in SAID.items():
@@ -92,7 +90,7 @@ def test_a_page_of_disputes_reads_so_many_comparisons_and_goes_on_with_older_one
     )
 
 
-def test_a_page_without_a_match_leads_on(paged: Web, monkeypatch):
+def test_page_without_a_match_links_to_the_next(paged: Web, monkeypatch):
     monkeypatch.setattr(consensus, "LOOKS_AT", 2)
     ids = paged.publish(3)
     curator = paged.client("curator")
@@ -105,9 +103,7 @@ def test_a_page_without_a_match_leads_on(paged: Web, monkeypatch):
     assert ">More</a>" in page
 
 
-def test_votes_that_arrive_while_one_turns_pages_move_nothing_to_a_page_already_seen(
-    web: Web, cast_choices, monkeypatch
-):
+def test_votes_during_paging_do_not_shift_pages(web: Web, cast_choices, monkeypatch):
     monkeypatch.setattr(consensus, "LOOKS_AT", 4)
     web.publish(9)
     for c in ("c0000", "c0001", "c0002", "c0003", "c0004", "c0005"):
@@ -129,7 +125,7 @@ def test_votes_that_arrive_while_one_turns_pages_move_nothing_to_a_page_already_
 
 @on_sqlite
 @pytest.mark.parametrize("limit", [1, 50])
-def test_a_decision_takes_a_comparison_from_the_disputed_list(web: Web, cast_choices, limit: int):
+def test_adjudicated_comparison_leaves_the_disputed_list(web: Web, cast_choices, limit: int):
     web.publish(8)
     for c, choices in SAID.items():
         cast_choices(c, choices)
@@ -163,7 +159,7 @@ def test_a_decision_takes_a_comparison_from_the_disputed_list(web: Web, cast_cho
 
 
 @on_sqlite
-def test_the_page_decides_undoes_and_asks_an_expert_by_name(web: Web, cast_choices):
+def test_page_adjudicates_undoes_and_offers_to_an_expert(web: Web, cast_choices):
     (comparison_id,) = web.publish(1, offer=False)
     cast_choices(comparison_id, "ab")
     with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:

@@ -40,7 +40,7 @@ def read(store: Store) -> VoteCounts:
     return count_votes(store.votes.day_tallies(list(store.votes.changed_days(0))))
 
 
-def test_votes_that_stand_are_counted(open_store: Callable[..., Store]):
+def test_standing_votes_are_counted(open_store: Callable[..., Store]):
     store = open_store()
     store.comparisons.publish(comparisons(6), published_at=NOON)
     first = vote(store, 0)
@@ -55,7 +55,7 @@ def test_votes_that_stand_are_counted(open_store: Callable[..., Store]):
     assert store.votes.paces() == {"ann": [0.0, 0.0], "sim": [2.0], "robot": [3.0]}
 
 
-def test_a_day_is_counted_once_and_anew_after_a_vote(open_store: Callable[..., Store]):
+def test_day_is_counted_again_only_after_a_vote(open_store: Callable[..., Store]):
     store = open_store()
     store.comparisons.publish(comparisons(6), published_at=NOON)
     other = NOON + timedelta(days=1)
@@ -78,7 +78,7 @@ def test_a_day_is_counted_once_and_anew_after_a_vote(open_store: Callable[..., S
     assert figures.read("n", [today], lambda _: {}) == {today: ()}, "its only vote moved"
 
 
-def test_a_changed_day_is_counted_anew_after_seconds(open_store: Callable[..., Store]):
+def test_changed_day_is_counted_again_after_seconds(open_store: Callable[..., Store]):
     store = open_store()
     store.comparisons.publish(comparisons(6), published_at=NOON)
     vote(store, 0)
@@ -99,7 +99,7 @@ def test_a_changed_day_is_counted_anew_after_seconds(open_store: Callable[..., S
     assert read_at(1_000) == [2], "nothing changed"
 
 
-def test_threads_that_ask_for_one_kind_count_it_once(open_store: Callable[..., Store]):
+def test_concurrent_readers_count_once(open_store: Callable[..., Store]):
     store = open_store()
     store.comparisons.publish(comparisons(2), published_at=NOON)
     vote(store, 0)

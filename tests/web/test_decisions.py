@@ -79,7 +79,7 @@ def ask_people(
     return decision.stored_id
 
 
-def test_a_decision_is_told_in_words_and_leads_to_its_events(web: Web):
+def test_decision_is_described_and_links_to_its_events(web: Web):
     number = ask_people(web.store)
     reader = web.client("auditor")
     (listed,) = reader.get("/decisions").json()["items"]

@@ -38,7 +38,7 @@ def write_report(web: Web, day: str, verdict: str) -> None:
     files.write_frame("drift_report", check_frame(pd.DataFrame(rows), DRIFT_REPORTS), day)
 
 
-def test_a_point_has_its_evidence_and_leads_to_the_tests_of_its_day(paged: Web):
+def test_point_shows_evidence_and_links_to_its_day(paged: Web):
     reader = paged.client("auditor")
     assert reader.get("/charts/drift").json()["panels"] == []
     assert reader.get("/drift-tests").json()["items"] == []

@@ -24,7 +24,7 @@ from tests.web.test_calibration import report
 
 
 @on_sqlite
-def test_versions_have_reasons_training_data_and_the_decision_that_started_them(web: Web):
+def test_versions_show_reasons_training_data_and_decision(web: Web):
     set_hash = put_versions(web.store, web.settings.frames)
     policies = web.client("auditor").get("/evolution").json()["policies"]
     assert [(version["version"], version["state"]) for version in policies] == [
@@ -102,7 +102,7 @@ def test_the_evaluation_page_is_served_under_a_policy_of_its_own(web: Web):
 
 
 @on_sqlite
-def test_a_reward_model_shows_what_it_predicted_right_since(paged: Web):
+def test_reward_model_shows_its_accuracy_since_promotion(paged: Web):
     label = "demo.reward_model@1"
     paged.store.calibrations.add(report(model=label, data_seq=40), {"method": "none"})
     paged.store.promotions.record(
@@ -139,7 +139,7 @@ def test_a_reward_model_shows_what_it_predicted_right_since(paged: Web):
 
 
 @on_sqlite
-def test_an_approver_serves_another_version_with_a_reason(paged: Web, tmp_path: Path):
+def test_approver_promotes_another_version_with_a_reason(paged: Web, tmp_path: Path):
     workspace = Workspace(paged.settings)
     workspace.registry.tracking.open()
     for version in (1, 2):
@@ -176,7 +176,7 @@ def test_an_approver_serves_another_version_with_a_reason(paged: Web, tmp_path: 
 
 
 @on_sqlite
-def test_a_policy_names_the_clusters_it_learnt_from_and_what_is_right_since(web: Web):
+def test_policy_names_its_clusters_and_their_later_errors(web: Web):
     put_reward_model(web)  # dates the policies to 2026-01-02, the day of its votes
     put_versions(web.store, web.settings.frames)  # 2 was trained on c0 to c4
     files = Artefacts(web.settings.frames)

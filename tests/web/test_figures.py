@@ -28,7 +28,7 @@ def make_snapshot(*days_ago: int, today: int = 0, **more: object) -> StandingSna
     return StandingSnapshot(by_day=by_day, **{**values, **more})
 
 
-def test_nothing_judged_is_nothing_told():
+def test_without_votes_there_are_no_statistics():
     statistics = build_statistics(make_snapshot(), TODAY)
     assert (
         statistics.votes_total,
@@ -47,7 +47,7 @@ def test_nothing_judged_is_nothing_told():
     )
 
 
-def test_pace_is_of_the_newest_and_days_count_up_to_yesterday_while_today_is_empty():
+def test_pace_uses_newest_votes_and_streak_ends_yesterday():
     statistics = build_statistics(make_snapshot(1, 2, 2, 4, paces=[4.0, 8.0, None, 30.0]), TODAY)
     assert (
         statistics.votes_today,
@@ -81,14 +81,14 @@ def test_pace_is_of_the_newest_and_days_count_up_to_yesterday_while_today_is_emp
     )
 
 
-def test_shares_come_with_the_interval_in_which_they_lie():
+def test_shares_have_intervals():
     statistics = build_statistics(make_snapshot(1, n_again=4, n_same=3), TODAY)
     assert (statistics.repeats.agree, statistics.repeats.n) == (3, 4)
     assert statistics.repeats.low == pytest.approx(0.3006, abs=1e-4)  # Wilson, by hand
     assert statistics.repeats.high == pytest.approx(0.9544, abs=1e-4)
 
 
-def test_known_answers_are_told_by_confidence():
+def test_gold_accuracy_is_shown_by_confidence():
     known = [
         GoldCount(0.92, True, 1),
         GoldCount(0.9, False, 1),
@@ -149,7 +149,7 @@ def vote(
     return store.votes.cast(NewVote.model_validate(fields)).vote_id
 
 
-def test_todays_hidden_cards_are_not_told_yet(store: Store, clock: Clock):
+def test_hidden_cards_of_today_are_not_revealed(store: Store, clock: Clock):
     vote(store, "d0000", stated_confidence=1.0)
     clock.moment += timedelta(days=1)
     vote(store, "c0000", "b", stated_confidence=1.0)
@@ -181,7 +181,7 @@ def test_todays_hidden_cards_are_not_told_yet(store: Store, clock: Clock):
     assert [(level.stated, level.n) for level in statistics.confidence] == [(1.0, 1)]
 
 
-def test_hidden_cards_count_as_they_stood_at_midnight(store: Store, clock: Clock):
+def test_hidden_cards_count_as_of_midnight(store: Store, clock: Clock):
     """Else an annotator who dates votes back, or changes yesterday's, sees which card the figures
     follow.
     """

@@ -52,7 +52,7 @@ def paged(web: Web) -> Iterator[Web]:
 
 
 @on_sqlite
-def test_the_glossary_adds_labels_and_changes_no_number(paged: Web):
+def test_glossary_adds_labels_without_changing_numbers(paged: Web):
     browser = paged.browser(paged.add(Role.ENGINEER))
     paths = ("/", "/alignment", "/drift", "/clusters", "/settings")
     plain = {path: browser.get(f"{paged.url}{path}").text for path in paths}
@@ -72,7 +72,7 @@ def test_the_glossary_adds_labels_and_changes_no_number(paged: Web):
 
 
 @on_sqlite
-def test_only_the_page_of_the_glossary_has_the_switch(paged: Web):
+def test_only_the_glossary_page_has_the_switch(paged: Web):
     browser = paged.browser(paged.add(Role.ENGINEER))
     pages = {
         path: browser.get(f"{paged.url}{path}").text for path in ("/drift", "/settings/glossary")

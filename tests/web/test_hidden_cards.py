@@ -67,7 +67,7 @@ def test_hidden_cards_look_like_any_other(web: Web):
 
 
 @on_sqlite
-def test_what_is_left_tells_no_hidden_card(web: Web):
+def test_remaining_count_does_not_reveal_hidden_cards(web: Web):
     """It stands still while cards are leased ahead and falls with every tenth vote, whatever their
     kinds.
     """
@@ -87,7 +87,7 @@ def test_what_is_left_tells_no_hidden_card(web: Web):
 
 
 @on_sqlite
-def test_cards_that_are_given_back_and_leased_again_are_the_same_whatever_their_kind(web: Web):
+def test_returned_cards_come_back_unchanged(web: Web):
     """As a page does that is loaded anew."""
     web.rule(repeat_share=0.2, repeat_after=5, gold_share=0.2)
     web.publish(70)
@@ -105,7 +105,7 @@ def test_cards_that_are_given_back_and_leased_again_are_the_same_whatever_their_
 
 
 @on_sqlite
-def test_neither_id_nor_place_nor_time_of_a_card_goes_with_its_kind(web: Web):
+def test_id_place_and_time_do_not_reveal_hidden_cards(web: Web):
     """Shapes are the same; so are the values as far as chance goes. By the app's own seed, drawn
     anew: a bound that fails once in 10^6.
     """
@@ -156,7 +156,7 @@ def test_neither_id_nor_place_nor_time_of_a_card_goes_with_its_kind(web: Web):
 
 
 @on_sqlite
-def test_nobody_judges_their_own_correction(web: Web):
+def test_own_corrections_are_not_dealt(web: Web):
     ann, bob = web.client("annotator"), web.client("annotator")
     correction = {"kind": "correction", "prompt": "p", "completion": "bad", "correction": "good"}
     feedback = ann.post("/feedback", json=correction).json()

@@ -77,7 +77,7 @@ def put_event(web: Web, seq: int = 1) -> None:
     ("role", "start"),
     [("annotator", "/annotate"), ("curator", None), ("engineer", None), ("admin", None)],
 )
-def test_each_role_starts_where_its_work_is(paged: Web, role: str, start: str | None):
+def test_each_role_starts_on_its_page(paged: Web, role: str, start: str | None):
     browser = paged.browser(paged.add(Role(role)))
     answer = browser.get(f"{paged.url}/")
     assert answer.headers.get("location") == start
@@ -87,7 +87,7 @@ def test_each_role_starts_where_its_work_is(paged: Web, role: str, start: str | 
 
 
 @on_sqlite
-def test_an_empty_project_shows_three_steps_until_somebody_votes(paged: Web):
+def test_empty_project_shows_three_steps_until_a_vote(paged: Web):
     reader = paged.client("engineer")
     steps = reader.get("/home").json()["next_steps"]
     assert [step["is_done"] for step in steps] == [False, False, False]
@@ -119,7 +119,7 @@ def test_an_empty_project_shows_three_steps_until_somebody_votes(paged: Web):
 
 
 @on_sqlite
-def test_what_is_wrong_needs_attention_and_leads_somewhere(paged: Web):
+def test_problems_are_listed_with_links(paged: Web):
     vote(paged, paged.publish(1)[0])
     reader = paged.client("engineer")
     assert [item["text"] for item in reader.get("/home").json()["attention"]] == [
@@ -172,7 +172,7 @@ def test_what_is_wrong_needs_attention_and_leads_somewhere(paged: Web):
 
 
 @on_sqlite
-def test_home_dates_the_change_by_its_vote_and_replayed_runs_by_their_votes(paged: Web):
+def test_home_dates_changes_and_replayed_runs_by_votes(paged: Web):
     """A run of today may decide about votes of last year."""
     earlier = paged.clock.now() - timedelta(days=300)
     (comparison_id,) = paged.publish(1)
@@ -256,7 +256,7 @@ def confirm_change(web: Web, state: str = "succeeded", remedy: str = "retrain") 
 
 
 @on_sqlite
-def test_a_refused_candidate_keeps_the_change_first_until_a_person_decides(paged: Web):
+def test_refused_candidate_keeps_the_change_first(paged: Web):
     vote(paged, paged.publish(1)[0])
     put_versions(paged.store, paged.settings.frames)
     number = confirm_change(paged)  # after the last promotion
@@ -281,7 +281,7 @@ def test_a_refused_candidate_keeps_the_change_first_until_a_person_decides(paged
 
 
 @on_sqlite
-def test_a_dismissed_rise_is_not_called_by_its_likeliest_cause(paged: Web):
+def test_dismissed_rise_does_not_show_a_cause(paged: Web):
     """Which may name people who did nothing wrong."""
     vote(paged, paged.publish(1)[0])
     confirm_change(paged, remedy="dismiss")
@@ -293,7 +293,7 @@ def test_a_dismissed_rise_is_not_called_by_its_likeliest_cause(paged: Web):
 
 
 @on_sqlite
-def test_who_votes_without_being_blind_is_told_while_no_enabled_user_could(paged: Web):
+def test_open_voter_is_warned_while_no_blind_user_exists(paged: Web):
     admin, annotator = paged.add(Role.ADMIN), paged.add(Role.ANNOTATOR)
     vote(paged, paged.publish(1)[0], annotator_id=admin.user_id)
     browser, warning = paged.browser(admin), "Your votes are not blind"

@@ -14,7 +14,7 @@ THUMB = {"kind": "thumbs", "value": 1, "completion": "text", "session_id": "s"}
 CORRECTION = {"kind": "correction", "prompt": "2 + 2?", "completion": "5", "correction": "4"}
 
 
-def test_fifty_at_once_are_stored_once(web: Web):
+def test_fifty_concurrent_requests_are_stored_once(web: Web):
     robot = web.client("engineer")
 
     def send(_: int):
@@ -28,7 +28,7 @@ def test_fifty_at_once_are_stored_once(web: Web):
 
 
 @on_sqlite
-def test_another_body_is_refused_and_another_users_key_is_another(web: Web):
+def test_key_is_per_user_and_bound_to_its_body(web: Web):
     robot = web.client("engineer")
     headers = {"Idempotency-Key": "k"}
     assert robot.post("/feedback", json={**THUMB, "value": 7}, headers=headers).status_code == 422
@@ -44,7 +44,7 @@ def test_another_body_is_refused_and_another_users_key_is_another(web: Web):
 
 @on_sqlite
 @pytest.mark.parametrize("key", ["", "x" * 129, "tab\there"])
-def test_a_key_that_cannot_be_stored_is_refused(web: Web, key: str):
+def test_invalid_idempotency_key_is_refused(web: Web, key: str):
     answer = web.client("engineer").post("/feedback", json=THUMB, headers={"Idempotency-Key": key})
     assert answer.status_code == 422
     assert web.store.feedback.page() == []
@@ -90,7 +90,7 @@ ACTS: dict[str, tuple[str, object, Callable[[Web], int]]] = {
 
 
 @pytest.mark.parametrize("act", ACTS)
-def test_a_killed_process_has_stored_all_or_nothing(web: Web, act: str):
+def test_killed_request_is_stored_whole_or_not_at_all(web: Web, act: str):
     admin = web.browser(web.add("admin"))
     assert admin.get("/me").status_code == 200  # the use of a token is a transaction too
     path, body, counted = ACTS[act]

@@ -92,7 +92,7 @@ class Voter(threading.Thread):
         return None
 
 
-def test_a_server_that_is_killed_at_any_moment_loses_nothing_it_answered_for(
+def test_killed_server_loses_no_acknowledged_vote(
     url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     rng = random.Random(3)

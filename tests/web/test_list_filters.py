@@ -19,7 +19,7 @@ def list_keys(client: httpx.Client, path: str, key: str, **params: object) -> li
     return [item[key] for item in answer.json()["items"]]
 
 
-def test_a_flag_takes_comparisons_out_of_use_until_it_is_removed(web: Web):
+def test_flag_withholds_comparisons_until_removed(web: Web):
     ids = web.publish(3)
     engineer, ann = web.client("engineer"), web.client("annotator")
     for n_changed in (1, 0):
@@ -62,7 +62,7 @@ def test_days_in_the_wrong_order_are_refused(web: Web):
     assert "From 2026-01-03 is after To 2026-01-02" in refused.json()["detail"]
 
 
-def test_a_malformed_day_is_reported_by_its_name_and_blanks_are_left_out(web: Web):
+def test_malformed_day_is_named_and_blanks_are_ignored(web: Web):
     admin = web.client("admin")
     refused = admin.get("/votes", params={"day": "2026-13-01"})
     assert [error["path"] for error in refused.json()["errors"]] == ["query.day"]

@@ -63,7 +63,7 @@ def test_a_person_logs_in_and_out(web: Web):
     assert httpx.get(f"{web.url}/api/v1/me", cookies=stolen).status_code == 401
 
 
-def test_cookies_go_over_https_alone_where_the_app_has_https(web: Web, settings, open_store):
+def test_cookies_are_secure_under_https(web: Web, settings, open_store):
     from rlhf_pipeline.web.app import create_app
     from rlhf_pipeline.web.server import WebServer
 
@@ -85,7 +85,7 @@ def test_cookies_go_over_https_alone_where_the_app_has_https(web: Web, settings,
     assert "strict-transport-security" in answer.headers
 
 
-def test_ten_wrong_passwords_and_then_one_waits(web: Web):
+def test_ten_wrong_passwords_lock_the_account(web: Web):
     email = with_password(web, "annotator")
     client = web.anonymous()
     answers = [log_in(client, email, "wrong") for _ in range(12)]
@@ -96,7 +96,7 @@ def test_ten_wrong_passwords_and_then_one_waits(web: Web):
     assert log_in(client, email).status_code == 204
 
 
-def test_many_addresses_are_tried_from_one_place_no_more_often(web: Web):
+def test_attempts_for_many_accounts_are_limited_per_client(web: Web):
     client = web.anonymous()
     answers = [log_in(client, f"somebody{i}@example.org") for i in range(11)]
     assert [answer.status_code for answer in answers] == [401] * 10 + [429]
@@ -128,7 +128,7 @@ def test_an_unknown_user_costs_as_many_hashes_as_a_wrong_password(
     assert all(cost == hashed[0] for cost in hashed)
 
 
-def test_nobody_logs_in_without_a_password_or_when_disabled(web: Web):
+def test_login_needs_a_password_and_an_enabled_user(web: Web):
     client = web.anonymous()
     assert log_in(client, web.add("annotator").email, "").status_code == 401
     email = with_password(web, "annotator")
@@ -136,7 +136,7 @@ def test_nobody_logs_in_without_a_password_or_when_disabled(web: Web):
     assert log_in(client, email).status_code == 401
 
 
-def test_a_login_link_opens_once(web: Web):
+def test_login_link_works_once(web: Web):
     user = web.add("annotator")
     link = (
         web.browser(web.add("admin")).post(f"/users/{user.user_id}:login-link").json()["login_link"]
@@ -148,7 +148,7 @@ def test_a_login_link_opens_once(web: Web):
     assert web.anonymous().post("/auth/redeem", json={"token": "rlhf_guessed"}).status_code == 401
 
 
-def test_a_login_link_ends_after_a_day(web: Web):
+def test_login_link_expires_after_a_day(web: Web):
     user = web.add("annotator")
     link = (
         web.browser(web.add("admin")).post(f"/users/{user.user_id}:login-link").json()["login_link"]
@@ -162,7 +162,7 @@ def test_a_login_link_ends_after_a_day(web: Web):
     )
 
 
-def test_the_first_start_makes_an_admin_and_a_link_and_the_second_none(web: Web, settings):
+def test_only_the_first_start_creates_an_admin(web: Web, settings):
     email, link = create_first_admin(web.store, settings)
     assert create_first_admin(web.store, settings) is None
     browser = web.anonymous()
@@ -193,14 +193,14 @@ def test_tokens_are_made_used_and_revoked_within_a_second(web: Web):
     assert ann.delete(f"/me/tokens/{token['token_id'][:8]}").status_code == 404
 
 
-def test_nobody_revokes_another_persons_token(web: Web):
+def test_token_of_another_person_cannot_be_revoked(web: Web):
     client, other = web.client("annotator"), web.client("annotator")
     token_id = client.get("/me/tokens").json()["items"][0]["token_id"]
     assert other.delete(f"/me/tokens/{token_id}").status_code == 404
     assert client.get("/me").status_code == 200
 
 
-def test_a_token_carries_its_scopes_and_no_more(web: Web):
+def test_token_is_limited_to_its_scopes(web: Web):
     reader = web.client("curator", scopes=["votes.read", "tokens.own", "audit.read"])
     assert reader.get("/votes").status_code == 200
     assert reader.post("/cards:lease", json={}).status_code == 403
@@ -218,7 +218,7 @@ def test_a_token_carries_its_scopes_and_no_more(web: Web):
     assert narrower["scopes"] == ["votes.read"]
 
 
-def test_a_token_makes_no_token_which_would_outlive_it(web: Web):
+def test_token_cannot_create_tokens(web: Web):
     ann = web.client("annotator", lasts=60)
     refused = ann.post("/me/tokens", json={"name": "longer", "days": 366})
     assert (refused.status_code, refused.json()["type"].endswith("no_session")) == (403, True)
@@ -226,7 +226,7 @@ def test_a_token_makes_no_token_which_would_outlive_it(web: Web):
     assert len(web.store.tokens.of_user(ann.user.user_id)) == 1
 
 
-def test_a_token_that_expired_is_no_token(web: Web):
+def test_expired_token_is_refused(web: Web):
     ann = web.client("annotator", lasts=60)
     assert ann.get("/me").status_code == 200
     web.clock.shift = timedelta(minutes=2)
@@ -237,12 +237,12 @@ def test_a_token_that_expired_is_no_token(web: Web):
 @pytest.mark.parametrize(
     "header", ["Bearer rlhf_nope", "Bearer", "Basic YTpi", "rlhf_x", "Bearer \xff"]
 )
-def test_rubbish_is_no_token(web: Web, header: str):
+def test_invalid_token_is_refused(web: Web, header: str):
     answer = web.anonymous().get("/me", headers={"Authorization": header.encode("latin-1")})
     assert answer.status_code == 401
 
 
-def test_a_session_is_no_token_and_a_login_link_neither(web: Web):
+def test_session_and_login_link_are_not_tokens(web: Web):
     user = web.add("annotator")
     for kind in ("session", "login"):
         secret, _ = web.store.tokens.issue(
@@ -254,7 +254,7 @@ def test_a_session_is_no_token_and_a_login_link_neither(web: Web):
         )
 
 
-def test_a_cookie_that_nobody_signed_is_no_session(web: Web):
+def test_unsigned_cookie_is_refused(web: Web):
     user = web.add("annotator")
     name, _ = session_of(web.browser(user))
     secret, _ = web.store.tokens.issue(
@@ -266,7 +266,7 @@ def test_a_cookie_that_nobody_signed_is_no_session(web: Web):
         ), cookie
 
 
-def test_roles_change_from_the_next_request_on(web: Web):
+def test_role_change_applies_to_the_next_request(web: Web):
     ann, admin = web.client("annotator"), web.client("admin")
     assert ann.get("/votes").status_code == 403
     assert web.change(admin, ann.user.user_id, roles=["curator"]).json()["roles"] == ["curator"]
@@ -275,7 +275,7 @@ def test_roles_change_from_the_next_request_on(web: Web):
     assert ann.get("/votes").status_code == 401
 
 
-def test_a_password_is_set_by_somebody_who_is_logged_in(web: Web):
+def test_setting_a_password_needs_a_session(web: Web):
     user = web.add("annotator")
     browser, other = web.browser(user), web.browser(user)
     assert browser.post("/me/password", json={"new_password": "short"}).status_code == 422
@@ -302,7 +302,7 @@ def test_a_password_is_set_by_somebody_who_is_logged_in(web: Web):
     )
 
 
-def test_no_secret_stands_in_the_database_or_the_log(
+def test_database_and_log_hold_no_secret(
     web: Web, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ):
     caplog.set_level(logging.DEBUG)
@@ -334,7 +334,7 @@ def test_no_secret_stands_in_the_database_or_the_log(
     assert re.search(rb"[0-9a-f]{64}", stored)
 
 
-def test_the_key_of_the_cookies_is_its_owners_alone(web: Web):
+def test_cookie_key_is_private(web: Web):
     path = web.settings.home / "web_secret"
     assert path.stat().st_mode & 0o777 == 0o600
     assert len(path.read_text()) >= 43
@@ -381,7 +381,7 @@ def after_commit(web: Web, n: int, act: Callable[[], object]) -> Iterator[list[i
 @pytest.mark.parametrize(
     "way", ["password", "link", "page", "page's link", "new password", "token"]
 )
-def test_nothing_holds_after_an_account_was_disabled_meanwhile(web: Web, way: str):
+def test_disabling_an_account_ends_requests_in_flight(web: Web, way: str):
     """A user with a password, a link or a session logs in while an admin disables the account: at
     whatever moment that is done, nothing that came of it holds afterwards. A server remembers a
     session for half a second."""
@@ -456,7 +456,7 @@ def test_a_token_or_session_of_another_home_is_refused(
 
 
 @remembering
-def test_a_session_that_ended_makes_nothing_that_outlives_it_in_the_moment_it_is_remembered(
+def test_ended_session_creates_no_credentials(
     web: Web,
 ):
     root, ann = web.add("admin"), web.add("annotator")

@@ -16,7 +16,7 @@ def leased(client: httpx.Client, n: int = 10) -> list[dict]:
     return client.post("/cards:lease", json={"n": n}).json()["cards"]
 
 
-def test_what_is_offered_to_somebody_by_name_comes_first_to_them_and_to_nobody_else(web: Web):
+def test_named_offer_comes_first_and_only_to_its_person(web: Web):
     web.rule(repeat_share=0, gold_share=0)
     ids = web.publish(4)
     named = web.publish(2, prefix="n", offer=False)

@@ -3,7 +3,7 @@
 from tests.web.conftest import Web
 
 
-def test_nothing_is_done_for_another_login(web: Web):
+def test_request_of_another_login_is_refused(web: Web):
     web.publish(2)
     ann, bo = web.client("annotator"), web.client("annotator")
     for_ann = {"X-Annotator": ann.user.user_id}  # type: ignore[attr-defined]

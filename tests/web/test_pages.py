@@ -92,7 +92,7 @@ def pages_of(settings: Settings, store: Store) -> list[str]:
 
 
 @on_sqlite
-def test_hostile_words_between_backticks_stay_words(paged: Web):
+def test_hostile_code_spans_are_escaped(paged: Web):
     paged.publish(1)
     browser = paged.browser(paged.add(Role.CURATOR))
     hostile = "`<script>alert(1)</script>`<img/src=x>`&amp"
@@ -169,7 +169,7 @@ def test_comparisons_are_offered_to_one_person_by_the_form(paged: Web):
     )
 
 
-def test_a_page_names_a_wrong_filter_and_leads_to_itself_without_it(paged: Web):
+def test_page_names_a_wrong_filter_and_links_to_itself(paged: Web):
     browser = paged.browser(paged.add("admin"))
     for address, reason, back, words in (
         (
@@ -191,7 +191,7 @@ def test_a_page_names_a_wrong_filter_and_leads_to_itself_without_it(paged: Web):
         assert "query." not in refused.text
 
 
-def test_a_form_after_a_session_says_what_was_lost_and_leads_back(paged: Web):
+def test_form_after_logout_links_back_after_login(paged: Web):
     browser = paged.browser(paged.add("admin"))
     browser.cookies.clear()
     path = "/comparisons?q=prompt"
@@ -206,7 +206,7 @@ def test_a_form_after_a_session_says_what_was_lost_and_leads_back(paged: Web):
 
 
 @on_sqlite
-def test_the_file_of_a_list_has_its_address_and_its_filters(paged: Web):
+def test_list_download_uses_the_filters_of_the_url(paged: Web):
     ids = paged.publish(3)
     browser = paged.browser(paged.add("admin"))
     file = browser.get(f"{paged.url}/comparisons?status=waiting&format=csv")

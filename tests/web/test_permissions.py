@@ -36,13 +36,13 @@ def operations(web: Web) -> list[tuple[str, str, dict]]:
 
 
 @on_sqlite
-def test_every_permission_is_asked_for_somewhere(web: Web):
+def test_every_permission_is_used(web: Web):
     permissions = {operation.get("x-permission") for _, _, operation in operations(web)}
     assert {permission.value for permission in Permission} <= permissions
 
 
 @on_sqlite
-def test_the_document_says_what_every_operation_needs(web: Web):
+def test_openapi_names_the_permission_of_every_operation(web: Web):
     for method, path, operation in operations(web):
         assert "x-public" in operation or "x-permission" in operation, (method, path)
         assert operation["security"] or "x-public" in operation
@@ -62,7 +62,7 @@ def test_pages_and_api_declare_every_route(settings, open_store):
 
 
 @pytest.mark.parametrize("declared", [True, False])
-def test_an_app_with_an_undeclared_route_does_not_start(declared: bool):
+def test_app_with_an_undeclared_route_does_not_start(declared: bool):
     app = FastAPI(openapi_url=None, docs_url=None, redoc_url=None)
     app.get("/open", dependencies=[Depends(public("a test"))])(lambda: None)
     app.get("/closed", dependencies=[Depends(needs(Permission.AUDIT_READ))])(lambda: None)
@@ -74,13 +74,13 @@ def test_an_app_with_an_undeclared_route_does_not_start(declared: bool):
         refuse_undeclared(app)
 
 
-def test_a_plain_starlette_route_is_undeclared_too():
+def test_plain_starlette_route_is_undeclared():
     app = FastAPI()  # brings its own documentation routes
     with pytest.raises(ConfigurationError, match="/docs"):
         refuse_undeclared(app)
 
 
-def test_the_store_knows_which_roles_vote():
+def test_voter_roles_of_the_store_match_the_permissions():
     """It leaves to anybody what somebody was asked for who votes no more."""
     assert {
         role

@@ -58,7 +58,7 @@ def ask(client: httpx.Client, body: Any, **headers: str) -> dict[str, Any]:
     return predictions
 
 
-def test_it_agrees_with_the_command_line(
+def test_predictions_equal_those_of_the_command(
     home: LearntHome, engineer: httpx.Client, tmp_path: Path
 ) -> None:
     pairs_file, out = tmp_path / "pairs.jsonl", tmp_path / "predictions.jsonl"
@@ -79,7 +79,7 @@ def test_it_agrees_with_the_command_line(
     assert predictions["calibrator"].endswith("@1")
 
 
-def test_sides_exchanged_the_chances_sum_to_one(engineer: httpx.Client) -> None:
+def test_probabilities_of_swapped_sides_sum_to_one(engineer: httpx.Client) -> None:
     turned = [{"prompt": p, "completion_a": b, "completion_b": a} for p, a, b in ASKED]
     there, back = (ask(engineer, {"pairs": pairs})["predictions"] for pairs in (PAIRS, turned))
     for answer, other in zip(there, back, strict=True):
@@ -91,7 +91,7 @@ def test_sides_exchanged_the_chances_sum_to_one(engineer: httpx.Client) -> None:
     assert (same["p_raw"], same["p_calibrated"]) == (0.5, 0.5)
 
 
-def test_one_pair_is_asked_without_a_list_and_answered_as_in_one(engineer: httpx.Client) -> None:
+def test_single_pair_is_predicted_as_in_a_list(engineer: httpx.Client) -> None:
     alone = ask(engineer, PAIRS[1])["predictions"]
     among = ask(engineer, {"pairs": PAIRS})["predictions"]
     assert len(alone) == 1
@@ -109,7 +109,7 @@ def test_one_pair_is_asked_without_a_list_and_answered_as_in_one(engineer: httpx
         {**PAIRS[0], "completion_b": "x" * 20_001},
     ],
 )
-def test_what_cannot_be_answered_is_refused_with_the_field(
+def test_invalid_prediction_request_names_the_field(
     engineer: httpx.Client, body: dict[str, Any]
 ) -> None:
     answer = engineer.post("/predictions", json=body)
@@ -118,7 +118,7 @@ def test_what_cannot_be_answered_is_refused_with_the_field(
     assert answer.json()["errors"][0]["path"].startswith("body")
 
 
-def test_a_model_that_gives_nan_is_the_servers_fault(
+def test_nan_prediction_is_a_server_error(
     engineer: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def damaged(*_: object, **__: object) -> None:
@@ -137,7 +137,7 @@ def test_a_model_that_gives_nan_is_the_servers_fault(
     ask(engineer, PAIRS[0])
 
 
-def test_another_champion_and_another_calibrator_serve_without_a_restart(
+def test_new_champion_and_calibrator_serve_without_a_restart(
     home: LearntHome, served: Web, engineer: httpx.Client
 ) -> None:
     before = ask(engineer, PAIRS[0])
@@ -158,7 +158,7 @@ def test_another_champion_and_another_calibrator_serve_without_a_restart(
 
 
 @on_sqlite
-def test_without_a_champion_the_answer_says_so_and_makes_no_registry(web: Web) -> None:
+def test_prediction_without_a_champion_creates_no_registry(web: Web) -> None:
     with web.client(Role.ENGINEER) as client:
         answer = client.post("/predictions", json=PAIRS[0])
         assert answer.status_code == 409

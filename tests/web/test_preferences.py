@@ -57,7 +57,7 @@ def points(chart: Chart, name: str) -> dict[float, tuple[float, int]]:
 
 
 @on_sqlite
-def test_charts_show_what_metric_points_and_frames_show(web: Web):
+def test_charts_equal_metric_points_and_frames(web: Web):
     cast(web)
     for day in DAYS:
         agreed = agreement(web.store.votes.log([day.isoformat()]))
@@ -74,7 +74,7 @@ def test_charts_show_what_metric_points_and_frames_show(web: Web):
     assert undecided == {0.0: (pytest.approx(whole.share_of_ties), whole.n_votes)}
 
 
-def test_a_vote_shows_at_once(web: Web):
+def test_vote_is_shown_immediately(web: Web):
     cast(web)
     reader = web.client("auditor")
     read(reader, "choices")
@@ -89,7 +89,7 @@ def test_a_vote_shows_at_once(web: Web):
 
 
 @on_sqlite
-def test_a_day_without_votes_is_a_gap_and_a_point_leads_to_its_votes(web: Web):
+def test_day_without_votes_is_a_gap_and_points_link_to_votes(web: Web):
     cast(web)
     chart = read(web.client("auditor"), "ties")
     (panel,) = chart.panels
@@ -118,7 +118,7 @@ def test_filters_choose_the_votes(web: Web):
 
 
 @on_sqlite
-def test_a_point_leads_to_the_votes_of_the_chosen_filters(web: Web):
+def test_point_links_to_the_filtered_votes(web: Web):
     cast(web)
     reader = web.client("auditor")
 
@@ -200,7 +200,7 @@ def test_each_group_and_day_needs_three_people_of_the_selection(web: Web):
 
 
 @on_sqlite
-def test_a_skip_that_replaces_a_vote_takes_an_annotator_away_at_once(web: Web):
+def test_skip_that_replaces_a_vote_removes_the_annotator(web: Web):
     web.store.annotator_groups.assign(dict.fromkeys((*PEOPLE, "nobody"), "experts"), actor="test")
     ids = web.publish(24, offer=False, prefix="code", category="coding")
 
@@ -225,7 +225,7 @@ def test_a_skip_that_replaces_a_vote_takes_an_annotator_away_at_once(web: Web):
 
 
 @on_sqlite
-def test_the_page_names_the_votes_that_its_days_leave_out(paged: Web):
+def test_page_names_votes_outside_its_days(paged: Web):
     cast(paged, 21)
     browser = paged.browser(paged.add("auditor"))
     assert "left out" not in browser.get(f"{paged.url}/preferences").text

@@ -24,7 +24,7 @@ def send(client, *figures: dict[str, object]):
     return client.post(PATH, json={"figures": list(figures)})
 
 
-def test_the_shares_are_those_of_the_catalogue():
+def test_shares_are_those_of_the_catalogue():
     assert {name for name in PRODUCTION if METRICS[name].unit == "share"} == {
         f"production.{name}" for name in SHARES
     }
@@ -51,7 +51,7 @@ def test_figures_become_points_with_intervals_and_are_replaced(web: Web):
 
 
 @on_sqlite
-def test_an_invalid_figure_is_named_by_its_place_and_stores_nothing(web: Web):
+def test_invalid_figure_is_named_and_nothing_is_stored(web: Web):
     engineer = web.client("engineer")
     for wrong, path, words in (
         (figure(total=201), "body.figures.1", "from 0 to 1 each"),
@@ -75,7 +75,7 @@ def test_an_invalid_figure_is_named_by_its_place_and_stores_nothing(web: Web):
 
 
 @on_sqlite
-def test_only_who_may_write_sends_figures(web: Web):
+def test_sending_figures_needs_permission(web: Web):
     assert send(web.client("auditor"), figure()).status_code == 403
     service = web.client("engineer", scopes=["metrics.write"])
     assert send(service, figure()).status_code == 200

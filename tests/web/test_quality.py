@@ -64,7 +64,7 @@ def read_quality(client: httpx.Client) -> dict[str, dict]:
     return {row["annotator_id"]: row for row in answer.json()["annotators"]}
 
 
-def test_every_figure_leads_to_exactly_its_votes(web: Web):
+def test_every_figure_links_to_exactly_its_votes(web: Web):
     web.rule(repeat_share=0.0, gold_share=0.0)
     web.publish(12, overlap=2, completion_a=LONG, completion_b=LONG)
     steady = web.client("annotator")
@@ -95,7 +95,7 @@ def test_every_figure_leads_to_exactly_its_votes(web: Web):
     assert listed(reader, mark="too_fast", annotator_id="nobody") == []
 
 
-def test_the_same_pair_again_is_found_under_another_comparison(web: Web):
+def test_repeated_pair_is_found_in_another_comparison(web: Web):
     texts = {"prompt": "p", "completion_a": LONG, "completion_b": "y"}
     first_ids, other = (
         web.publish(1, prefix="one", **texts),
@@ -114,7 +114,7 @@ def test_the_same_pair_again_is_found_under_another_comparison(web: Web):
 
 
 @on_sqlite
-def test_the_list_is_searched_sorted_and_read_page_by_page(web: Web):
+def test_list_is_searchable_sortable_and_paged(web: Web):
     ids = web.publish(4)
     people = [web.add("annotator", email=f"{name}@example.org") for name in ("zoe", "ann", "bob")]
     for n, user in enumerate(people, 2):
@@ -205,7 +205,7 @@ def test_weeks_of_an_annotator_equal_those_of_the_command(web: Web):
 
 
 @on_sqlite
-def test_an_annotator_is_paused_and_left_out_with_the_effect_shown_before(paged: Web):
+def test_quarantine_of_an_annotator_shows_its_effect_first(paged: Web):
     ann = paged.add("annotator")
     ids = paged.publish(4, overlap=2)
     voter, bob = paged.client(user=ann), paged.client("admin")

@@ -93,7 +93,7 @@ def test_prometheus_reads_votes_and_requests_of_this_process(web: Web):
     assert 0 < samples["rlhf_vote_request_seconds_sum"][()] < 60
 
 
-def test_only_local_programs_scrape_without_a_token(web: Web):
+def test_only_local_clients_scrape_without_a_token(web: Web):
     through_a_proxy = {"X-Forwarded-For": "203.0.113.7"}
     with WebServer(create_app(web.settings, web.store)) as server:  # with pages and their login
         refused = httpx.get(f"{server.url}/metrics", headers=through_a_proxy)

@@ -107,7 +107,7 @@ def test_installed_section_has_routes_menu_entry_template_and_script(web: Web) -
     assert reader.get("/leaderboard").json() == ["0 comparisons"]
 
 
-def test_menu_leads_to_places_whose_sections_are_tabs(web: Web) -> None:
+def test_menu_links_to_places_with_tabs(web: Web) -> None:
     reader = web.browser(web.add(Role.ENGINEER))
     page = get(web, reader, "/runs/spending").text
     menu, _, main = page.partition("</nav>")

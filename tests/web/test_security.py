@@ -23,7 +23,7 @@ FOREIGN = [
 
 
 @pytest.mark.parametrize("headers", FOREIGN)
-def test_another_sites_form_does_nothing_with_a_cookie(web: Web, headers: dict[str, str]):
+def test_cross_site_form_with_a_cookie_is_refused(web: Web, headers: dict[str, str]):
     web.publish(1)
     browser = web.browser(web.add("admin"))
     del browser.headers["Origin"]
@@ -42,7 +42,7 @@ def test_another_sites_form_does_nothing_with_a_cookie(web: Web, headers: dict[s
     assert web.store.cards.remaining_work().n_leased == 0
 
 
-def test_ones_own_pages_and_programs_are_let_through(web: Web):
+def test_own_pages_and_programs_are_allowed(web: Web):
     browser = web.browser(web.add("annotator"))
     assert browser.post("/cards:lease").status_code == 200
     del browser.headers["Origin"]
@@ -65,17 +65,17 @@ def test_ones_own_pages_and_programs_are_let_through(web: Web):
         "[::2]:8080",
     ],
 )
-def test_another_hosts_name_is_refused(web: Web, host: str):
+def test_foreign_host_header_is_refused(web: Web, host: str):
     answer = web.anonymous().get("/healthz", headers={"Host": host})
     assert answer.status_code == 400
 
 
 @pytest.mark.parametrize("host", ["localhost", "LOCALHOST:8080", "127.0.0.1:1", "[::1]:8080"])
-def test_its_own_names_are_answered(web: Web, host: str):
+def test_own_host_names_are_accepted(web: Web, host: str):
     assert web.anonymous().get("/healthz", headers={"Host": host}).status_code == 200
 
 
-def test_every_answer_carries_the_headers(web: Web):
+def test_every_response_has_the_security_headers(web: Web):
     for path in ("/healthz", "/me", "/nope", "/votes"):
         answer = web.anonymous().get(path)
         csp = answer.headers["content-security-policy"]
@@ -96,7 +96,7 @@ def test_every_answer_carries_the_headers(web: Web):
     assert "content-security-policy" in refused.headers
 
 
-def test_a_stated_gigabyte_is_refused_unread(web: Web):
+def test_declared_gigabyte_is_refused_unread(web: Web):
     ann = web.client("annotator")
     connection = http.client.HTTPConnection(ann.base_url.host, ann.base_url.port, timeout=10)
     connection.putrequest("POST", "/api/v1/votes")
@@ -112,7 +112,7 @@ def test_a_stated_gigabyte_is_refused_unread(web: Web):
     assert json.loads(answer.read())["status"] == 413
 
 
-def test_an_unstated_gigabyte_is_cut_off(web: Web):
+def test_undeclared_gigabyte_is_cut_off(web: Web):
     ann = web.client("annotator")
     n_bytes = 0
 
@@ -165,7 +165,7 @@ TEXTS: dict[str, dict[str, object]] = {
 
 
 @pytest.mark.parametrize("path", TEXTS)
-def test_half_a_character_is_refused_by_name(web: Web, path: str):
+def test_lone_surrogate_is_refused_by_field(web: Web, path: str):
     web.publish(1)
     body = json.dumps(TEXTS[path]).replace("half", "\\ud800")
     answer = web.client("admin").post(
@@ -181,7 +181,7 @@ def test_half_a_character_is_refused_by_name(web: Web, path: str):
 @pytest.mark.parametrize(
     "path", ["/votes", "/votes:batch", "/feedback", "/comparisons:offer", "/users", "/auth/login"]
 )
-def test_a_body_that_is_none_is_refused_and_soon(web: Web, path: str, body: bytes):
+def test_invalid_body_is_refused_quickly(web: Web, path: str, body: bytes):
     admin = web.client("admin")
     start = time.monotonic()
     answer = admin.post(

@@ -31,7 +31,7 @@ def server(tmp_path: Path):
         yield server
 
 
-def test_the_first_start_makes_an_admin_and_prints_a_link_and_the_second_does_not(
+def test_only_the_first_start_prints_a_login_link(
     server: Served,
 ) -> None:
     server.start()
@@ -51,7 +51,7 @@ def test_the_first_start_makes_an_admin_and_prints_a_link_and_the_second_does_no
     assert server.log.read_text().count("/login?token=") == 1
 
 
-def test_it_is_ready_within_five_seconds_and_ends_when_told(server: Served) -> None:
+def test_server_is_ready_in_five_seconds_and_ends_on_a_signal(server: Served) -> None:
     """A first start, on a home that is not there yet: tables, admin and all."""
     started = time.monotonic()
     server.start()
@@ -67,7 +67,7 @@ def test_it_is_ready_within_five_seconds_and_ends_when_told(server: Served) -> N
     assert time.monotonic() - started < 15
 
 
-def test_an_anchor_is_dropped_at_the_start(server: Served) -> None:
+def test_server_start_writes_an_anchor(server: Served) -> None:
     server.start()
     path = server.home / anchors.FILE
     deadline = time.monotonic() + 20
@@ -78,7 +78,7 @@ def test_an_anchor_is_dropped_at_the_start(server: Served) -> None:
         assert anchors.verify_with_anchors(store.audit, [anchor]) >= anchor.seq
 
 
-def test_a_port_that_is_taken_is_named_with_the_option_that_changes_it(server: Served) -> None:
+def test_used_port_is_named_with_its_option(server: Served) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()
@@ -112,7 +112,7 @@ def linked(server: Served, **environ: str) -> str:
     return address
 
 
-def test_a_login_link_leads_to_the_address_that_the_settings_name(server: Served) -> None:
+def test_login_link_uses_the_configured_address(server: Served) -> None:
     server.start()
     assert linked(server) == BY_DEFAULT
     assert linked(server, RLHF_WEB_URL="https://vote.example.org") == "https://vote.example.org"

@@ -78,7 +78,7 @@ def ids(items: list[dict]) -> list[str]:
     return [item["comparison_id"] for item in items]
 
 
-def test_before_a_fit_there_is_no_verdict_and_it_says_how_to_get_one(web: Web):
+def test_without_a_fit_the_page_says_how_to_get_verdicts(web: Web):
     (c,) = web.publish(1, overlap=2)
     judge(web, c, "ab")
     reader = web.client("engineer")
@@ -95,9 +95,7 @@ def test_before_a_fit_there_is_no_verdict_and_it_says_how_to_get_one(web: Web):
 
 
 @pytest.mark.parametrize("limit", [1, 50])
-def test_verdicts_are_listed_with_their_intervals_the_nearest_to_one_half_first(
-    web: Web, limit: int
-):
+def test_most_uncertain_verdicts_are_listed_first(web: Web, limit: int):
     sure, near, nearer, unknown, alone = web.publish(5, overlap=2)
     for c in (sure, near, nearer, unknown):
         judge(web, c, "ab")
@@ -133,7 +131,7 @@ def test_verdicts_are_listed_with_their_intervals_the_nearest_to_one_half_first(
     assert (agreed["up_to_seq"], agreed["n_since"], agreed["n_a"], agreed["n_b"]) == (seq, 0, 1, 1)
 
 
-def test_what_was_judged_since_the_fit_is_said_and_a_newer_fit_is_found(web: Web):
+def test_votes_since_the_fit_are_shown_until_a_newer_fit(web: Web):
     known, new = web.publish(2, overlap=2)
     seq = judge(web, known, "ab")
     fit(web, seq, **{known: (0.9, 0.8, 0.95)})
@@ -155,7 +153,7 @@ def test_what_was_judged_since_the_fit_is_said_and_a_newer_fit_is_found(web: Web
 
 
 @on_sqlite
-def test_labels_that_cannot_be_read_are_an_error_and_no_verdict(web: Web):
+def test_unreadable_labels_are_an_error(web: Web):
     (c,) = web.publish(1, overlap=2)
     fit(web, judge(web, c, "ab"), **{c: (0.9, 0.8, 0.95)})
     reader, path = web.client("engineer"), Artefacts(web.settings.frames).path(STAGE, PART)

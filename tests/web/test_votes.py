@@ -33,7 +33,7 @@ def vote(
     return client.post("/votes", json=body, headers={"Idempotency-Key": key or str(uuid.uuid4())})
 
 
-def test_a_vote_is_kept_as_it_was_cast_with_the_sides_of_the_comparison(web: Web):
+def test_vote_is_stored_with_sides_of_the_comparison(web: Web):
     web.publish(12)
     ann = web.client("annotator")
     swaps = set()
@@ -78,7 +78,7 @@ def test_a_vote_is_kept_as_it_was_cast_with_the_sides_of_the_comparison(web: Web
     assert web.store.audit.verify() > 12
 
 
-def test_a_vote_names_guidelines_that_there_are_and_without_a_version_the_newest(web: Web):
+def test_vote_names_existing_guidelines_or_the_newest(web: Web):
     web.publish(3)
     ann = web.client("annotator")
     cards = [card["card_id"] for card in lease(ann, 3)]
@@ -109,7 +109,7 @@ def test_a_vote_names_guidelines_that_there_are_and_without_a_version_the_newest
     ]
 
 
-def test_the_same_request_under_the_same_key_is_one_vote_and_one_answer(web: Web):
+def test_repeated_request_is_one_vote_with_one_answer(web: Web):
     web.publish(1)
     ann = web.client("annotator")
     (card,) = lease(ann)
@@ -143,7 +143,7 @@ def test_two_people_may_use_the_same_key(web: Web):
 
 
 @on_sqlite
-def test_a_replay_is_answered_the_same_although_clock_guidelines_and_rules_went_on(web: Web):
+def test_replayed_request_has_the_same_answer_later(web: Web):
     web.publish(1)
     ann = web.client("annotator")
     (card,) = lease(ann)
@@ -158,7 +158,7 @@ def test_a_replay_is_answered_the_same_although_clock_guidelines_and_rules_went_
     assert web.store.votes.count() == 1
 
 
-def test_somebody_elses_card_is_not_found(web: Web):
+def test_card_of_another_person_is_not_found(web: Web):
     web.publish(1, overlap=2)
     (card,) = lease(web.client("annotator"))
     other = web.client("annotator")
@@ -170,7 +170,7 @@ def test_somebody_elses_card_is_not_found(web: Web):
     assert [answer.status_code for answer in answers] == [404, 404, 404]
 
 
-def test_a_vote_after_the_lease_on_a_card_that_was_let_again_is_one_more(web: Web):
+def test_late_vote_on_a_redealt_card_adds_one(web: Web):
     web.publish(1)
     late, other = web.client("admin"), web.client("admin")
     (card,) = lease(late)
@@ -203,7 +203,7 @@ def test_a_vote_is_taken_back_and_cast_anew(web: Web):
     assert web.store.cards.remaining_work().n_done == 1
 
 
-def test_a_vote_stands_after_the_time_to_undo(web: Web):
+def test_vote_cannot_be_undone_after_the_time_limit(web: Web):
     web.publish(1)
     web.rule(undo_seconds=10)
     ann = web.client("annotator")
@@ -227,7 +227,7 @@ def test_a_vote_stands_after_the_time_to_undo(web: Web):
 
 
 @on_sqlite
-def test_no_clock_of_a_sender_changes_a_vote_days_later(web: Web):
+def test_client_clock_cannot_extend_the_undo_time(web: Web):
     """Whoever sends the time of the old vote, or an earlier one, says that no time has passed."""
     web.publish(2)
     ann = web.client("annotator")
@@ -283,7 +283,7 @@ def test_no_clock_of_a_sender_changes_a_vote_days_later(web: Web):
     ), "it was in an outbox"
 
 
-def test_a_card_judged_anew_after_an_undo_is_one_pass_whoever_remembers_it(web: Web):
+def test_vote_after_an_undo_is_one_pass(web: Web):
     """Another device knows nothing of the vote that was taken back."""
     web.publish(1, gold="a")
     ann = web.client("admin")
@@ -306,7 +306,7 @@ def test_a_card_judged_anew_after_an_undo_is_one_pass_whoever_remembers_it(web: 
 
 
 @on_sqlite
-def test_nobody_undoes_another_persons_vote(web: Web):
+def test_vote_of_another_person_cannot_be_undone(web: Web):
     web.publish(1, overlap=2)
     owner, other = web.client("annotator"), web.client("annotator")
     first = vote(owner, lease(owner)[0]["card_id"]).json()
@@ -314,7 +314,7 @@ def test_nobody_undoes_another_persons_vote(web: Web):
 
 
 @on_sqlite
-def test_a_refused_undo_names_no_comparison(web: Web):
+def test_refused_undo_does_not_reveal_the_comparison(web: Web):
     """Annotators know cards: an id would tell them which cards are on one comparison."""
     ids = web.publish(2)
     ann = web.client("annotator")
@@ -357,7 +357,7 @@ def test_a_skip_leaves_the_comparison_to_others(web: Web):
         ({"card_id": None}, "body.card_id"),
     ],
 )
-def test_what_is_wrong_with_a_vote_is_named(web: Web, wrong: dict, path: str):
+def test_invalid_vote_names_its_fields(web: Web, wrong: dict, path: str):
     web.publish(1)
     ann = web.client("annotator")
     body = {"card_id": lease(ann)[0]["card_id"], "choice": "a", **wrong}
@@ -377,7 +377,7 @@ def test_a_vote_without_a_key_is_refused(web: Web):
 
 
 @on_sqlite
-def test_a_project_may_ask_for_reasons(web: Web):
+def test_required_reason_is_enforced(web: Web):
     web.rule(requires_reason=True)
     web.publish(3)
     ann = web.client("annotator")
@@ -388,7 +388,7 @@ def test_a_project_may_ask_for_reasons(web: Web):
     assert vote(ann, two["card_id"], "skip").status_code == 201
 
 
-def test_a_vote_by_a_clock_that_is_ahead_counts_as_now(web: Web):
+def test_vote_of_a_fast_clock_counts_as_now(web: Web):
     web.publish(1)
     ann = web.client("annotator")
     (card,) = lease(ann)
@@ -399,7 +399,7 @@ def test_a_vote_by_a_clock_that_is_ahead_counts_as_now(web: Web):
     assert vote(ann, card["card_id"], key="k", **body).text == first.text
 
 
-def test_a_vote_by_comparison_is_for_those_who_may_read_comparisons(web: Web):
+def test_vote_by_comparison_needs_read_permission(web: Web):
     (c,) = web.publish(1, offer=False)
     body = {"comparison_id": c, "choice": "b", "strength": 2}
     assert (
@@ -425,7 +425,7 @@ def test_votes_of_a_service_are_votes_of_a_machine(web: Web):
     assert web.store.votes.get(answer.json()["vote_id"]).annotator_kind == AnnotatorKind.MACHINE
 
 
-def test_a_batch_is_answered_for_vote_by_vote(web: Web):
+def test_batch_is_answered_vote_by_vote(web: Web):
     web.publish(3)
     ann = web.client("annotator")
     first, two, three = (card["card_id"] for card in lease(ann))
@@ -452,7 +452,7 @@ def test_a_batch_is_answered_for_vote_by_vote(web: Web):
     assert web.store.votes.count() == 2
 
 
-def test_ones_own_votes_are_read_as_they_were_cast(web: Web):
+def test_own_votes_are_listed_as_cast(web: Web):
     web.publish(6)
     ann = web.client("annotator")
     for i, card in enumerate(lease(ann, 6)):

@@ -48,7 +48,7 @@ def test_comparisons_are_listed_page_by_page(web: Web):
     assert reader.get("/comparisons/none").status_code == 404
 
 
-def test_comparisons_are_offered_by_id_day_and_all_that_have_no_vote(web: Web):
+def test_comparisons_are_offered_by_id_day_or_without_votes(web: Web):
     web.publish(4, offer=False)
     web.publish(2, offer=False, prefix="d", day="2026-01-03")
     engineer = web.client("engineer")
@@ -75,7 +75,7 @@ def test_comparisons_are_offered_by_id_day_and_all_that_have_no_vote(web: Web):
     }
 
 
-def test_an_empty_table_says_why(web: Web):
+def test_empty_table_says_why(web: Web):
     ann, bob = web.client("annotator"), web.client("annotator")
 
     def why(client: httpx.Client) -> tuple:
@@ -131,7 +131,7 @@ def test_guidelines_are_versioned_and_a_vote_keeps_its_version(web: Web):
     assert ann.get("/guidelines/3").status_code == 404
 
 
-def test_rules_are_edited_by_who_read_the_newest(web: Web):
+def test_rules_edit_needs_the_newest_version(web: Web):
     curator = web.client("curator")
     read = curator.get("/rules")
     rules = {**read.json()["rules"], "overlap": 3, "dimensions": ["kind", "true"]}
@@ -152,7 +152,7 @@ def test_rules_are_edited_by_who_read_the_newest(web: Web):
     assert ann.post("/cards:lease").json()["rules"]["dimensions"] == ["kind", "true"]
 
 
-def test_progress_counts_what_stands(web: Web):
+def test_progress_counts_standing_votes(web: Web):
     web.publish(10)
     ann, reader = web.client("annotator"), web.client("approver")
     cards = ann.post("/cards:lease", json={"n": 10}).json()["cards"]
@@ -204,7 +204,7 @@ def test_progress_counts_what_stands(web: Web):
     )
 
 
-def test_feedback_is_kept_and_a_correction_becomes_a_vote(web: Web):
+def test_feedback_is_stored_and_a_correction_becomes_a_vote(web: Web):
     robot, reader = web.client("engineer"), web.client("engineer")
     for i in range(3):
         body = {
@@ -246,7 +246,7 @@ def test_feedback_is_kept_and_a_correction_becomes_a_vote(web: Web):
         assert robot.post("/feedback", json=wrong).status_code == 422, wrong
 
 
-def test_a_service_passes_on_whose_words_a_correction_is(web: Web):
+def test_service_names_the_author_of_a_correction(web: Web):
     """A chat backend posts what its users say: with an author it is a person's judgement, which
     training takes; without, a machine's.
     """
@@ -296,7 +296,7 @@ def test_a_service_passes_on_whose_words_a_correction_is(web: Web):
         assert robot.post("/feedback", json={**correction, "author": wrong}).status_code == 422
 
 
-def test_the_audit_is_read_taken_away_and_verified(web: Web):
+def test_audit_is_listed_exported_and_verified(web: Web):
     web.publish(5)
     judge_all(web.client("annotator"))
     auditor = web.client("auditor")
@@ -315,7 +315,7 @@ def test_the_audit_is_read_taken_away_and_verified(web: Web):
 
 
 @pytest.mark.parametrize("dialect", ["sqlite"])
-def test_a_database_that_does_not_answer_is_told_as_such(
+def test_unresponsive_database_is_reported(
     web: Web, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ):
     client = web.client("annotator")
