@@ -81,6 +81,22 @@ def test_helpers_of_tests_are_not_bare_participles() -> None:
     assert offenders == []
 
 
+# Of sub-clauses; a red line in CI is read once.
+SUB_CLAUSES = re.compile(r"_(?:who|whoever|whose|whatever|whichever|however|nobody|told|said)_")
+
+
+def test_test_names_are_short_statements() -> None:
+    offenders = [
+        f"{path}:{node.lineno} {node.name}"
+        for path, tree in sources(("tests",))
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        and node.name.startswith("test_")
+        and (len(node.name) > 70 or SUB_CLAUSES.search(node.name))
+    ]
+    assert offenders == []
+
+
 def test_modules_are_not_metaphors() -> None:
     paths = [path for path, _ in sources()]
     assert [str(p) for p in paths if p.stem.strip("_") in METAPHORS | MODULES] == []

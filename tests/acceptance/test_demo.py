@@ -55,7 +55,7 @@ def test_the_change_is_dated_at_its_first_votes(demo: Demo) -> None:
     assert abs(decision["change_seq"] - first) <= 50
 
 
-def test_drift_is_reported_on_the_day_of_the_change_and_not_before(demo: Demo) -> None:
+def test_drift_is_reported_on_the_day_of_the_change(demo: Demo) -> None:
     report = demo.frame("drift_report")
     verdicts = report[report["space"] == "overall"].set_index("day")["verdict"]
     assert verdicts[demo.change] == "drift"

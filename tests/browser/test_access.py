@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from rlhf_pipeline.core.records import NewFeedback, Role
-from tests.browser.hands import at_the_desk, log_in, press, vote
+from tests.browser.page_actions import log_in, press, vote, wait_for_card
 from tests.browser.people import People
 from tests.browser.test_pages import PAGES
 from tests.policy_versions import put_versions
@@ -58,7 +58,7 @@ def test_annotate_page_passes_axe(site: People, browser: Any, size: str) -> None
     site.furnish(6)
     site.store.guidelines.add("# Kind\n\nand *correct*", after=0, actor="test")
     page = opened(browser, site, size)
-    at_the_desk(page)
+    wait_for_card(page)
     press(page, "t")  # a narrow screen takes no vote before both are read
     vote(page, "1")
     assert faults(page) == []
@@ -78,7 +78,7 @@ def test_other_pages_pass_axe(site: People, browser: Any) -> None:
     ids = site.furnish(4, overlap=2)
     put_versions(site.store, site.settings.frames, site.settings.project)
     page = opened(browser, site)
-    at_the_desk(page)
+    wait_for_card(page)
     vote(page, "1")
     user = site.store.users.all()[0]
     site.store.feedback.add(
@@ -105,7 +105,7 @@ def test_completions_and_choices_are_visible(site: People, browser: Any, size: s
     )
     site.publish([(f"{long} {i}", f"{long} a{i}", f"{long} b{i}") for i in range(3)])
     page = opened(browser, site, size)
-    at_the_desk(page)
+    wait_for_card(page)
     width, height = SIZES[size]
     left, right = page.locator("#left").bounding_box(), page.locator("#right").bounding_box()
     assert right["y"] + 60 <= height, "B begins where it is seen"
@@ -151,7 +151,7 @@ def test_a_vote_can_be_cast_by_touch_alone(site: People, browser: Any) -> None:
     page = context.new_page()
     user = site.add("ann@example.org")
     log_in(page, site, user)
-    at_the_desk(page)
+    wait_for_card(page)
     before = page.inner_text("#prompt")
     page.get_by_role("button", name="B", exact=True).tap()
     page.locator('[data-choice="b"][data-strength="3"]').tap()
@@ -166,7 +166,7 @@ def test_a_vote_can_be_cast_by_touch_alone(site: People, browser: Any) -> None:
 def test_the_tab_key_reaches_every_control_in_order(site: People, browser: Any) -> None:
     site.furnish(2)
     page = opened(browser, site)
-    at_the_desk(page)
+    wait_for_card(page)
     stops: list[str] = []
     while True:
         page.keyboard.press("Tab")

@@ -6,9 +6,8 @@ from typing import Any
 import pytest
 
 from rlhf_pipeline.feedback.votes.counting import standing_votes
-from tests.browser.hands import (
+from tests.browser.page_actions import (
     all_sent,
-    at_the_desk,
     log_in,
     press,
     read_card,
@@ -16,6 +15,7 @@ from tests.browser.hands import (
     until,
     vote,
     voted,
+    wait_for_card,
 )
 from tests.browser.people import People
 
@@ -28,7 +28,7 @@ def page(context: Any) -> Any:
 def test_small_queue_is_shown_as_at_most_ten(site: People, page: Any) -> None:
     site.furnish(2)
     log_in(page, site, site.add("ann@example.org"))
-    at_the_desk(page)
+    wait_for_card(page)
     until(lambda: page.inner_text("#remaining") == "≤ 10", "the number of cards left")
 
 
@@ -39,7 +39,7 @@ def test_vote_with_a_pending_answer_is_counted_once(site: People, page: Any) -> 
     site.furnish(30)
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
-    at_the_desk(page)
+    wait_for_card(page)
     page.wait_for_timeout(300)
     n_cast, waiting = 0, []
 
@@ -67,7 +67,7 @@ def test_vote_with_a_pending_answer_is_counted_once(site: People, page: Any) -> 
     page.route("**/api/v1/votes", on_vote)
     page.route("**/api/v1/me/statistics", on_figures)
     for _ in range(20):
-        at_the_desk(page)
+        wait_for_card(page)
         vote(page, "1")
     all_sent(page)
     page.wait_for_timeout(2500)  # until it has looked again
@@ -79,7 +79,7 @@ def test_vote_undone_in_another_tab_is_one_pass(site: People, context: Any, page
     site.furnish(4)
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
-    at_the_desk(page)
+    wait_for_card(page)
     card = vote(page, "1")
     press(page, "u")
     until(lambda: read_card(page) == card, "the card again")
@@ -88,7 +88,7 @@ def test_vote_undone_in_another_tab_is_one_pass(site: People, context: Any, page
     page.close()
     other = context.new_page()
     other.goto(site.url + "/annotate")
-    at_the_desk(other)
+    wait_for_card(other)
     assert read_card(other) == card, "it comes first"
     vote(other, "9")
     all_sent(other)
@@ -102,14 +102,14 @@ def test_careful_mode_selects_first_and_is_remembered(site: People, page: Any) -
     site.furnish(4)
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
-    at_the_desk(page)
+    wait_for_card(page)
     press(page, "v", "1", "9")
     assert page.get_attribute('[data-choice="b"][data-strength="4"]', "aria-pressed") == "true"
     assert page.get_attribute('[data-choice="a"][data-strength="4"]', "aria-pressed") == "false"
     vote(page, "Enter")
     all_sent(page)
     page.reload()
-    at_the_desk(page)
+    wait_for_card(page)
     before = read_card(page)
     press(page, "5")
     assert read_card(page) == before
@@ -121,7 +121,7 @@ def test_highlights_are_spans_of_the_source_in_both_views(site: People, page: An
     site.publish([("Why?", text, text + "\n\nAnd more.")])
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
-    at_the_desk(page)
+    wait_for_card(page)
     select(page, "#left", "scattered most")
     press(page, "+")
     select(page, "#right", ", red is not")
@@ -140,7 +140,7 @@ def test_highlights_are_spans_of_the_source_in_both_views(site: People, page: An
         " wave",
     ]
     page.reload()
-    at_the_desk(page)
+    wait_for_card(page)
     assert page.inner_text("#right mark.minus") == ", red is not", "a reload keeps the draft"
     page.keyboard.press("5")
     all_sent(page)
@@ -157,7 +157,7 @@ def test_highlights_can_be_made_by_keys_alone(site: People, page: Any) -> None:
     site.publish([("Why?", "one two three four", "five six seven")])
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
-    at_the_desk(page)
+    wait_for_card(page)
     press(page, "h", "ArrowRight", "Shift+ArrowRight", "+", "Tab", "ArrowRight", "-", "Escape", "5")
     until(lambda: voted(page, site, ann, 1), "the vote")
     (stored,) = site.votes(ann)
@@ -176,15 +176,15 @@ def test_keys_right_after_rendering_cast_no_vote(site: People, page: Any) -> Non
     site.furnish(6)
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
-    at_the_desk(page)
+    wait_for_card(page)
     first = read_card(page)
     strike(page, "1", "1", "9", "s", "=", "0", "Enter")
-    at_the_desk(page)
+    wait_for_card(page)
     second = read_card(page)
     assert second != first
     assert page.inner_text("#today") == "1"
     strike(page, "1", "1", "u", "1")  # taking back needs no wait
-    at_the_desk(page)
+    wait_for_card(page)
     assert read_card(page) == second
     assert page.inner_text("#today") == "1"
     vote(page, "2")
@@ -206,7 +206,7 @@ def test_held_key_is_one_vote(site: People, page: Any) -> None:
     site.furnish(6)
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
-    at_the_desk(page)
+    wait_for_card(page)
     for _ in range(4):
         page.keyboard.down("1")  # the browser reports a repeat for every one but the first
     page.keyboard.up("1")
@@ -220,7 +220,7 @@ def test_pause_hides_the_texts_and_stops_the_clock(site: People, page: Any) -> N
     ann = site.add("ann@example.org")
     began = time.monotonic()
     log_in(page, site, ann)
-    at_the_desk(page)
+    wait_for_card(page)
     press(page, "p")
     paused = time.monotonic()
     assert not page.is_visible("#left")
@@ -228,7 +228,7 @@ def test_pause_hides_the_texts_and_stops_the_clock(site: People, page: Any) -> N
     page.wait_for_timeout(1500)
     paused_s = time.monotonic() - paused
     press(page, "p")
-    at_the_desk(page)
+    wait_for_card(page)
     vote(page, "1")
     all_sent(page)
     (stored,) = site.votes(ann)
@@ -241,7 +241,7 @@ def test_guidelines_and_keys_are_one_key_away(site: People, page: Any) -> None:
     site.store.guidelines.add("# Be **kind**\n\nAnd correct.", after=0, actor="test")
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
-    at_the_desk(page)
+    wait_for_card(page)
     press(page, "g")
     page.wait_for_selector("#guidelines-text h3")
     assert page.inner_text("#guidelines-text strong") == "kind"

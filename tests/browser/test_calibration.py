@@ -18,7 +18,7 @@ from rlhf_pipeline.core.records import (
     Role,
     utc_now,
 )
-from tests.browser.hands import log_in
+from tests.browser.page_actions import log_in
 from tests.browser.people import People
 from tests.browser.test_access import SIZES, faults
 from tests.policy_versions import put_versions

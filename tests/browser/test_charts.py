@@ -9,7 +9,7 @@ import pytest
 
 from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.core.records import Choice, Role, utc_now
-from tests.browser.hands import log_in, until
+from tests.browser.page_actions import log_in, until
 from tests.browser.people import People
 from tests.browser.test_access import SIZES, faults
 from tests.browser.test_pages import cast

@@ -5,7 +5,7 @@ from typing import Any
 from rlhf_pipeline.core.artefacts import Artefacts
 from rlhf_pipeline.core.records import Role
 from rlhf_pipeline.watch.drift.cluster_history import ClusterDay
-from tests.browser.hands import log_in
+from tests.browser.page_actions import log_in
 from tests.browser.people import People
 from tests.browser.test_access import SIZES, faults
 from tests.clusters import failing_cluster, write_clusters

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from tests.browser.hands import all_sent, at_the_desk, log_in, press, until
+from tests.browser.page_actions import all_sent, log_in, press, until, wait_for_card
 from tests.browser.people import People
 
 
@@ -18,9 +18,9 @@ def test_a_first_visit_shows_the_guidelines_once(site: People, context: Any) -> 
     assert "The button Guidelines opens" in page.inner_text("#guidelines-once"), "also by touch"
     assert site.store.cards.remaining_work().n_leased == 0, "no clock runs meanwhile"
     page.keyboard.press("Escape")
-    at_the_desk(page)
+    wait_for_card(page)
     page.reload()
-    at_the_desk(page)
+    wait_for_card(page)
     assert page.locator("#guidelines[open]").count() == 0
     press(page, "1")
     all_sent(page)

@@ -7,16 +7,16 @@ from typing import Any
 import pytest
 
 from rlhf_pipeline.core.api_types.votes import Batch, VoteInBatch
-from tests.browser.hands import (
+from tests.browser.page_actions import (
     GONE,
     all_sent,
-    at_the_desk,
     log_in,
     press,
     read_card,
     until,
     vote,
     voted,
+    wait_for_card,
 )
 from tests.browser.people import People
 
@@ -50,7 +50,7 @@ def test_a_lost_answer_does_not_double_a_vote(site: People, context: Any, page: 
     site.furnish(6)
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
-    at_the_desk(page)
+    wait_for_card(page)
     n_lost = 0
 
     def lose(route: Any) -> None:
@@ -74,7 +74,7 @@ def test_refused_vote_returns_on_top_with_the_reason(site: People, page: Any) ->
     site.furnish(5)
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
-    at_the_desk(page)
+    wait_for_card(page)
     card = read_card(page)
     site.rules(requires_reason=True)  # the page was told otherwise
     press(page, "r")
@@ -100,7 +100,7 @@ def test_votes_survive_another_login_in_a_second_tab(site: People, context: Any)
     bos = context.new_page()
     again = context.new_page()
     log_in(anns, site, ann)
-    at_the_desk(anns)
+    wait_for_card(anns)
     until(lambda: site.store.cards.remaining_work().n_leased >= 8, "cards leased ahead")
     vote(anns, "4")
     all_sent(anns)
@@ -111,7 +111,7 @@ def test_votes_survive_another_login_in_a_second_tab(site: People, context: Any)
         vote(anns, key)
     until(lambda: unsent(anns) == 3, "two votes and an undo that wait")
     log_in(bos, site, bo)
-    at_the_desk(bos)
+    wait_for_card(bos)
     anns.unroute("**/api/v1/votes")
     vote(anns, "3")
     anns.get_by_text("Another user is logged in in this browser: 4 votes wait").wait_for()
@@ -139,7 +139,7 @@ def test_rejected_vote_is_listed_exported_and_discarded(
     site.furnish(8)
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
-    at_the_desk(page)
+    wait_for_card(page)
     page.wait_for_timeout(300)
     prompts: list[str] = []
 
@@ -186,7 +186,7 @@ def test_rejected_vote_is_listed_exported_and_discarded(
     page.locator("#waiting").get_by_role("button", name="Close").click()
     assert page.inner_text("#today") == "2"
     page.reload()
-    at_the_desk(page)
+    wait_for_card(page)
     assert unsent(page) == 1, "what was discarded does not come back"
     context.unroute("**/api/v1/votes")
     all_sent(page)  # what was kept goes as soon as the server takes it

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.hands import until
+from tests.browser.page_actions import until
 
 WEB = Path(__file__).resolve().parents[2] / "rlhf_pipeline" / "web"
 ORIGIN = "http://localhost:9"  # nobody listens there: each request is answered from WEB
@@ -123,7 +123,7 @@ def box(tab: Any) -> Box:
     return tab()
 
 
-def test_votes_are_sent_in_the_order_in_which_they_were_cast(box: Box) -> None:
+def test_votes_are_sent_in_casting_order(box: Box) -> None:
     box.answer(isDead=True)
     for key in "123":
         box.add(key)

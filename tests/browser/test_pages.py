@@ -10,7 +10,7 @@ import pytest
 
 from rlhf_pipeline.core.records import AnnotatorKind, Choice, NewVote, Role, utc_now
 from rlhf_pipeline.feedback.datasets.formats.csv import unprotect_cell
-from tests.browser.hands import log_in, until
+from tests.browser.page_actions import log_in, until
 from tests.browser.people import People
 
 PAGES = (

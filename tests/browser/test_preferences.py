@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from rlhf_pipeline.core.records import NewVote, Role
-from tests.browser.hands import log_in
+from tests.browser.page_actions import log_in
 from tests.browser.people import People
 from tests.browser.test_access import SIZES, faults
 

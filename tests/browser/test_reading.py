@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from tests.browser.hands import all_sent, at_the_desk, log_in, press, until, vote
+from tests.browser.page_actions import all_sent, log_in, press, until, vote, wait_for_card
 from tests.browser.people import People
 from tests.browser.test_access import faults
 
@@ -64,7 +64,7 @@ def test_differences_mark_the_fewest_words(site: People, page: Any) -> None:
 def test_dialogue_is_shown_as_turns_at_its_end(site: People, page: Any) -> None:
     site.publish([(DIALOGUE, *NEAR)])
     log_in(page, site, site.add("ann@example.org"))
-    at_the_desk(page)
+    wait_for_card(page)
     assert page.locator("#prompt .speaker").all_inner_texts() == ["Human", "Assistant", "Human"]
     assert page.locator("#prompt strong").inner_text() == "colour"
     prompt, last = page.locator("#prompt"), page.locator("#prompt .turn:last-child")
@@ -81,7 +81,7 @@ def test_key_toggles_marked_differences_on_every_card(site: People, page: Any) -
     site.publish([("Three.", *FAR)], prefix="z")
     ann = site.add("ann@example.org")
     log_in(page, site, ann)
-    at_the_desk(page)
+    wait_for_card(page)
     marks = page.locator("#left mark.differs, #right mark.differs")
     is_on, is_near_seen = False, list[bool]()
     for _ in range(3):  # in an order of this annotator's own
@@ -110,7 +110,7 @@ def test_a_phone_shows_both_completions_before_a_vote(site: People, browser: Any
     )
     page = context.new_page()
     log_in(page, site, ann)
-    at_the_desk(page)
+    wait_for_card(page)
     _check_open_tools(page)
     page.get_by_role("button", name="Diff").tap()
     assert (page.is_visible("#left"), page.is_visible("#right")) == (True, False)
@@ -125,7 +125,7 @@ def test_a_phone_shows_both_completions_before_a_vote(site: People, browser: Any
         lambda: page.locator("#right").evaluate("pane => pane.scrollTop") > 0,
         "the other completion at the same place",
     )
-    at_the_desk(page)
+    wait_for_card(page)
     better.tap()
     until(lambda: page.inner_text("#prompt") != prompt, "the next comparison")
     assert page.is_visible("#left"), "every card begins with A"

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from rlhf_pipeline.core.records import AnnotatorKind, Choice, NewFeedback, NewVote, Role, utc_now
-from tests.browser.hands import all_sent, at_the_desk, log_in, press, read_card, until
+from tests.browser.page_actions import all_sent, log_in, press, read_card, until, wait_for_card
 from tests.browser.payloads import ALIVE, PAYLOADS
 from tests.browser.people import People
 from tests.browser.test_pages import PAGES
@@ -73,7 +73,7 @@ def test_no_payload_runs_on_the_annotate_page(
     ann = site.add("ann@example.org", name=PAYLOADS[0])
     log_in(watched, site, ann)
     for i in range(n):
-        at_the_desk(watched)
+        wait_for_card(watched)
         assert watched.locator("#desk .text").locator(ALIVE).count() == 0
         if i % 7 == 0:
             press(watched, "m")
@@ -100,7 +100,7 @@ def test_raw_view_shows_payloads_verbatim(site: People, watched: Any) -> None:
     payloads = PAYLOADS[20:23]
     site.publish([(payloads[0], payloads[1], payloads[2])])
     log_in(watched, site, site.add("ann@example.org"))
-    at_the_desk(watched)
+    wait_for_card(watched)
     press(watched, "m")
     assert {watched.text_content("#left"), watched.text_content("#right")} == {
         payloads[1],

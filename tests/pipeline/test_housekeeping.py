@@ -165,7 +165,7 @@ def files(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if path.is_file() and ".db" not in path.name}
 
 
-def test_job_deletes_what_is_due_once_and_anchors_the_audit_chain(full: Home) -> None:
+def test_job_deletes_due_files_once_and_writes_an_anchor(full: Home) -> None:
     before = files(full.settings.home)
     assert full.retention.delete() == EXPECTED
     assert full.instance.get_runs_count() == 2

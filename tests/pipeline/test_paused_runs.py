@@ -19,7 +19,7 @@ from rlhf_pipeline.core.records import utc_now
 from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
-from tests.providers.asking import prompts_of
+from tests.providers.generation_runs import prompts_of
 from tests.providers.stub_provider import Fault, StubProvider
 
 DAY = "2026-01-02"

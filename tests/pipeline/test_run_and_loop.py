@@ -146,7 +146,7 @@ def test_failed_launch_in_dagster_is_a_failed_decision(project: Any) -> None:
     assert decision.reasons == ("by hand: no reason given",)
 
 
-def test_loop_runs_what_is_due_once(project: Any) -> None:
+def test_loop_runs_due_jobs_once(project: Any) -> None:
     loop = Loop(runner_of(project))
     while loop.run_due():
         pass

@@ -6,7 +6,7 @@ import pytest
 from pydantic import SecretStr
 
 from rlhf_pipeline.generate.completions import HostedBackend
-from tests.providers.asking import BACKENDS, KEY
+from tests.providers.generation_runs import BACKENDS, KEY
 from tests.unit.generate.completions.conftest import prompts, store  # noqa: F401 (fixtures)
 
 

@@ -11,7 +11,7 @@ from rlhf_pipeline.generate.completions import (
     generate,
 )
 from rlhf_pipeline.store import Store
-from tests.providers.asking import prompts_of
+from tests.providers.generation_runs import prompts_of
 
 PARAMS = CompletionParams(k=2, temperatures=[0.7], top_ps=[1.0], max_new_tokens=20)
 CALLS = CallParams(concurrency=8, prompt_price=1, completion_price=1)

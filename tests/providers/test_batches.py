@@ -30,8 +30,8 @@ from rlhf_pipeline.generate.completions import AnthropicBackend, Generation
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
 from rlhf_pipeline.store.schema import generation_batches, generation_items
-from tests.providers import asking
-from tests.providers.asking import calls_of, kinds, openai
+from tests.providers import generation_runs
+from tests.providers.generation_runs import calls_of, kinds, openai
 from tests.providers.stub_provider import Fault, StubProvider
 
 ROOT = Path(__file__).parents[2]
@@ -39,7 +39,7 @@ ROOT = Path(__file__).parents[2]
 
 def ask(ledger: GenerationLedger, stub: StubProvider, n: int = 5, **calls: Any) -> Generation:
     how = {"batch": True, "batch_poll_s": 0.05} | calls
-    return asking.ask(ledger, openai(stub), n=n, **how)
+    return generation_runs.ask(ledger, openai(stub), n=n, **how)
 
 
 def states(store: Store) -> dict[str, int]:
@@ -53,7 +53,7 @@ def change_batches(store: Store, **values: Any) -> None:
 
 
 def test_batch_equals_single_calls_in_texts_and_cost(store: Store, tmp_path: Path) -> None:
-    with StubProvider(api_key=SecretStr(asking.KEY), batch_s=0.3) as stub:
+    with StubProvider(api_key=SecretStr(generation_runs.KEY), batch_s=0.3) as stub:
         outcome = ask(store.generation, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (1, 10)
         counted = stub.counters
@@ -106,10 +106,10 @@ WAITING = """
 import sys
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.generate.completions import OpenAICompatibleBackend
-from tests.providers import asking
+from tests.providers import generation_runs
 with Store.open(sys.argv[1]) as store:
     backend = OpenAICompatibleBackend("stub-model", sys.argv[2])
-    asking.ask(store.generation, backend, n=5, batch=True, batch_poll_s=float(sys.argv[3]),
+    generation_runs.ask(store.generation, backend, n=5, batch=True, batch_poll_s=float(sys.argv[3]),
                max_attempts=100)
 """
 
@@ -173,12 +173,12 @@ def test_budget_covers_the_maximum_cost_of_a_batch(store: Store) -> None:
 def test_a_backend_without_a_batch_api_is_refused(store: Store) -> None:
     backend = AnthropicBackend("m", "http://here/v1")
     with pytest.raises(ConfigurationError, match="anthropic has no Batch API"):
-        asking.ask(store.generation, backend, n=1, batch=True)
+        generation_runs.ask(store.generation, backend, n=1, batch=True)
 
 
 def test_refused_batch_is_submitted_again(store: Store) -> None:
     with StubProvider() as stub:
-        stub.batches.refuses_next = f"too many lines of {asking.KEY}"
+        stub.batches.refuses_next = f"too many lines of {generation_runs.KEY}"
         outcome = ask(store.generation, stub)
         assert (stub.batches.n_submitted, stub.n_calls) == (2, 10)
     assert outcome.frame["error"].isna().all()

@@ -43,7 +43,7 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
 from tests.ledgers import temporary_ledger
 from tests.providers import killed_run
-from tests.providers.asking import (
+from tests.providers.generation_runs import (
     FAST,
     KEY,
     PARAMS,

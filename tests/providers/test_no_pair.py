@@ -17,7 +17,7 @@ from rlhf_pipeline.generate.completions import (
 )
 from rlhf_pipeline.store import Store
 from tests.ledgers import temporary_ledger
-from tests.providers.asking import prompts_of
+from tests.providers.generation_runs import prompts_of
 from tests.providers.stub_provider import StubProvider
 
 REFUSED = "number 3?"
@@ -43,7 +43,7 @@ def ask(
     )
 
 
-def asked_of(stub: StubProvider, text: str = REFUSED) -> int:
+def count_requests(stub: StubProvider, text: str = REFUSED) -> int:
     return sum(text in str(body["messages"]) for body in stub.requests)
 
 
@@ -55,7 +55,7 @@ def test_refused_prompt_is_dropped_once_it_cannot_make_a_pair(
 ) -> None:
     with StubProvider(refuses=REFUSED) as stub:
         outcome = ask(ledger, stub, k=k, least=least)
-        assert asked_of(stub) == called
+        assert count_requests(stub) == called
         assert stub.n_calls == 9 * k + called
     assert outcome.kinds == {
         kind: n for kind, n in (("refusal", called), ("no_pair", k - called)) if n
@@ -86,7 +86,7 @@ def test_resumed_run_remembers_earlier_failures(migrated: Path, tmp_path: Path) 
         }
         with pytest.raises(KeyboardInterrupt):
             generate(prompts_of(10), backend, params, **options, progress=cut)
-        before = asked_of(stub)
+        before = count_requests(stub)
         outcome = generate(prompts_of(10), backend, params, **options)
-        assert before == asked_of(stub) == 1
+        assert before == count_requests(stub) == 1
     assert outcome.kinds == {"refusal": 1, "no_pair": 1}

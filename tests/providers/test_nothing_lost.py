@@ -28,7 +28,7 @@ from rlhf_pipeline.generate.completions import (
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
 from tests.ledgers import temporary_ledger
-from tests.providers.asking import (
+from tests.providers.generation_runs import (
     PARAMS,
     YES,
     Scripted,

@@ -12,11 +12,11 @@ from pydantic import SecretStr
 from rlhf_pipeline.core.errors import BackendUnavailable, ConfigurationError
 from rlhf_pipeline.generate.completions import HostedBackend
 from rlhf_pipeline.store import Store
-from tests.providers.asking import BACKENDS, KEY, ask
+from tests.providers.generation_runs import BACKENDS, KEY, ask
 from tests.providers.stub_provider import Fault, StubProvider
 
 
-def everything_said(store: Store, tmp_path: Path, *more: str) -> str:
+def collect_output(store: Store, tmp_path: Path, *more: str) -> str:
     store.close()
     files = [path.read_bytes().decode("latin-1") for path in tmp_path.rglob("*") if path.is_file()]
     return "".join([*more, *files])
@@ -28,7 +28,7 @@ def test_white_space_around_a_key_is_removed(store: Store, tmp_path: Path, aroun
         with StubProvider(api_key=SecretStr(KEY)) as stub:
             backend = kind("stub-model", stub.base_url, SecretStr(around.format(KEY)))
             assert ask(store.generation, backend, n=2).frame["error"].isna().all()
-    assert KEY not in everything_said(store, tmp_path)
+    assert KEY not in collect_output(store, tmp_path)
 
 
 @pytest.mark.parametrize("key", [f"{KEY}\n{KEY}", f"{KEY} x", f"{KEY}é", f"{KEY}\x00"])
@@ -63,7 +63,7 @@ def test_url_secret_repeated_by_the_provider_is_redacted(
         backend.base_url = with_secrets  # type: ignore[attr-defined]
         with pytest.raises(BackendUnavailable, match=r"\*\*\*.*\(1 of me\)") as refused:
             ask(store.generation, backend, n=2, concurrency=1, stream=stream)
-    output = everything_said(store, tmp_path, str(refused.value), repr(backend))
+    output = collect_output(store, tmp_path, str(refused.value), repr(backend))
     assert "canary" not in output
     assert base64.b64encode(b"me:canary-pa/ss").decode() not in output
 

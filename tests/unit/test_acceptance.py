@@ -62,7 +62,7 @@ def test_model_near_a_coin_is_refused_where_the_ceiling_is_high(accuracy, refuse
     )
 
 
-def test_low_or_unknown_ceiling_refuses_nobody():
+def test_low_or_unknown_ceiling_refuses_no_model():
     inputs = pairs(400), margins(400, 0.52)
     assert find_weakness(*inputs, ceiling(0.55), PARAMS) is None
     assert find_weakness(*inputs, None, PARAMS) is None

@@ -75,7 +75,7 @@ def test_replay_waits_for_learning_despite_a_champion(imported_day: ReplayedDay)
     assert imported_day.store.replays.pending_days() == [imported_day.day]
 
 
-def test_a_day_ends_without_a_fit_while_the_cause_of_a_change_is_unclear(
+def test_replayed_day_ends_without_a_fit_if_the_cause_is_unclear(
     imported_day: ReplayedDay,
 ) -> None:
     eager = imported_day.replay.settings.model_copy(update={"refit_after_pairs": 0})

@@ -61,7 +61,7 @@ def test_votes_stay_blind_after_the_annotator_gains_a_role(web: Web):
     assert (again.status_code, again.json()["vote_id"]) == (201, first["vote_id"])
 
 
-def test_home_offers_a_blind_login_if_nobody_votes_blind(paged: Web):
+def test_home_offers_a_blind_login_if_no_voter_is_blind(paged: Web):
     admin = paged.add("admin")
     client, browser = paged.client(user=admin), paged.browser(admin)
     ids = paged.publish(1)

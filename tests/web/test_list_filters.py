@@ -37,7 +37,7 @@ def test_flag_withholds_comparisons_until_removed(web: Web):
     assert ann.post("/comparisons:flag", json={"ids": ids, "flag": "pii"}).status_code == 403
 
 
-def test_every_route_refuses_an_unknown_parameter_and_names_the_known_ones(paged: Web):
+def test_routes_refuse_unknown_parameters_with_the_known_ones(paged: Web):
     admin = paged.browser(paged.add(*Role))
     app = create_app(paged.settings, paged.store)
     routes = [route for route in app.routes if isinstance(route, APIRoute)]

@@ -103,7 +103,7 @@ def test_attempts_for_many_accounts_are_limited_per_client(web: Web):
     assert log_in(client, with_password(web, "annotator")).status_code == 429
 
 
-def test_an_unknown_user_costs_as_many_hashes_as_a_wrong_password(
+def test_unknown_user_costs_as_many_hashes_as_a_wrong_password(
     web: Web, monkeypatch: pytest.MonkeyPatch
 ):
     hashed: list[object] = []

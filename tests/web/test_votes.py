@@ -10,7 +10,6 @@ import httpx
 import pytest
 
 from rlhf_pipeline.core.records import AnnotatorKind, Choice
-from rlhf_pipeline.feedback.votes.counting import standing_votes
 from tests.web.conftest import Web
 from tests.web.databases import on_sqlite
 
@@ -118,20 +117,6 @@ def test_repeated_request_is_one_vote_with_one_answer(web: Web):
     assert {answer.status_code for answer in answers} == {201}
     assert len({answer.text for answer in answers}) == 1
     assert web.store.votes.count() == 1
-
-
-def test_another_body_under_a_known_key_is_refused(web: Web):
-    web.publish(2)
-    ann = web.client("annotator")
-    card, two = lease(ann)
-    assert vote(ann, card["card_id"], key="k").status_code == 201
-    for body in (
-        {"card_id": card["card_id"], "choice": "b"},
-        {"card_id": two["card_id"], "choice": "a"},
-    ):
-        answer = ann.post("/votes", json=body, headers={"Idempotency-Key": "k"})
-        assert answer.status_code == 422, answer.text
-        assert answer.json()["type"].endswith("idempotency_conflict")
 
 
 def test_two_people_may_use_the_same_key(web: Web):
@@ -281,28 +266,6 @@ def test_client_clock_cannot_extend_the_undo_time(web: Web):
         ).status_code
         == 201
     ), "it was in an outbox"
-
-
-def test_vote_after_an_undo_is_one_pass(web: Web):
-    """Another device knows nothing of the vote that was taken back."""
-    web.publish(1, gold="a")
-    ann = web.client("admin")
-    (card,) = lease(ann)
-    first = vote(ann, card["card_id"]).json()
-    undone = vote(
-        ann, card["card_id"], "skip", supersedes=first["vote_id"], flags=["undone"]
-    ).json()
-    web.clock.shift = timedelta(days=1)
-    again = vote(ann, card["card_id"], key="k")
-    assert (again.status_code, again.json()["supersedes"]) == (201, undone["vote_id"])
-    assert vote(ann, card["card_id"], key="k").text == again.text
-    assert vote(ann, card["card_id"]).status_code == 409
-    judgements = standing_votes(web.store.votes.log())
-    assert judgements.loc[judgements["choice"] != "skip", "pass_no"].tolist() == [1]
-    web.clock.shift = timedelta(days=2)
-    statistics = ann.get("/me/statistics").json()
-    assert (statistics["gold"]["n"], statistics["repeats"]["n"]) == (1, 0)
-    assert web.store.cards.remaining_work().n_done == 1
 
 
 @on_sqlite

@@ -95,7 +95,7 @@ def test_unknown_version_is_named_with_the_existing_ones(rlhf, initialised, targ
     assert world(initialised).champions.policy().label == "demo.policy@1"
 
 
-def test_a_version_whose_files_changed_is_not_promoted(rlhf, home):
+def test_version_with_changed_files_is_not_promoted(rlhf, home):
     registry = world(home).registry
     (registry.fetch_folder(registry.get("policy", 1), home) / "config.json").write_text("{}")
     with pytest.raises(ModelHashMismatch, match=r"demo\.policy@1"):

@@ -93,7 +93,7 @@ def test_a_tool_call_is_readable_and_sent_as_a_call():
     assert answer["tool_call_id"] == call["tool_calls"][0]["id"] == "t1"
 
 
-def test_documents_stand_beside_and_are_sent_before_the_question():
+def test_documents_are_sent_before_the_question():
     documents = [{"title": "Lakes", "text": "Thun is a lake."}, "Brienz is another."]
     text = parse_prompt({"messages": CHAT[-1:], "documents": documents})
     assert [tuple(turn) for turn in split_turns(text)] == [
@@ -143,7 +143,7 @@ def test_an_open_transcript_of_a_file_becomes_messages():
         (CHAT[:3], "ends with a message of the assistant"),
     ],
 )
-def test_what_cannot_be_answered_is_refused_with_the_reason(value, reason):
+def test_invalid_conversation_is_refused_with_the_reason(value, reason):
     with pytest.raises(ConversationError, match=reason):
         parse_prompt(value)
 

@@ -168,7 +168,7 @@ def settle(champions, calib):
     return run
 
 
-def test_refusal_is_stored_with_what_the_model_had_learnt_from(champions, settle, forgetful):
+def test_refusal_is_stored_with_the_votes_of_the_model(champions, settle, forgetful):
     settled = settle(forgetful, taste_changes=TasteChanges(CHANGE))
     assert not settled.takes_over
     assert settled.summary.startswith(

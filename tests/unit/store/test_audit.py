@@ -29,7 +29,7 @@ def test_an_honest_chain_verifies(voted):
     assert voted.audit.verify() == voted.audit.count() == 7
 
 
-def test_links_hash_the_canonical_json_of_the_vote_and_of_themselves(voted):
+def test_links_hash_canonical_json_of_vote_and_link(voted):
     (link, *_), _ = voted.audit.page(AuditFilter(action="vote.cast"))
     (vote, *_) = voted.votes.page(limit=1)
     with voted.database.read_transaction() as connection:

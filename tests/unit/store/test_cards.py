@@ -89,10 +89,10 @@ def test_no_comparison_is_dealt_more_often_than_wanted(store, offer, overlap):
         return done
 
     with ThreadPoolExecutor(8) as pool:
-        hands = list(pool.map(work, [f"ann{i}" for i in range(8)]))
-    n_judged = Counter(card.comparison_id for dealt_cards in hands for card in dealt_cards)
+        deals = list(pool.map(work, [f"ann{i}" for i in range(8)]))
+    n_judged = Counter(card.comparison_id for dealt_cards in deals for card in dealt_cards)
     assert max(n_judged.values()) <= overlap
-    for dealt_cards in hands:
+    for dealt_cards in deals:
         assert len({card.comparison_id for card in dealt_cards}) == len(dealt_cards)
     # A place may be left that only its own judges met: nobody else was there to take it.
     assert store.cards.remaining_work().n_done == sum(n_judged.values()) == n * overlap
@@ -280,13 +280,13 @@ def test_sides_are_left_about_equally_often(store, clock, offer):
 def test_sides_and_order_follow_from_seed_and_annotator(store, clock, offer, fresh_store):
     ids = offer(60, overlap=9)
     rules = PLAIN.model_copy(update={"overlap": 9, "seed": 5})
-    hands = {
+    cards_of = {
         who: {card.comparison_id: card.is_swapped for card in store.cards.deal(who, 40, rules)}
         for who in ("ann", "bob")
     }
-    assert list(hands["ann"]) != list(hands["bob"])
-    both = hands["ann"].keys() & hands["bob"].keys()
-    assert {hands["ann"][c] == hands["bob"][c] for c in both} == {True, False}
+    assert list(cards_of["ann"]) != list(cards_of["bob"])
+    both = cards_of["ann"].keys() & cards_of["bob"].keys()
+    assert {cards_of["ann"][c] == cards_of["bob"][c] for c in both} == {True, False}
 
     def draw(seed: int) -> dict[str, bool]:
         with fresh_store() as again:
@@ -295,8 +295,8 @@ def test_sides_and_order_follow_from_seed_and_annotator(store, clock, offer, fre
             cards = again.cards.deal("ann", 40, rules.model_copy(update={"seed": seed}))
             return {card.comparison_id: card.is_swapped for card in cards}
 
-    assert list(draw(5).items()) == list(hands["ann"].items())
-    assert draw(6) != hands["ann"]
+    assert list(draw(5).items()) == list(cards_of["ann"].items())
+    assert draw(6) != cards_of["ann"]
 
 
 def test_repeats_come_in_their_share_swapped_and_never_soon(store, clock, offer):
@@ -341,7 +341,7 @@ def test_a_repeat_waits_although_cards_were_leased_ahead(store, clock, offer):
     assert min(gaps) > 20
 
 
-def test_gold_comes_in_its_share_without_a_place_and_never_twice(store, clock, offer, gold):
+def test_gold_comes_in_its_share_without_a_place_and_once(store, clock, offer, gold):
     offer(300)
     gold(40)
     rules = AnnotationRules(repeat_share=0, gold_share=0.1, seed=1)

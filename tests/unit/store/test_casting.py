@@ -153,7 +153,7 @@ def test_imported_vote_fills_one_offer_despite_skips(published, make_vote):
     assert (left.comparison_id, left.offered_to) == ("c0", "")
 
 
-def test_card_whose_place_an_import_took_is_not_in_progress(published, clock, make_vote):
+def test_card_taken_by_an_import_is_not_in_progress(published, clock, make_vote):
     published.cards.offer(["c0", "c1"], overlap=1)
     comparison_id = published.cards.deal("ann", 1, PLAIN)[0].comparison_id
     from_file = {"origin": "import", "idempotency_key": "k"}

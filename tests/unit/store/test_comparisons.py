@@ -86,7 +86,7 @@ def test_prediction_of_an_unpublished_comparison_is_refused(
         )
 
 
-def test_comparisons_are_found_by_id_whatever_the_order(store, make_comparisons):
+def test_comparisons_are_found_by_id_in_any_order(store, make_comparisons):
     comparisons = make_comparisons(4)
     store.comparisons.publish(comparisons, published_at=NOON)
     frame = store.comparisons.with_ids(["c3", "unknown", "c1", "c3"])

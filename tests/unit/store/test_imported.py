@@ -80,7 +80,7 @@ def test_source_id_names_one_comparison(store, make_comparisons):
     assert store.comparisons.count() == 1
 
 
-def test_the_same_two_texts_are_found_whichever_side_they_are_on(store, make_comparisons):
+def test_equal_texts_are_found_on_either_side(store, make_comparisons):
     frame = make_comparisons(2)
     store.comparisons.publish(frame, published_at=NOON)
     prompt, a, b = frame.loc[0, ["prompt", "completion_a", "completion_b"]]
@@ -99,7 +99,7 @@ def test_flagged_comparison_is_not_offered_or_counted(store, make_comparisons, m
     assert store.votes.n_voted_comparisons(up_to_seq=1) == 0
 
 
-def test_a_replayed_prediction_is_refused_where_the_model_may_have_seen_a_vote(
+def test_replayed_prediction_is_refused_if_its_model_saw_votes(
     store, make_comparisons, make_predictions, make_vote
 ):
     frame = make_comparisons(3)

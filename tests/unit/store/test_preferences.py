@@ -114,7 +114,7 @@ def test_cells_name_day_kind_and_models(cast):
     assert {cell.day for cell in cells} == {DAY}
 
 
-def test_changed_days_include_those_of_votes_that_no_longer_count(cast, make_vote):
+def test_changed_days_include_days_of_superseded_votes(cast, make_vote):
     known = cast.votes.max_seq()
     later = NOON + timedelta(days=3)
     cast.votes.cast(make_vote("c1", "ann", "b", idempotency_key="again", voted_at=later))

@@ -39,7 +39,7 @@ def test_idempotency_key_names_one_job_forever(store: Store) -> None:
         place(store, beta=0.3, key="sweep-1")
 
 
-def test_cancelled_job_starts_no_run_and_names_who_ended_it(store: Store) -> None:
+def test_cancelled_job_starts_no_run_and_names_the_actor(store: Store) -> None:
     place(store)
     assert store.training_jobs.find_cancellation(1) is None
     decision = store.training_jobs.cancel(1, reason="wrong set", actor="bob", now=NOON)

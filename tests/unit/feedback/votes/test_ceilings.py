@@ -206,7 +206,7 @@ def test_later_passes_are_repeats_in_their_group():
     assert pd.isna(rows.loc["y", "from_repeats"])
 
 
-def test_an_annotator_who_judged_twice_does_not_overlap():
+def test_repeated_judgements_of_an_annotator_do_not_overlap():
     votes = votes_of([0, 0], 0, ["a", "b"]).assign(pass_no=[1, 2])
     row = ceilings(votes).iloc[0]
     assert row["n_votes"] == 1

@@ -28,7 +28,7 @@ def test_auto_takes_the_first_gpu_in_bfloat16(gpus):
     assert choose_placement("cpu").device == "cpu"
 
 
-def test_the_cpu_computes_in_float32_with_a_notice_unless_asked_to(gpus):
+def test_cpu_uses_float32_with_a_notice_by_default(gpus):
     gpus(0)
     for dtype in ("auto", "bfloat16"):
         place = choose_placement("auto", dtype)

@@ -59,7 +59,7 @@ def test_an_answer_is_a_decision_by_hand(asked_remedy, chosen, action, remedy, c
         (decision("quarantine", named=None), "names no annotators"),
     ],
 )
-def test_only_a_decision_that_waits_and_names_somebody_is_confirmed(waiting, reason):
+def test_only_a_pending_decision_with_names_is_confirmed(waiting, reason):
     with pytest.raises(ConfigurationError, match=reason):
         answer(waiting, "quarantine")
 

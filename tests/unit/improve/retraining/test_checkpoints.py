@@ -29,7 +29,7 @@ def test_a_checkpoint_cut_off_by_a_kill_is_skipped(tmp_path):
     assert find_last_complete(folder).step == 5
 
 
-def test_a_checkpoint_whose_files_are_cut_is_skipped(tmp_path):
+def test_checkpoint_with_truncated_files_is_skipped(tmp_path):
     folder = open_checkpoints(tmp_path / "checkpoints", "same training")
     mark_complete(checkpoint(folder, 5), seconds=1)
     damaged = checkpoint(folder, 10)

@@ -52,7 +52,7 @@ def decision(events: tuple[DriftEvent, ...] = NEAR, **more: object) -> TriggerDe
     return decide(TriggerEvidence(**values | more), TWO).model_copy(update={"decision_id": 7})
 
 
-def test_decision_fires_if_and_only_if_no_condition_is_unmet() -> None:
+def test_decision_fires_if_all_conditions_are_met() -> None:
     actions = []
     for events, champion, fired, n_new, open_one in product(
         (NEAR, FAR, STALE, NEAR[:1], ()),
@@ -78,7 +78,7 @@ def test_decision_fires_if_and_only_if_no_condition_is_unmet() -> None:
 @pytest.mark.parametrize("max_seq", [1000, 1500])
 @pytest.mark.parametrize("cause", REMEDIES)
 @pytest.mark.parametrize("probability", [0.95, 0.7])
-def test_decision_with_causes_fires_if_and_only_if_no_condition_is_unmet(
+def test_decision_with_causes_fires_if_all_conditions_are_met(
     cause: str, probability: float, max_seq: int
 ) -> None:
     outcome = decision((risen(1000, CHAMPION, **{cause: probability}),), max_seq=max_seq)

@@ -36,7 +36,7 @@ def add(frame, judge, n=10, references=None):
 TWICE = pairs(2, prompt_id="p0", chosen=["w", "y"], rejected=["x", "z"])
 
 
-def test_the_closest_completion_that_is_surely_worse_is_rejected():
+def test_closest_completion_that_is_certainly_worse_is_rejected():
     (row,) = add(TWICE, Likes(w=3.0, x=0.0, y=2.9, z=2.0)).to_dict("records")
     assert (row["chosen"], row["rejected"], row["origin"]) == ("w", "z", "hard_negative")
     assert row["difficulty"] == pytest.approx(2 * (1 - 0.731), abs=1e-3)

@@ -44,7 +44,7 @@ def complete(size=TINY, place=CPU, *, imitates=False, updates_per_step=1, **opti
     return complete_params(StrategyParams(**options), size, place, **how)
 
 
-def test_the_learning_rate_falls_with_the_size_and_is_higher_for_adapters():
+def test_learning_rate_falls_with_size_and_rises_for_adapters():
     assert complete().learning_rate == complete(imitates=True).learning_rate == 2e-4
     assert complete(HALF_B).learning_rate == 2e-6
     assert complete(HALF_B, imitates=True).learning_rate == 2e-5

@@ -199,7 +199,7 @@ def test_too_few_pairs_are_refused_with_number_and_cure():
         )
 
 
-def test_a_good_retraining_set_has_no_problems_and_a_bad_one_names_each():
+def test_problems_of_a_retraining_set_are_named():
     good = select_pairs(pairs(4), scores([0.5] * 4), None, PARAMS)
     assert find_set_problems(good, {"p9"}, 4) == ()
     few, leaked, frozen = find_set_problems(

@@ -74,7 +74,7 @@ def test_coin_has_brier_a_quarter_and_log_loss_log_two():
     assert np.isfinite(log_loss([1.0], [0.0]))
 
 
-def test_metrics_do_not_depend_on_which_side_is_called_a():
+def test_metrics_do_not_depend_on_the_side_called_a():
     p, y = world(0)
     flip = np.random.default_rng(5).random(200) < 0.5
     swapped = np.where(flip, 1 - p, p), np.where(flip, 1 - y, y)

@@ -153,7 +153,7 @@ def test_the_test_split_is_never_learnt_from():
     assert first.report.weights_hash == second.report.weights_hash
 
 
-def test_a_warm_start_differs_from_a_cold_one_only_by_parent_and_start():
+def test_warm_start_report_differs_by_parent_and_start_only():
     pairs = make_pairs(600)
     parent = fit_reward_model(
         LearningData(make_pairs(400, seed=2)), reward_model_params(), encoder=WordEncoder()

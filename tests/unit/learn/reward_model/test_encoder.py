@@ -105,7 +105,7 @@ def test_a_batch_of_one_equals_a_batch_of_eight():
     assert together.shape == (8, 384)
 
 
-def test_texts_share_a_batch_by_their_tokens_and_a_long_one_is_alone():
+def test_batches_are_bounded_by_tokens():
     encoder = Encoder(max_tokens=64, batch_tokens=64)
     texts = dict(zip("abcdefgh", TEXTS, strict=True))
     batches = encoder._make_batches(texts)

@@ -143,7 +143,7 @@ def test_model_better_than_length_has_no_warning():
     assert "not surely" not in report.test.describe()
 
 
-def test_a_transformer_has_its_own_parameters_beside_those_of_every_kind():
+def test_transformer_adds_its_own_parameters():
     own = {"max_tokens": 64, "steps": 7, "trainer": {"max_grad_norm": 0.5}}
     params = reward_model_params(kind="transformer", seed=7, fine_tuning=own)
     trainer = params.kind_params()

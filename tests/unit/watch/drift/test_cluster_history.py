@@ -63,7 +63,7 @@ def test_a_cluster_keeps_its_id_and_collects_its_days() -> None:
     assert [d.day for d in third.clusters[0].trend] == ["2026-01-01", "2026-01-03"]
 
 
-def test_failing_comparisons_are_those_of_clusters_that_failed_last() -> None:
+def test_failing_comparisons_are_in_the_latest_failing_clusters() -> None:
     days = [day_of("2026-01-01", SOUP, TRAIN), day_of("2026-01-02", SOUP, TRAIN)]
     states = [(("a", True), ("b", True)), (("c", True), ("d", False))]
     followed: list[DayClusters] = []

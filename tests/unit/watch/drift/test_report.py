@@ -149,7 +149,7 @@ def test_missing_data_is_insufficient_never_stable():
     assert overall_verdict(report(reference=None)) == Verdict.INSUFFICIENT
 
 
-def test_evidently_sees_the_same_shift_and_makes_html_on_demand():
+def test_evidently_finds_the_same_shift_and_renders_html():
     data_report = data_drift_report(window(1), window(2, length=400))
     drift = {
         m["config"]["column"]: m["value"]

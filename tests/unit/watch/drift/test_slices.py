@@ -75,7 +75,7 @@ def find(slices: tuple[ErrorSlice, ...], by: str, name: str) -> ErrorSlice:
     )
 
 
-def test_the_failing_category_stands_first_with_its_lift() -> None:
+def test_failing_category_is_first_with_its_lift() -> None:
     top = error_slices(reflections(0, "safety"), comparisons())[0]
     assert (top.by, top.name, top.is_failing) == ("category", "safety", True)
     assert top.lift is not None

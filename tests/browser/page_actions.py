@@ -29,7 +29,7 @@ def log_in(page: Any, site: People, user: User, path: str = "/annotate") -> None
         page.goto(site.url + path)
 
 
-def at_the_desk(page: Any) -> None:
+def wait_for_card(page: Any) -> None:
     """Wait for a card; the guidelines of a first visit are closed unread."""
     page.wait_for_selector("#desk:not([hidden]), #guidelines[open]")
     if page.is_visible("#guidelines"):
