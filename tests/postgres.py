@@ -13,7 +13,6 @@ import pwd
 import secrets
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import sys
@@ -27,6 +26,7 @@ import psycopg2
 import pytest
 
 from rlhf_pipeline.store import Store
+from tests.serving import find_free_port
 
 USER, PASSWORD = "rlhf", "p@ss/word"  # a password that only a well-made URL survives
 QUOTED_PASSWORD = "p%40ss%2Fword"
@@ -55,7 +55,7 @@ class PostgresServer:
     def __init__(self, binaries: Path, folder: Path):
         self.binaries = binaries
         self.folder = folder
-        self.port = _free_port()
+        self.port = find_free_port()
         self.process: subprocess.Popen[bytes] | None = None
         password = folder / "password"
         password.write_text(PASSWORD)
@@ -275,9 +275,3 @@ def _end_with_us() -> None:
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGQUIT)  # PR_SET_PDEATHSIG
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

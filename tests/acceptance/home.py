@@ -7,7 +7,6 @@ import csv
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+
+from tests.serving import find_free_port
 
 RLHF = str(Path(sys.executable).with_name("rlhf"))
 ROLES = ("annotator", "curator", "engineer", "approver", "auditor", "admin")
@@ -201,12 +202,6 @@ class Server:
         client = httpx.Client(base_url=self.url, headers=headers, timeout=60)
         self.clients.append(client)
         return client
-
-
-def find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def rows(client: httpx.Client, path: str, **params: object) -> list[dict[str, Any]]:

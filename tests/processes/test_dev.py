@@ -3,7 +3,6 @@ failed run goes on, Ctrl-C ends all.
 """
 
 import json
-import socket
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -15,6 +14,7 @@ import psutil
 import pytest
 
 from tests.processes.daemon_home import BINARIES, Server, eventually
+from tests.serving import find_free_port
 
 pytestmark = pytest.mark.timeout(600)
 
@@ -51,7 +51,7 @@ def dev(
 ) -> Iterator[Dev]:
     # Sensors look as seldom as they do for a user: no test here waits for one.
     project = make_project(persistent=True, completion_backend="template")
-    ports = {name: free_port() for name in ("dagster", "mlflow", "web")}
+    ports = {name: find_free_port() for name in ("dagster", "mlflow", "web")}
     command = [str(BINARIES / "rlhf"), "dev", "--web-port", str(ports["web"])]
     links = {
         f"RLHF_{name.upper()}_UI": f"http://127.0.0.1:{ports[name]}"
@@ -150,9 +150,3 @@ def working(process: psutil.Process) -> bool:
         return bool(process.status() != psutil.STATUS_ZOMBIE)
     except psutil.NoSuchProcess:
         return False
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])

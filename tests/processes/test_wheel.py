@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from tests.processes.daemon_home import ROOT, Server, eventually
-from tests.processes.test_dev import free_port
+from tests.serving import find_free_port
 
 pytestmark = pytest.mark.timeout(900)
 
@@ -76,7 +76,7 @@ def test_dev_serves_a_new_project_with_its_own_asset(
     assert ran.returncode == 0
     for name in ("assets", "jobs"):  # the application's folders have other import names
         (project / f"{name}.py").write_text("raise AssertionError('not to be imported')\n")
-    web, dagster, mlflow = free_port(), free_port(), free_port()
+    web, dagster, mlflow = (find_free_port() for _ in range(3))
     links = {
         "RLHF_DAGSTER_UI": f"http://127.0.0.1:{dagster}",
         "RLHF_MLFLOW_UI": f"http://127.0.0.1:{mlflow}",

@@ -1,5 +1,4 @@
 import os
-import socket
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +8,7 @@ from safetensors.torch import load_file, save_file
 from rlhf_pipeline.core.errors import ConfigurationError, TrainingFailed
 from rlhf_pipeline.learn.reward_model import TransformerParams, TransformerRewardModel
 from rlhf_pipeline.learn.reward_model.encoder import Encoder
+from tests.serving import find_free_port
 from tests.unit.learn.reward_model.tiny_networks import save_tiny_bert, word_pairs
 
 SMALL = {
@@ -133,12 +133,6 @@ def test_other_data_does_not_resume_a_checkpoint(bert, tmp_path):
     np.testing.assert_array_equal(scores(other), scores(alone))
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def train_as(rank: int, world: int, port: int, bert: str, out: str) -> None:
     """One of `world` processes, as accelerate and torchrun start them; what it learnt goes to
     `out`-rank.npz.
@@ -183,7 +177,7 @@ def flat(model) -> np.ndarray:
 def test_two_processes_learn_the_same_weights(bert, tmp_path):
     from torch.multiprocessing import spawn
 
-    spawn(train_as, args=(2, free_port(), str(bert), str(tmp_path / "learnt")), nprocs=2)
+    spawn(train_as, args=(2, find_free_port(), str(bert), str(tmp_path / "learnt")), nprocs=2)
     first, second = (np.load(tmp_path / f"learnt-{rank}.npz") for rank in range(2))
     two = {"gradient_accumulation_steps": 2}
     alone = model_on(bert, epochs=5, trainer=two).fit(word_pairs(11))
