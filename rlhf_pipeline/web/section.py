@@ -15,7 +15,7 @@ from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.routing import PREFIX, PublicRoute, guard_of, needs
 
-STATIC_SUFFIXES = frozenset({".css", ".js", ".png", ".svg"})
+STATIC_SUFFIXES = frozenset({".css", ".js", ".png", ".svg", ".woff2"})
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class Place:
 
 
 class SectionFiles(StaticFiles):
-    """Serves scripts, styles and pictures of a folder, but no code or templates."""
+    """Serves scripts, styles, fonts and pictures of a folder, but no code or templates."""
 
     def lookup_path(self, path: str) -> tuple[str, stat_result | None]:
         if PurePath(path).suffix not in STATIC_SUFFIXES:

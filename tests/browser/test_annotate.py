@@ -202,6 +202,103 @@ def strike(page: Any, *keys: str) -> None:
     )
 
 
+# The keys of the digits, from 1 to 0, without Shift.
+ROWS = {"French": "&é\"'(-è_çà", "Czech": "+ěščřžýáíé", "bépo": '"«»()@+-/*'}
+
+
+@pytest.mark.parametrize("row", ROWS.values(), ids=ROWS)
+def test_keys_go_by_place_on_other_keyboards(site: People, page: Any, row: str) -> None:
+    site.furnish(10)
+    site.rules(repeat_share=0)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    for digit, key in zip("1234567890", row, strict=True):
+        wait_for_card(page)
+        before = read_card(page)
+        strike_at(page, key, f"Digit{digit}")
+        until(lambda before=before: not page.is_visible("#desk") or read_card(page) != before, key)
+    all_sent(page)
+    sides = {True: {"a": "b", "b": "a"}, False: {}}  # by whether they were swapped
+    assert [
+        (sides[v.is_swapped].get(v.choice.value, v.choice.value), v.strength)
+        for v in site.votes(ann)
+    ] == [
+        *(("a", strength) for strength in (4, 3, 2, 1)),
+        ("tie", None),
+        *(("b", strength) for strength in (1, 2, 3, 4)),
+        ("both_bad", None),
+    ]
+
+
+def test_signs_mark_a_selected_text_wherever_they_are(site: People, page: Any) -> None:
+    site.publish([("Why?", "one two three", "four five six")])
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    wait_for_card(page)
+    select(page, "#left", "o")
+    strike_at(page, "-", "Digit6")
+    assert page.locator("#left mark.minus").count() == 1
+    strike_at(page, "=", "Digit0", shiftKey=True)  # German
+    until(lambda: voted(page, site, ann, 1), "a vote")
+    assert [v.choice.value for v in site.votes(ann)] == ["tie"]
+
+
+def test_letters_go_by_place_without_latin_ones(site: People, page: Any) -> None:
+    site.furnish(2)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    wait_for_card(page)
+    strike_at(page, "ы", "KeyS")
+    until(lambda: voted(page, site, ann, 1), "a vote")
+    assert [v.choice.value for v in site.votes(ann)] == ["skip"]
+
+
+def test_enter_of_an_input_method_casts_nothing(site: People, page: Any) -> None:
+    site.furnish(2)
+    site.rules(requires_reason=True)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    wait_for_card(page)
+    press(page, "1")
+    page.keyboard.type("にほんご")
+    # the second as Safari sends it, after the composition has ended
+    strike_at(page, "Enter", "Enter", keyCode=229, isComposing=True)
+    strike_at(page, "Enter", "Enter", keyCode=229)
+    assert page.evaluate("document.activeElement.id") == "reason"
+    assert page.inner_text("#today") == "0"
+    press(page, "Enter")
+    until(lambda: voted(page, site, ann, 1), "a vote")
+
+
+def strike_at(page: Any, key: str, code: str, **more: object) -> None:
+    """Press a key of another layout."""
+    page.evaluate(
+        "init => document.activeElement.dispatchEvent(new KeyboardEvent('keydown', { ...init, "
+        "bubbles: true, cancelable: true }))",
+        {"key": key, "code": code, **more},
+    )
+
+
+def test_a_formula_is_drawn_and_highlighted_as_a_whole(site: People, page: Any) -> None:
+    text = r"So $x*y*z = \frac{1}{2}$ is **half**, and it costs $5."
+    site.publish([(r"What is \(x\)?", text, "No idea at all.")])
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    wait_for_card(page)
+    page.locator("#sides .formula.drawn").wait_for()
+    assert page.locator("#prompt .formula.drawn").count() == 1
+    assert "costs $5." in page.inner_text("#sides")
+    page.locator("#sides .katex").click()
+    press(page, "+")
+    page.locator("#sides mark.plus .formula.drawn").wait_for()
+    vote(page, "5")
+    all_sent(page)
+    (stored,) = site.votes(ann)
+    assert stored.details is not None
+    (span,) = stored.details.highlights
+    assert text[span.start : span.end] == r"$x*y*z = \frac{1}{2}$"
+
+
 def test_held_key_is_one_vote(site: People, page: Any) -> None:
     site.furnish(6)
     ann = site.add("ann@example.org")

@@ -27,6 +27,7 @@ SAMPLES = [
     "tab\tand \u00a0 and 🌌🌊 and e\u0301",
     "a_b_c __d__ _e_ *f",
     "\r\n- x\r\n- y",
+    "> $$a\n> *b*$$ $5\n\n| $|x|$ | `$y$` |\n|---|---|\n\\(c\\) \\[ \\frac{d",
 ]
 WORDS = [
     "*",
@@ -52,6 +53,12 @@ WORDS = [
     "|---|",
     "    ",
     "<b>",
+    "$",
+    "$$",
+    "\\(",
+    "\\)",
+    "\\[",
+    "\\]",
 ]
 NASTY = [
     "*" * 100_000,
@@ -69,6 +76,11 @@ NASTY = [
     "`a" * 60_000,
     "- a\n" * 30_000,
     "> a\n" * 40_000,
+    "\\(" * 50_000,
+    "$a " * 33_000,
+    "$x$ " * 25_000,
+    "\\[$a$" * 20_000,
+    "\\begin{a}" * 11_000,
 ]
 
 CHECK = """async ([raw, marks]) => {
@@ -84,6 +96,7 @@ CHECK = """async ([raw, marks]) => {
         let end = 0;
         let marked = "";
         for (let node = walker.nextNode(); node; node = walker.nextNode()) {
+            if (node.parentElement.closest(".katex")) continue; // the drawing of a slice
             const at = startOf(node);
             if (at === undefined || raw.slice(at, at + node.length) !== node.data)
                 wrong.push(`not a slice at ${at}: ${node.data}`);
@@ -192,6 +205,78 @@ def test_each_element_is_rendered_like_html(page: Any, raw: str, html: str) -> N
         )
         == html
     )
+
+
+@pytest.mark.parametrize(
+    ("raw", "formulas"),
+    [
+        (r"$x*y*z$ and \(a_1\)", [r"$x*y*z$", r"\(a_1\)"]),
+        ("\\[ a \\\\\n- b \\]", ["\\[ a \\\\\n- b \\]"]),
+        ("$$\na\n=\nb\n$$", ["$$\na\n=\nb\n$$"]),
+        (r"\begin{align}a&=b\\c\end{align}.", [r"\begin{align}a&=b\\c\end{align}"]),
+        (r"$a\$b$ is the $n$th, 是$x$的", [r"$a\$b$", "$n$", "$x$"]),
+        ("$5 and $6, US$20,000 or US$30,000, from $5 to 10$, $1.5M–$2M, $5-$6", []),
+        ("$, $$, $$$; $$ and $$; 5$ or 6$", []),
+        ("$HOME/$PATH and ${a}/${b}", []),
+        (r"costs \$5 or \$6, \\(x\\)", []),
+        ("`$x$`\n```\n$a$\n```\n~~~\n$b$\n~~~\n$c$", ["$c$"]),
+        ("$5, then $x$ for $6", ["$x$"]),
+        ("One \\[ unclosed\n\nand $x$, then $$\\frac{1}{2", ["$x$", "$$\\frac{1}{2"]),
+    ],
+)
+def test_prices_code_and_shells_are_no_formulas(page: Any, raw: str, formulas: list[str]) -> None:
+    sources = page.evaluate(
+        """async (raw) => {
+            const { findFormulas } = await import("/static/formulas.js");
+            return findFormulas(raw).map(({ start, end }) => raw.slice(start, end));
+        }""",
+        raw,
+    )
+    assert sources == formulas
+
+
+def test_formulas_are_drawn_and_others_stay_as_written(page: Any) -> None:
+    raw = (
+        r"**Bold** $x*y*z$, \[ \begin{pmatrix} 1 & 2 \\ 3 & 4 \end{pmatrix} \] "
+        r"$\vec{v}$ $\overbrace{a}$ $\Biggl\{ \sqrt{2}$ $\nonsense$ \\ "
+        r"$\href{javascript:alert(1)}{x}$ $\includegraphics{https://evil.example/x}$ and $5"
+    )
+    parts = page.evaluate(
+        """async (raw) => {
+            const { render } = await import("/static/markdown.js");
+            const box = document.createElement("div");
+            box.append(render(raw));
+            document.body.append(box);
+            while (!box.querySelector(".drawn")) await new Promise((go) => setTimeout(go, 20));
+            await document.fonts.ready;
+            return {
+                tex: [...box.querySelectorAll(".drawn > .tex")].map((one) => one.textContent),
+                plain: [...box.querySelectorAll(".formula:not(.drawn)")].map(
+                    (one) => one.textContent),
+                rows: box.querySelectorAll(".mtable .mord").length >= 4,
+                fonts: [...document.fonts].filter(
+                    ({ status, family }) => status === "loaded" && /KaTeX/.test(family)).length > 0,
+                links: box.querySelectorAll("a, img").length,
+                text: box.firstChild.lastChild.data,
+            };
+        }""",
+        raw,
+    )
+    assert r"$x*y*z$" in parts["tex"]
+    assert [tex for tex in parts["plain"] if "nonsense" in tex] == [r"$\nonsense$"]
+    assert parts["rows"]
+    assert parts["fonts"]
+    assert parts["links"] == 0
+    assert parts["text"] == " and $5"
+
+
+def test_a_text_without_a_formula_loads_no_katex(page: Any) -> None:
+    urls: list[str] = []
+    page.on("request", lambda request: urls.append(request.url))
+    for raw, is_loaded in (("It costs $5 and $6. `$x$`", False), ("$x$", True)):
+        page.evaluate(CHECK.replace("ALIVE", repr(ALIVE)), [raw, []])
+        page.wait_for_timeout(300)
+        assert any("katex" in url for url in urls) is is_loaded
 
 
 def test_long_markers_of_a_list_stay_inside_the_text(page: Any) -> None:

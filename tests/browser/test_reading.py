@@ -55,10 +55,56 @@ def test_differences_mark_the_fewest_words(site: People, page: Any) -> None:
         ("a b c d e", "a b x d e f", [["c"], ["x", "f"]]),
         ("It costs $5, now.", "It costs $6 now.", [["5,"], ["6"]]),
         ("天気が良い", "天気は良い", [["が"], ["は"]]),
-        ("the same", "the  same", [[], []]),
         (*FAR, None),
     ):
         assert page.evaluate(DIFFER, [a, b]) == words, a
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "signs"),
+    [
+        ("cat", "cat \t", [[], ["·\u2009→"]]),
+        ("the cat", "the\u00a0cat", [["·"], ["NBSP"]]),
+        ("the cat", "the  cat", [["·"], ["·\u2009·"]]),
+        ("cat", "c\u200bat", [[""], ["U+200B"]]),
+        ("cat.", "cat.\ufeff", [[], ["U+FEFF"]]),
+        ("a\nb", "a\r\nb", [["↵"], ["CR\u2009↵"]]),
+        ("- a\n- b", "- a\n\n- b", [["↵"], ["↵\u2009↵"]]),
+        ("\tx", "    x", [["→"], ["·\u2009·\u2009·\u2009·"]]),
+        ("caf\u00e9", "cafe\u0301", [["U+00E9"], ["U+0301"]]),
+        ("isAdmin)", "isAdmin\u202e)", [[""], ["U+202E"]]),
+    ],
+)
+def test_differences_that_look_the_same_are_named(
+    site: People, page: Any, a: str, b: str, signs: list[list[str]]
+) -> None:
+    page.goto(site.url + "/login")
+    differences = page.evaluate(
+        """async ([a, b]) => {
+            const { findDifferences } = await import("/static/annotate/differences.js");
+            const { isUnseen, ...of } = findDifferences(a, b);
+            return [isUnseen, [of.a, of.b].map((spans) => spans.map(({ unseen }) => unseen))];
+        }""",
+        [a, b],
+    )
+    assert differences == [True, signs]
+
+
+def test_a_difference_of_blanks_shows_both_texts_as_written(site: People, page: Any) -> None:
+    site.publish([("One.", "A *cat*  \nsat.", "A *cat*\nsat.\u200b")])
+    log_in(page, site, site.add("ann@example.org"))
+    wait_for_card(page)
+    assert page.locator("#sides em").count() == 2
+    press(page, "w")
+    marks = page.locator("#sides mark[data-unseen]")
+    until(lambda: marks.count() > 0, "marks")
+    signs = marks.evaluate_all("marks => marks.map(({ dataset }) => dataset.unseen)")
+    assert sorted(signs) == ["U+200B", "·\u2009·\u2009↵", "↵"]
+    assert "A *cat*  \nsat." in {page.text_content("#left"), page.text_content("#right")}
+    label = marks.first.evaluate("mark => getComputedStyle(mark, '::before').content")
+    assert label == f'"{signs[0]}"'
+    press(page, "w")
+    assert page.locator("#sides em").count() == 2
 
 
 def test_dialogue_is_shown_as_turns_at_its_end(site: People, page: Any) -> None:

@@ -58,9 +58,10 @@ export function selectedSpan(pane, raw) {
   const walker = document.createTreeWalker(pane, NodeFilter.SHOW_TEXT);
   for (let node = walker.nextNode(); node; node = walker.nextNode()) {
     const from = startOf(node);
-    if (from === undefined || !range.intersectsNode(node)) continue;
-    const first = node === range.startContainer ? range.startOffset : 0;
-    const last = node === range.endContainer ? range.endOffset : node.length;
+    const formula = node.parentElement.closest(".formula"); // selected as a whole
+    if (from === undefined || !range.intersectsNode(formula ?? node)) continue;
+    const first = node === range.startContainer && !formula ? range.startOffset : 0;
+    const last = node === range.endContainer && !formula ? range.endOffset : node.length;
     if (last <= first) continue;
     if (start === null) start = from + first;
     end = from + last;

@@ -14,22 +14,24 @@ export class Keys {
   }
 
   press(event) {
-    const { ctrlKey, metaKey, altKey, isComposing } = event;
-    if (ctrlKey || metaKey || altKey || isComposing) return;
+    const { ctrlKey, metaKey, altKey, isComposing, keyCode } = event;
+    // 229: a key of an input method, which Safari reports after the composition
+    if (ctrlKey || metaKey || altKey || isComposing || keyCode === 229) return;
     if (document.querySelector("dialog[open]")) return;
     this.page.noteInput();
     const target = event.target instanceof Element ? event.target : document.body;
     if (target.matches("input, textarea, select")) return this.pressInField(event);
+    const key = nameOf(event);
     const isInControl = target.closest("button, a, summary") !== null;
-    if (isInControl && IN_A_CONTROL.has(event.key)) return;
-    if (this.page.isPaused() && !WHILE_PAUSED.has(event.key)) return;
+    if (isInControl && IN_A_CONTROL.has(key)) return;
+    if (this.page.isPaused() && !WHILE_PAUSED.has(key)) return;
     const digit = this.digitOf(event);
-    if (this.page.useTool(event, digit)) return event.preventDefault();
-    if (event.repeat && !/^(Arrow|Page)/.test(event.key)) return; // a key held down is one vote
-    const isVote = digit !== null || VOTES.has(event.key);
+    if (this.page.useTool({ key, shiftKey: event.shiftKey }, digit)) return event.preventDefault();
+    if (event.repeat && !/^(Arrow|Page)/.test(key)) return; // a key held down is one vote
+    const isVote = digit !== null || VOTES.has(key);
     if (isVote && this.page.isTooEarly(event)) return event.preventDefault();
     if (digit !== null) this.page.chooseByDigit(digit);
-    else if (Object.hasOwn(this.commands, event.key)) this.commands[event.key](event);
+    else if (Object.hasOwn(this.commands, key)) this.commands[key](event);
     else return;
     event.preventDefault();
   }
@@ -44,12 +46,19 @@ export class Keys {
     }
   }
 
-  /** By place where a layout has its digits above others (AZERTY), but never for a key that means
-   * something itself. */
-  digitOf({ key, code }) {
+  /** By place, as a layout may have other signs there (AZERTY: `-` at 6). Commands that need Shift
+   * keep their keys (`=` at 0), and so do the signs that mark a selected text. */
+  digitOf({ key, code, shiftKey }) {
     if (/^[0-9]$/.test(key)) return Number(key);
-    if (Object.hasOwn(this.commands, key) || key.length !== 1) return null;
+    const isCommand = Object.hasOwn(this.commands, key) || key.length !== 1;
+    if (isCommand && (shiftKey || this.page.marksText(key))) return null;
     const place = /^Digit([0-9])$/.exec(code ?? "");
     return place ? Number(place[1]) : null;
   }
+}
+
+/** A letter by place where the layout has no Latin ones. */
+function nameOf({ key, code }) {
+  const place = /^Key([A-Z])$/.exec(code ?? "");
+  return place && /^[^\0-\u024f]$/.test(key) ? place[1].toLowerCase() : key;
 }

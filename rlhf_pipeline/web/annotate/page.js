@@ -445,7 +445,8 @@ const COMMANDS = {
 new Keys(COMMANDS, {
   isPaused: () => isPaused,
   noteInput: () => (lastInput = performance.now()),
-  useTool: (event, digit) => tools.onKey(event, digit),
+  useTool: (pressed, digit) => tools.onKey(pressed, digit),
+  marksText: (key) => (key === "+" || key === "-") && tools.canHighlight,
   isTooEarly,
   chooseByDigit,
   castChosen: () => draft?.choice && cast(),

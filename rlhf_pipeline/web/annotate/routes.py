@@ -103,7 +103,7 @@ KEY_MAP = (
     ("x", "flag: unreadable"),
     ("m", "show the text with or without formatting"),
     ("o", "show the whole prompt"),
-    ("w", "mark the words in which nearly equal completions differ"),
+    ("w", "mark what differs in nearly equal completions: words, blanks, invisible characters"),
     ("t", "on a narrow screen: show the other completion"),
     (("↑", "↓", "Space"), "scroll both completions"),
     ("g", "guidelines"),

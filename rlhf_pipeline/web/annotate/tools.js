@@ -68,6 +68,12 @@ export class Tools {
     this.view.say(isFlagged ? `Flagged: ${flag}.` : `Flag removed: ${flag}.`);
   }
 
+  get canHighlight() {
+    const { card } = this.desk();
+    const { a, b } = this.view.panes;
+    return Boolean(card && (selectedSpan(a, card.left) ?? selectedSpan(b, card.right)));
+  }
+
   /** Mark the selection; return whether there was one. */
   highlight(sign) {
     const { card, draft, isRaw } = this.desk();
@@ -97,10 +103,10 @@ export class Tools {
   }
 
   /** Whether the active tool used the key. */
-  onKey(event, digit) {
-    if (this.mode === "confidence") return this.onKeyOfConfidence(event, digit);
-    if (this.mode === "rubric") return this.onKeyOfRubric(event);
-    return this.mode === "highlighting" && this.onKeyOfSelection(event);
+  onKey(pressed, digit) {
+    if (this.mode === "confidence") return this.onKeyOfConfidence(pressed, digit);
+    if (this.mode === "rubric") return this.onKeyOfRubric(pressed);
+    return this.mode === "highlighting" && this.onKeyOfSelection(pressed);
   }
 
   onKeyOfConfidence({ key }, digit) {

@@ -72,7 +72,8 @@ export class View {
     this.showSide("a");
     this.offerDifferences(differences);
     for (const side of ["a", "b"])
-      if (this.marksOf(side, draft).length) this.repaint(side, card, draft, isRaw);
+      if (this.showsUnseen || this.marksOf(side, draft).length)
+        this.repaint(side, card, draft, isRaw);
     this.unfold(false);
     for (const [id, text] of [["left-length", card.left], ["right-length", card.right]]) {
       const words = `${[...text].length.toLocaleString("en")} characters`;
@@ -99,7 +100,8 @@ export class View {
     const pane = this.panes[side];
     const top = pane.scrollTop;
     const raw = side === "a" ? card.left : card.right;
-    pane.replaceChildren(render(raw, { isRaw, marks: this.marksOf(side, draft) }));
+    const marks = this.marksOf(side, draft);
+    pane.replaceChildren(render(raw, { isRaw: isRaw || this.showsUnseen, marks }));
     pane.scrollTop = top;
   }
 
@@ -121,8 +123,13 @@ export class View {
     const button = this.at("differences");
     button.disabled = differences === null;
     button.title = differences
-      ? "Mark the words in which the completions differ (w)"
+      ? "Mark the words, blanks and invisible characters in which the completions differ (w)"
       : "The completions differ in most of their words";
+  }
+
+  /** Whether differences are shown that only the texts as they were written have. */
+  get showsUnseen() {
+    return this.showsDifferences && Boolean(this.differences?.isUnseen);
   }
 
   marksOf(side, draft) {

@@ -3,8 +3,10 @@
 //
 // Every text node is a slice of the source and knows where it begins (`startOf`), so that a
 // selection in the rendered text is a span of the source, whichever way it is shown. Links are
-// shown as text with their address behind them; images are never loaded; HTML stays text.
+// shown as text with their address behind them; images are never loaded; HTML stays text. KaTeX
+// draws formulas, whose text nodes are hidden then.
 
+import { draw, findFormulas, hideFormulas } from "./formulas.js";
 import { Strikethrough, Table, parser } from "./vendor/lezer.min.js";
 
 const DEEPEST = 24; // levels of the tree, two for each list or quote
@@ -36,7 +38,7 @@ export function render(raw, { marks = [], isRaw = false, level = 2 } = {}) {
   const painter = new Painter(raw, marks, level);
   const fragment = document.createDocumentFragment();
   if (isRaw) painter.text(element(fragment, "div", "raw"), 0, raw.length);
-  else painter.paint(fragment, markdown.parse(raw).topNode, 0);
+  else painter.paintAll(fragment);
   return fragment;
 }
 
@@ -52,9 +54,11 @@ function element(parent, name, className = "") {
   return made;
 }
 
-function classOf({ sign, isDifferent }) {
+function highlight(parent, { sign, isDifferent, unseen }) {
   const names = [{ "+": "plus", "-": "minus" }[sign], isDifferent && "differs"];
-  return names.filter(Boolean).join(" ");
+  const made = element(parent, "mark", names.filter(Boolean).join(" "));
+  if (unseen) made.dataset.unseen = unseen; // style.css shows it
+  return made;
 }
 
 class Painter {
@@ -63,6 +67,16 @@ class Painter {
     this.marks = marks;
     this.above = level;
     this.level = level; // of the heading before
+    this.formulas = []; // that are still to be painted
+    this.drawings = [];
+  }
+
+  paintAll(parent) {
+    this.formulas = findFormulas(this.raw);
+    const tree = markdown.parse(hideFormulas(this.raw, this.formulas));
+    this.formulas.reverse();
+    this.paint(parent, tree.topNode, 0);
+    draw(this.drawings);
   }
 
   /** The slice as text nodes, split where marks begin and end. */
@@ -73,7 +87,7 @@ class Painter {
       if (mark.start >= end) break;
       if (mark.start > at) this.node(parent, at, mark.start);
       const to = Math.min(end, mark.end);
-      this.node(element(parent, "mark", classOf(mark)), Math.max(at, mark.start), to);
+      this.node(highlight(parent, mark), Math.max(at, mark.start), to);
       at = to;
     }
     if (at < end) this.node(parent, at, end);
@@ -83,6 +97,29 @@ class Painter {
     const made = document.createTextNode(this.raw.slice(start, end));
     starts.set(made, start);
     parent.append(made);
+  }
+
+  /** Prose, and the formulas in it. */
+  write(parent, start, end) {
+    let at = start;
+    while (this.formulas.length && this.formulas.at(-1).start < end) {
+      const formula = this.formulas.pop();
+      if (formula.start < at) continue; // one that Markdown took for code
+      this.prose(parent, at, formula.start);
+      this.formula(parent, formula);
+      at = formula.end;
+    }
+    this.prose(parent, at, end);
+  }
+
+  /** A mark of a part is one of the whole formula. */
+  formula(parent, { start, end, tex, isDisplay }) {
+    if (tex === undefined) return this.text(parent, start, end);
+    const mark = this.marks.find((one) => one.start < end && one.end > start);
+    const around = mark ? highlight(parent, mark) : parent;
+    const box = element(around, "span", isDisplay ? "formula display" : "formula");
+    this.node(element(box, "span", "tex"), start, end);
+    this.drawings.push({ box, tex, isDisplay });
   }
 
   /** The slice without the blanks at the beginning of its lines. */
@@ -98,7 +135,7 @@ class Painter {
 
   /** The parts of a node from `at` to `end`, and the text between them. */
   paint(parent, node, depth, at = node.from, end = node.to) {
-    const write = FRAMES.has(node.name) ? () => {} : (from, to) => this.prose(parent, from, to);
+    const write = FRAMES.has(node.name) ? () => {} : (from, to) => this.write(parent, from, to);
     for (let child = node.childAfter(at); child && child.to <= end; child = child.nextSibling) {
       write(at, child.from);
       this.child(parent, child, depth + 1);
@@ -111,7 +148,8 @@ class Painter {
     const { name, from, to } = node;
     if (UNSEEN.has(name)) return;
     if (depth > DEEPEST || name === "CodeText") this.text(parent, from, to);
-    else if (name === "Escape") this.text(parent, from + 1, to);
+    else if (name === "Escape")
+      this.text(parent, this.raw[to - 1] === "\\" ? from : from + 1, to); // TeX outside a formula
     else if (name === "HardBreak") this.text(parent, to - 1, to);
     else if (name === "FencedCode" || name === "CodeBlock")
       this.paint(element(element(parent, "pre"), "code"), node, depth);
