@@ -11,6 +11,7 @@ from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
 from rlhf_pipeline.core.errors import MissingPartition
 from rlhf_pipeline.core.frames import frame_hash
+from rlhf_pipeline.feedback.votes.preference_pairs import write_trl_texts
 from rlhf_pipeline.improve.retraining.curriculum import order_easy_to_hard, take_exactly
 
 app = typer.Typer(help="The retraining set as a file.", no_args_is_help=True)
@@ -45,5 +46,5 @@ def prepare(
     label = {"dataset_version": version or frame_hash(frame)}
     lines = [row | label for row in json.loads(chosen[list(COLUMNS)].to_json(orient="records"))]
     path = out or TrainingFiles(workspace.settings.home).retraining_data
-    n = write_lines(path, lines)
+    n = write_lines(path, write_trl_texts(lines))
     echo(f"{n} rows of retraining set {label['dataset_version'][:12]} in {path}")

@@ -10,10 +10,12 @@ from typing import Any
 
 import pandas as pd
 
+from rlhf_pipeline.core.conversations import ConversationError
 from rlhf_pipeline.core.errors import DatasetError, NotEnoughData
 from rlhf_pipeline.core.files import translate_write_errors, write_atomically
 from rlhf_pipeline.core.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.core.row_files.json_rows import JsonLines
+from rlhf_pipeline.feedback.votes.preference_pairs import read_trl_texts
 
 SHOWN = 5  # invalid lines that a message names
 
@@ -84,7 +86,9 @@ def read_pairs(path: Path) -> pd.DataFrame:
     """PREFERENCE_PAIRS as `rlhf votes prepare` wrote them. Raises NotEnoughData, DatasetError,
     FrameError.
     """
-    return check_frame(
-        pd.DataFrame(read_lines(path, "training data", "Run `rlhf votes prepare`.")),
-        PREFERENCE_PAIRS,
-    )
+    rows = read_lines(path, "training data", "Run `rlhf votes prepare`.")
+    try:
+        texts = [read_trl_texts(row) for row in rows]
+    except ConversationError as cause:
+        raise DatasetError(f"{path}: {cause}.") from cause
+    return check_frame(pd.DataFrame(texts), PREFERENCE_PAIRS)

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.core.api_types.votes import VoteFields
+from rlhf_pipeline.core.conversations import render_transcript
 from rlhf_pipeline.core.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.core.records import Choice, Token, User, utc_now
 from rlhf_pipeline.web.annotate.cards import CardContent
@@ -73,8 +74,9 @@ class VotingSession:
         """Show a card and read lines until a vote (1), an undo of the previous vote (-1), or the
         end (None).
         """
+        prompt = render_transcript(card.texts.prompt)
         self.say(
-            f"\n──── {n + 1} ────\n{card.texts.prompt}\n\n── left (1-4) ──\n{card.left}\n\n── "
+            f"\n──── {n + 1} ────\n{prompt}\n\n── left (1-4) ──\n{card.left}\n\n── "
             f"right (6-9) ──\n{card.right}\n"
         )
         if card.names_maker:

@@ -12,7 +12,7 @@ so that people judge what was sampled, and what they judged is trained and measu
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 from unicodedata import normalize
 
 from pydantic import Field, ValidationError
@@ -78,7 +78,7 @@ class Message(Record):
         return fields | {name: value for name, value in optional.items() if value is not None}
 
 
-class Turn(NamedTuple):
+class Turn(Record):
     """A message as a page or a transcript shows it."""
 
     speaker: str
@@ -176,21 +176,24 @@ def parse_transcript(text: str) -> list[Message] | None:
     return messages if {"user", "assistant"} <= {each.role for each in messages} else None
 
 
-def split_turns(prompt: str) -> list[Turn]:
+def split_turns(prompt: str) -> tuple[Turn, ...]:
     """The messages of a conversation that have a text, with their speakers; none for a prompt of a
     single text, which has no speakers.
 
     >>> split_turns('[{"role": "system", "content": "Be kind."}]')
-    [Turn(speaker='System', text='Be kind.')]
+    (Turn(speaker='System', text='Be kind.'),)
     """
     messages = read_messages(prompt)
     if len(messages) == 1 and messages[0].role == "user":
-        return []
-    return [
-        Turn(" ".join(filter(None, (message.role.capitalize(), message.name))), message.text)
+        return ()
+    return tuple(
+        Turn(
+            speaker=" ".join(filter(None, (message.role.capitalize(), message.name))),
+            text=message.text,
+        )
         for message in messages
         if message.text
-    ]
+    )
 
 
 def render_transcript(prompt: str) -> str:
@@ -206,22 +209,29 @@ def render_transcript(prompt: str) -> str:
     return "\n\n".join(f"{turn.speaker}: {turn.text}" for turn in turns)
 
 
-def build_chat(prompt: str) -> list[dict[str, Any]]:
+def build_chat(
+    prompt: str, *, takes_tools: bool = True, takes_system: bool = True
+) -> list[dict[str, Any]]:
     """The prompt as messages for providers and chat templates. They have no role for documents:
-    those stand before the text of the next message of the user.
+    those stand before the text of the user's next message, and so do system messages without
+    `takes_system`. Without `takes_tools` calls are texts, and what a tool returned is of the user.
     """
     chat: list[dict[str, Any]] = []
-    documents: list[str] = []
+    texts: list[str] = []  # that stand before the user's next message
     for message in read_messages(prompt):
-        if message.role == "document":
-            documents.append("\n".join(filter(None, (message.name, message.content))))
-        elif message.role == "user" and documents:
-            chat.append({"role": "user", "content": "\n\n".join([*documents, message.content])})
-            documents = []
-        else:
-            chat.append(message.to_chat())
-    if documents:
-        chat.append({"role": "user", "content": "\n\n".join(documents)})
+        if message.role == "document" or (message.role == "system" and not takes_system):
+            texts.append("\n".join(filter(None, (message.name, message.content))))
+            continue
+        fields = message.to_chat()
+        if not takes_tools and (message.role == "tool" or message.tool_calls):
+            role = "user" if message.role == "tool" else message.role
+            fields = {"role": role, "content": message.text}
+        if fields["role"] == "user" and texts:
+            fields["content"] = "\n\n".join([*texts, fields["content"]])
+            texts = []
+        chat.append(fields)
+    if texts:
+        chat.append({"role": "user", "content": "\n\n".join(texts)})
     return chat
 
 

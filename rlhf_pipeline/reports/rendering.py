@@ -12,6 +12,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from rlhf_pipeline.core.conversations import render_transcript
 from rlhf_pipeline.reports import words
 from rlhf_pipeline.reports.layout import DOT_RADIUS, KEY, Point
 
@@ -65,6 +66,7 @@ def _environment() -> Environment:
         "p_value": words.format_p_value,
         "qualify": words.describe_qualifier,
         "shorten": words.shorten,
+        "transcript": render_transcript,
         "truncate_line": words.truncate,
     }
     return environment

@@ -14,6 +14,7 @@ from jinja2 import ChoiceLoader, Environment, FileSystemLoader, PrefixLoader, St
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from rlhf_pipeline.core.conversations import render_transcript
 from rlhf_pipeline.core.errors import PipelineError
 from rlhf_pipeline.core.intervals import format_estimate
 from rlhf_pipeline.reports.words import format_count, name_detectors, name_models
@@ -236,6 +237,7 @@ def _make_environment(sections: Mapping[str, Section]) -> Environment:
         "name_detectors": name_detectors,
         "name_models": name_models,
         "cut": _cut,
+        "transcript": render_transcript,
         "find_tab": find_tab,
         "spans": split_code_spans,
     }

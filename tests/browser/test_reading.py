@@ -1,5 +1,6 @@
 """What helps to read a card: turns of a dialogue, differences of nearly equal completions, tabs."""
 
+import json
 from typing import Any
 
 import pytest
@@ -8,19 +9,17 @@ from tests.browser.page_actions import all_sent, log_in, press, until, vote, wai
 from tests.browser.people import People
 from tests.browser.test_access import faults
 
-DIALOGUE = (
-    "\n\nHuman: Name a **colour**.\n\nAssistant: Blue, the colour of the sky. "
-    + "It is scattered most. " * 60
-    + "\n\nHuman: Another one?\n\nAssistant:"
+DIALOGUE = json.dumps(
+    [
+        {"role": "user", "content": "Name a **colour**."},
+        {"role": "assistant", "content": "Blue, of the sky. " + "It is scattered most. " * 60},
+        {"role": "user", "content": "Another one?"},
+    ]
 )
 LONG = "So it is with all the colours of the rainbow. " * 40
 NEAR = (f"Red is a warm colour. {LONG}", f"Red is a cold colour, they say. {LONG}")
 FAR = ("Sunlight is a mix of all colours", "One two three four five six seven")
 
-SPLIT = """async (raw) => {
-    const { splitTurns } = await import("/static/annotate/turns.js");
-    return splitTurns(raw)?.map(({ name, text }) => [name, text]) ?? null;
-}"""
 DIFFER = """async ([a, b]) => {
     const { findDifferences } = await import("/static/annotate/differences.js");
     const found = findDifferences(a, b);
@@ -32,21 +31,6 @@ DIFFER = """async ([a, b]) => {
 @pytest.fixture
 def page(context: Any) -> Any:
     return context.new_page()
-
-
-def test_only_dialogues_split_into_turns(site: People, page: Any) -> None:
-    page.goto(site.url + "/login")
-    chat = '[{"role": "system", "content": "Be kind."}, {"role": "user", "content": "Hi"}]'
-    for raw, turns in (
-        ("Human: a\nb\n\nAssistant: c", [["Human", "a\nb"], ["Assistant", "c"]]),
-        ("\n\nHuman: a\n\nAssistant:", [["Human", "a"]]),
-        (chat, [["System", "Be kind."], ["User", "Hi"]]),
-        ("Say hello.\n\nHuman: a\n\nAssistant: b", None),
-        ("System: Linux\nUser: root", None),
-        ("[1, 2]", None),
-        ("[not JSON", None),
-    ):
-        assert page.evaluate(SPLIT, raw) == turns, raw
 
 
 def test_differences_mark_the_fewest_words(site: People, page: Any) -> None:
@@ -111,15 +95,15 @@ def test_dialogue_is_shown_as_turns_at_its_end(site: People, page: Any) -> None:
     site.publish([(DIALOGUE, *NEAR)])
     log_in(page, site, site.add("ann@example.org"))
     wait_for_card(page)
-    assert page.locator("#prompt .speaker").all_inner_texts() == ["Human", "Assistant", "Human"]
+    assert page.locator("#prompt .speaker").all_inner_texts() == ["User", "Assistant", "User"]
     assert page.locator("#prompt strong").inner_text() == "colour"
     prompt, last = page.locator("#prompt"), page.locator("#prompt .turn:last-child")
     until(lambda: prompt.evaluate("box => box.scrollTop") > 0, "a scrolled prompt")
     box, turn = prompt.bounding_box(), last.bounding_box()
     assert box["y"] <= turn["y"] < turn["y"] + turn["height"] <= box["y"] + box["height"]
     press(page, "m")
-    assert page.locator("#prompt .turn").count() == 0
-    assert "Human: Name a **colour**" in page.inner_text("#prompt")
+    assert page.locator("#prompt .turn").count() == 3
+    assert "Name a **colour**" in page.inner_text("#prompt")
 
 
 def test_key_toggles_marked_differences_on_every_card(site: People, page: Any) -> None:
@@ -149,7 +133,7 @@ def test_key_toggles_marked_differences_on_every_card(site: People, page: Any) -
 
 
 def test_a_phone_shows_both_completions_before_a_vote(site: People, browser: Any) -> None:
-    site.publish([(DIALOGUE, *NEAR), (f"{DIALOGUE} Two.", *NEAR)])
+    site.publish([(DIALOGUE, *NEAR), (DIALOGUE.replace("Another", "A second"), *NEAR)])
     ann = site.add("ann@example.org")
     context = browser.new_context(
         viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True

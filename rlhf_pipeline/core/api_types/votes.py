@@ -14,6 +14,7 @@ from rlhf_pipeline.core.api_types.base import (
     ProblemDocument,
     RequestBody,
 )
+from rlhf_pipeline.core.conversations import Turn
 from rlhf_pipeline.core.records import Choice, Highlight, Text, VisibleRules
 
 Side = Literal["a", "b", "tie"]
@@ -26,6 +27,9 @@ class CardOut(Answer):
 
     card_id: str
     prompt: str
+    turns: tuple[Turn, ...] = Field(
+        description="Messages of a prompt that is a conversation; none of a single text."
+    )
     left: str
     right: str
     leased_until: datetime

@@ -15,6 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from rlhf_pipeline.core.documents import parse_yaml
 from rlhf_pipeline.core.errors import DatasetError
 from rlhf_pipeline.core.records import Choice
+from rlhf_pipeline.generate.prompts.dataset import COMPANIONS, MESSAGE_COLUMNS
 
 # Our name -> aliases in other data sets. Our name takes precedence, then the first alias found.
 Names = dict[str, tuple[str, ...]]
@@ -64,7 +65,8 @@ VOTES: Names = {
 }
 OWN_VOTES: Names = {"is_superseded": ()}
 PROMPTS: Names = {
-    "text": ("prompt", "instruction", "question"),
+    "text": ("prompt", "instruction", "question", *MESSAGE_COLUMNS),
+    **{name: () for name in COMPANIONS},
     "domain": ("tag", "topic"),
     "category": (),
     "difficulty": (),

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from rlhf_pipeline.core.conversations import render_transcript
 from rlhf_pipeline.core.errors import DatasetError
 from rlhf_pipeline.core.files import open_atomically
 from rlhf_pipeline.core.protocols import Progress, ignore_progress
@@ -85,7 +86,8 @@ class PromptImport:
 
     def _prompt(self, cells: Mapping[str, Any]) -> dict[str, Any]:
         """A row of the target file."""
-        text = clean(parse_text(cells["text"], "text"))
+        cell = cells["text"]
+        text = cell if isinstance(cell, list | dict) else clean(parse_text(cell, "text"))
         draft = parse_draft(replace_missing(cells) | {"text": text}, self.domain or "")
         if isinstance(draft, str):
             raise RowRejected(draft)
@@ -94,7 +96,10 @@ class PromptImport:
             "category": draft.category,
             "difficulty": draft.difficulty,
             "reference": draft.reference,
-            "variables": {"n_whitespace_tokens": len(text.split()), **draft.variables},
+            "variables": {
+                "n_whitespace_tokens": len(render_transcript(draft.text).split()),
+                **draft.variables,
+            },
         }
 
 

@@ -2,13 +2,19 @@
 
 import json
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import pandas as pd
 from pydantic import Field
 
+from rlhf_pipeline.core.conversations import (
+    build_chat,
+    parse_messages,
+    split_turns,
+    write_prompt,
+)
 from rlhf_pipeline.core.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.core.parameters import Parameters
 from rlhf_pipeline.core.records import Choice, Record
@@ -230,7 +236,7 @@ def read_dimension_votes(pairs: pd.DataFrame) -> pd.DataFrame:
 
 def training_rows(pairs: pd.DataFrame) -> list[dict[str, Any]]:
     """One JSON-ready mapping per pair, with TRL's preference columns `prompt, chosen, rejected,
-    margin` first.
+    margin` first; in TRL's conversational form if a prompt is a conversation (`write_trl_texts`).
 
     Sorted by comparison id, so that the same pairs in any order give the same bytes.
     """
@@ -246,4 +252,26 @@ def training_rows(pairs: pd.DataFrame) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = json.loads(
         ordered.to_json(orient="records", force_ascii=False, double_precision=15)
     )
-    return rows
+    return write_trl_texts(rows)
+
+
+def write_trl_texts(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Rows of prompt, chosen and rejected as TRL reads them: texts, or all as lists of messages if
+    a prompt is a conversation.
+    """
+    if not any(split_turns(row["prompt"]) for row in rows):
+        return list(rows)
+    return [
+        row
+        | {"prompt": build_chat(row["prompt"])}
+        | {side: [{"role": "assistant", "content": row[side]}] for side in ("chosen", "rejected")}
+        for row in rows
+    ]
+
+
+def read_trl_texts(row: Mapping[str, Any]) -> dict[str, Any]:
+    """The inverse of `write_trl_texts`, of one row. Raises ConversationError."""
+    if not isinstance(row.get("prompt"), list):
+        return dict(row)
+    sides = {side: parse_messages(row.get(side))[-1].content for side in ("chosen", "rejected")}
+    return {**row, "prompt": write_prompt(parse_messages(row["prompt"])), **sides}

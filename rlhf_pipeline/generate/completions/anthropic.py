@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.conversations import build_chat
 from rlhf_pipeline.core.secret_files import provider_key
 from rlhf_pipeline.generate.completions.base import (
     ChampionPolicy,
@@ -53,16 +54,21 @@ class AnthropicBackend(HTTPBackend["AsyncAnthropic"]):
         return AsyncAnthropic(base_url=address, **options)
 
     def _build_body(self, request: CompletionRequest) -> dict[str, Any]:
+        # calls of tools need their definitions there, which a prompt lacks
+        chat = build_chat(request.prompt, takes_tools=False)
+        system = [each["content"] for each in chat if each["role"] == "system"]
+        if request.system is not None:
+            system = [request.system, *system]
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": request.max_tokens,
-            "messages": [{"role": "user", "content": request.prompt}],
+            "messages": [each for each in chat if each["role"] != "system"],
             "extra_body": {"temperature": request.temperature},
         }
         if request.top_p < 1:
             body["extra_body"]["top_p"] = request.top_p
-        if request.system is not None:
-            body["system"] = request.system
+        if system:
+            body["system"] = "\n\n".join(system)
         return body
 
     async def _fetch_whole(self, request: CompletionRequest) -> Reply:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Self
 
 from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.conversations import build_chat
 from rlhf_pipeline.core.secret_files import provider_key
 from rlhf_pipeline.generate.completions.base import (
     ChampionPolicy,
@@ -71,7 +72,7 @@ class OpenAICompatibleBackend(HTTPBackend["AsyncOpenAI"]):
         system = [] if request.system is None else [{"role": "system", "content": request.system}]
         body = {
             "model": self.model,
-            "messages": [*system, {"role": "user", "content": request.prompt}],
+            "messages": [*system, *build_chat(request.prompt)],
             "temperature": request.temperature,
             "top_p": request.top_p,
             can.max_tokens: request.max_tokens,

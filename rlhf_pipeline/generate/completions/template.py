@@ -8,6 +8,7 @@ import numpy as np
 from pydantic import BaseModel
 
 from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.conversations import render_transcript
 from rlhf_pipeline.core.plugins import NoParams
 from rlhf_pipeline.generate.completions.base import (
     ChampionPolicy,
@@ -61,7 +62,7 @@ def _fill_template(request: CompletionRequest) -> CompletionResult:
         else 0
     )
     opening, closing = variants[variant]
-    words = f"{opening} {request.prompt[:LONGEST_QUOTE]} {closing}".split()
+    words = f"{opening} {render_transcript(request.prompt)[:LONGEST_QUOTE]} {closing}".split()
     completion = words[: request.max_tokens]
     return CompletionResult(
         text=" ".join(completion),

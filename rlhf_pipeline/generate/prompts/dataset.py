@@ -11,6 +11,14 @@ import numpy as np
 import pandas as pd
 from pydantic import BaseModel, Field
 
+from rlhf_pipeline.core.conversations import (
+    ConversationError,
+    parse_messages,
+    parse_prompt,
+    read_messages,
+    write_prompt,
+)
+from rlhf_pipeline.core.documents import parse_json
 from rlhf_pipeline.core.errors import FrameError, PromptError
 from rlhf_pipeline.core.files import open_atomically
 from rlhf_pipeline.core.frames import PROMPTS, check_frame
@@ -29,6 +37,9 @@ from rlhf_pipeline.generate.prompts.rows import PromptRow, read_hub_rows, read_r
 from rlhf_pipeline.generate.prompts.selection import Report, Selection
 
 TEXT_COLUMNS = ("text", "prompt", "instruction", "question")
+# of a whole prompt as messages, and of Alpaca's files, whose instruction alone is half a prompt
+MESSAGE_COLUMNS = ("messages", "conversations")
+COMPANIONS = ("system", "history", "documents", "context", "input")
 DOMAIN_COLUMNS = ("domain", "tag", "topic")
 
 
@@ -51,7 +62,8 @@ class DatasetGenerator:
     """Draws prompts from a JSONL, JSON, CSV or Parquet file, a folder of texts, or a data set of
     the hub or in a folder (`dataset`).
 
-    Rows have a text column and optionally category, difficulty, reference and domain.
+    Rows have a text column and optionally category, difficulty, reference and domain; system,
+    history, documents, context and input beside the text become part of the conversation.
     """
 
     name: ClassVar[str] = "dataset"
@@ -148,14 +160,21 @@ def read_jsonl(path: Path) -> pd.DataFrame:
 
 def parse_draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
     """The draft of a row, or the fault with its cure."""
-    text = next((row[c] for c in TEXT_COLUMNS if isinstance(row.get(c), str)), None)
-    if text is None and any(c in row and row[c] is None for c in TEXT_COLUMNS):
-        text = ""  # the column is there and its cell is empty
-    if text is None:
+    columns = (*TEXT_COLUMNS, *MESSAGE_COLUMNS)
+    cell = next((row[c] for c in columns if isinstance(row.get(c), str | list | dict)), None)
+    if cell is None and any(c in row and row[c] is None for c in columns):
+        cell = ""  # the column is there and its cell is empty
+    if cell is None:
         return (
             f"no text. Give a column {' or '.join(TEXT_COLUMNS)}; here are "
             f"{', '.join(map(repr, row)) or 'none'}"
         )
+    if isinstance(cell, str) and (violation := find_unusable(cell)) is not None:
+        return violation.reason
+    try:
+        text = _add_companions(parse_prompt(cell), row)
+    except ConversationError as cause:
+        return str(cause)
     if (violation := find_unusable(text)) is not None:
         return violation.reason
     domain = str(next((row[c] for c in DOMAIN_COLUMNS if row.get(c)), whole_domain))
@@ -188,6 +207,55 @@ def parse_draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:
         None if template in (None, "") else str(template),
         variables,
     )
+
+
+def _add_companions(prompt: str, row: Mapping[str, Any]) -> str:
+    """The prompt with what stands beside it in COMPANIONS. Raises ConversationError."""
+    system, history, documents, context, more = (_parse_cell(row.get(c)) for c in COMPANIONS)
+    if not any((system, history, documents, context, more)):
+        return prompt
+    [*earlier, last] = read_messages(prompt)
+    if more:
+        last = last.model_copy(update={"content": f"{last.content}\n\n{_require_text(more)}"})
+    texts = [*_list_cell(documents), *_list_cell(context)]
+    whole = {"messages": [*_list_turns(history), last.to_chat()], "documents": texts}
+    if system:
+        whole["messages"].insert(0, {"role": "system", "content": _require_text(system)})
+    return write_prompt([*earlier, *parse_messages(whole)])
+
+
+def _parse_cell(value: Any) -> Any:
+    """A cell, parsed where it holds a JSON list as CSV files have it."""
+    if isinstance(value, str) and value.lstrip().startswith("["):
+        try:
+            return parse_json(value)
+        except (ValueError, RecursionError):
+            return value
+    return value
+
+
+def _list_cell(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value] if value else []
+
+
+def _list_turns(history: Any) -> list[Any]:
+    """Messages of a history: messages, or pairs of a text of the user and one of the assistant."""
+    turns: list[Any] = []
+    for each in _list_cell(history):
+        if isinstance(each, list | tuple) and len(each) == 2:
+            turns += [
+                {"role": role, "content": text}
+                for role, text in zip(("user", "assistant"), each, strict=True)
+            ]
+        else:
+            turns.append(each)
+    return turns
+
+
+def _require_text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ConversationError(f"{value!r:.40} beside the prompt is not a text. Give one")
+    return value
 
 
 def _normalise_word(value: Any) -> Any:

@@ -14,6 +14,7 @@ from typing import ClassVar
 import numpy as np
 from pydantic import BaseModel, Field
 
+from rlhf_pipeline.core.conversations import split_turns
 from rlhf_pipeline.core.errors import PromptError
 from rlhf_pipeline.core.parameters import Parameters
 from rlhf_pipeline.core.plugins import select_params
@@ -166,7 +167,13 @@ class EvolutionGenerator:
         seeds = selection.derive(params.model_copy(update={"n": n, "max_similarity": 1.0}))
         source.generate(params, seed=seed, selection=seeds)
         selection.report.add(seeds.report)
-        drafts = list(seeds.drafts)
+        drafts = []
+        for draft in seeds.drafts:
+            if split_turns(draft.text):
+                why = "a conversation cannot be mutated. Give single texts"
+                selection.report.reject("row", why, text=draft.text)
+            else:
+                drafts.append(draft)
         if not self._uses_rows(params):
             selection.divide_equally(sorted({d.category for d in drafts}))
         return drafts

@@ -11,6 +11,7 @@ from itertools import chain, repeat
 
 import pandas as pd
 
+from rlhf_pipeline.core.conversations import render_transcript
 from rlhf_pipeline.core.errors import PromptError
 from rlhf_pipeline.generate.prompts.base import Draft, PromptParams, quota_cells, to_frame
 from rlhf_pipeline.generate.prompts.constraints import Constraints, Embed
@@ -186,7 +187,8 @@ class Selection:
         if name in self._ids:
             self.report.n_duplicates += 1
             return False
-        if (violation := self._constraints.find_violation(draft.text)) is not None:
+        violation = self._constraints.find_violation(render_transcript(draft.text))
+        if violation is not None:
             self.report.reject(*violation, where=where, text=draft.text)
             return False
         if self._alike is not None and self._alike.find(draft.text) is not None:

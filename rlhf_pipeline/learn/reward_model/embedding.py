@@ -12,6 +12,7 @@ import numpy.typing as npt
 import pandas as pd
 from pydantic import ConfigDict, Field, field_validator
 
+from rlhf_pipeline.core.conversations import render_transcript
 from rlhf_pipeline.core.errors import ModelError
 from rlhf_pipeline.core.files import write_atomically
 from rlhf_pipeline.core.intervals import group_index
@@ -295,7 +296,8 @@ class EmbeddingRewardModel(RewardModel):
 
     def join_prompt(self, prompt: str, completion: str) -> str:
         """The text to embed for a completion in the context of its prompt."""
-        tail = prompt[-self.params.prompt_chars :] if self.params.prompt_chars else ""
+        n_chars = self.params.prompt_chars
+        tail = render_transcript(prompt)[-n_chars:] if n_chars else ""
         return f"{tail} [SEP] {completion}"
 
     @property

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import pandas as pd
 from pydantic import ConfigDict, Field
 
+from rlhf_pipeline.core.conversations import render_transcript
 from rlhf_pipeline.core.errors import (
     ConfigurationError,
     ModelError,
@@ -337,7 +338,7 @@ class TransformerRewardModel(RewardModel):
         check_texts(prompts, completions)
         n_chars = self.params.prompt_chars
         return [
-            (prompt[-n_chars:] if n_chars else "", completion)
+            (render_transcript(prompt)[-n_chars:] if n_chars else "", completion)
             for prompt, completion in zip(prompts, completions, strict=True)
         ]
 

@@ -12,6 +12,7 @@ from uuid import uuid4
 import numpy as np
 import pandas as pd
 
+from rlhf_pipeline.core.conversations import render_transcript
 from rlhf_pipeline.core.errors import ArtefactError, FrameError, InvalidScores
 from rlhf_pipeline.core.parquet import READ_OPTIONS, WRITE_OPTIONS
 from rlhf_pipeline.feedback.votes import NO_CHANGES, TasteChanges
@@ -294,6 +295,7 @@ def _build_window(
     embed: Embed | None,
     max_embeddings: int,
 ) -> Window:
+    texts = texts.assign(prompt=texts["prompt"].map(render_transcript))
     rows = rows.assign(
         prompt_length=texts["prompt"].map(len),
         completion_length=texts["completion"].map(len),

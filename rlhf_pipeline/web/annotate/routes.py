@@ -8,6 +8,7 @@ from starlette.concurrency import run_in_threadpool
 
 from rlhf_pipeline.core.api_types.base import MOST_AT_ONCE, RequestBody
 from rlhf_pipeline.core.api_types.votes import CardOut, Extended, Lease
+from rlhf_pipeline.core.conversations import split_turns
 from rlhf_pipeline.web.annotate.cards import select_visible
 from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.rendering import STRENGTHS, render
@@ -44,6 +45,7 @@ def _build_lease_response(site: Site, annotator_id: str, n: int) -> Response:
             CardOut.model_construct(
                 card_id=content.card.card_id,
                 prompt=content.texts.prompt,
+                turns=split_turns(content.texts.prompt),
                 left=content.left,
                 right=content.right,
                 leased_until=content.card.leased_until,

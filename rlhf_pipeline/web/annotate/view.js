@@ -52,7 +52,7 @@ export class View {
     if (known && known.isRaw === isRaw) return known;
     const made = {
       isRaw,
-      prompt: renderPrompt(card.prompt, isRaw),
+      prompt: renderPrompt(card, isRaw),
       a: render(card.left, { isRaw }),
       b: render(card.right, { isRaw }),
       differences: findDifferences(card.left, card.right),
@@ -107,7 +107,7 @@ export class View {
 
   repaintAll(card, draft, isRaw) {
     for (const side of ["a", "b"]) this.repaint(side, card, draft, isRaw);
-    this.panes.prompt.replaceChildren(renderPrompt(card.prompt, isRaw));
+    this.panes.prompt.replaceChildren(renderPrompt(card, isRaw));
     this.scrollToLastTurn();
   }
 

@@ -77,7 +77,7 @@ def test_turns_and_transcript_hold_the_same_texts():
 )
 def test_any_other_text_is_one_message_of_the_user(text):
     assert build_chat(text) == [{"role": "user", "content": text}]
-    assert split_turns(text) == []
+    assert split_turns(text) == ()
     assert render_transcript(text) == text
 
 
@@ -96,13 +96,22 @@ def test_a_tool_call_is_readable_and_sent_as_a_call():
 def test_documents_are_sent_before_the_question():
     documents = [{"title": "Lakes", "text": "Thun is a lake."}, "Brienz is another."]
     text = parse_prompt({"messages": CHAT[-1:], "documents": documents})
-    assert [tuple(turn) for turn in split_turns(text)] == [
+    assert [(turn.speaker, turn.text) for turn in split_turns(text)] == [
         ("Document Lakes", "Thun is a lake."),
         ("Document", "Brienz is another."),
         ("User", "Name a lake."),
     ]
     question = "Lakes\nThun is a lake.\n\nBrienz is another.\n\nName a lake."
     assert build_chat(text) == [{"role": "user", "content": question}]
+
+
+def test_tools_and_system_messages_can_be_sent_as_texts():
+    text = parse_prompt([CHAT[0], *TOOL])
+    assert build_chat(text, takes_tools=False, takes_system=False) == [
+        {"role": "user", "content": "Be terse.\n\nIs it warm in Bern?"},
+        {"role": "assistant", "content": 'weather({"in":"Bern"})'},
+        {"role": "user", "content": "21 °C"},
+    ]
 
 
 def test_a_written_prompt_is_read_back():

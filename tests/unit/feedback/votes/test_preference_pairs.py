@@ -1,3 +1,5 @@
+import json
+
 import pandas as pd
 import pytest
 
@@ -6,6 +8,7 @@ from rlhf_pipeline.feedback.votes.preference_pairs import (
     PairParams,
     make_pairs,
     read_dimension_votes,
+    read_trl_texts,
     training_rows,
 )
 from rlhf_pipeline.feedback.votes.splits import SPLITS, prompts_in_several_splits, split_of
@@ -142,6 +145,19 @@ def test_training_rows_start_with_trls_columns():
     rows = training_rows(pairs)
     assert list(rows[0])[:4] == ["prompt", "chosen", "rejected", "margin"]
     assert rows[1]["chosen"] == "text b of c2"
+
+
+def test_training_rows_of_conversations_are_messages_and_are_read_back():
+    chat = '[{"role": "system", "content": "Be terse."}, {"role": "user", "content": "Why?"}]'
+    frame = comparisons("c1", "c2").assign(prompt=[chat, "Plain."])
+    pairs = make_pairs(votes(("c1", "x", "a", 1), ("c2", "x", "b", 3)), frame)[0]
+    rows = training_rows(pairs)
+    assert rows[0]["prompt"] == json.loads(chat)
+    assert rows[1]["prompt"] == [{"role": "user", "content": "Plain."}]
+    assert rows[1]["chosen"] == [{"role": "assistant", "content": "text b of c2"}]
+    read = [read_trl_texts(row) for row in rows]
+    assert [row["prompt"] for row in read] == [chat, "Plain."]
+    assert [row["chosen"] for row in read] == pairs.sort_values("comparison_id")["chosen"].tolist()
 
 
 def test_imported_split_wins_and_keeps_its_group_together():

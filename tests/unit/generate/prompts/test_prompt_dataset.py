@@ -3,6 +3,7 @@ import json
 import pandas as pd
 import pytest
 
+from rlhf_pipeline.core.conversations import split_turns
 from rlhf_pipeline.core.errors import PromptError
 from rlhf_pipeline.generate.prompts import Report, generate, read_jsonl, write_jsonl
 from rlhf_pipeline.generate.prompts.parameters import SourceParams
@@ -218,3 +219,76 @@ def test_texts_of_a_folder_are_prompts_and_unreadable_ones_are_named(tmp_path):
     (tmp_path / "none").mkdir()
     with pytest.raises(PromptError, match="none holds no rows"):
         from_file(tmp_path / "none")
+
+
+def test_what_stands_beside_an_instruction_is_part_of_the_conversation(tmp_path):
+    rows = [
+        {"instruction": "Summarise.", "input": "Bees dance."},
+        {"instruction": "Summarise.", "input": "Ants march."},
+        {"instruction": "Translate.", "input": ""},
+        {
+            "instruction": "And the Rhine?",
+            "system": "Be terse.",
+            "context": ["The Rhine is long.", {"title": "Map", "text": "It flows north."}],
+            "history": [["How long is the Aare?", "288 km."]],
+        },
+    ]
+    lines = "".join(f"{json.dumps(row)}\n" for row in rows)
+    path, report = write_file(tmp_path / "p.jsonl", lines), Report()
+    texts = sorted(from_file(path, n=4, report=report)["text"])
+    assert texts[:3] == ["Summarise.\n\nAnts march.", "Summarise.\n\nBees dance.", "Translate."]
+    assert [(turn.speaker, turn.text) for turn in split_turns(texts[3])] == [
+        ("Document", "The Rhine is long."),
+        ("Document Map", "It flows north."),
+        ("System", "Be terse."),
+        ("User", "How long is the Aare?"),
+        ("Assistant", "288 km."),
+        ("User", "And the Rhine?"),
+    ]
+
+
+def test_a_csv_cell_with_a_list_is_read_as_one(tmp_path):
+    rows = [{"prompt": "Then?", "history": '[["First?", "One."]]', "context": "[sic] a note"}]
+    pd.DataFrame(rows).to_csv(tmp_path / "p.csv", index=False)
+    [text] = from_file(tmp_path / "p.csv")["text"]
+    assert [turn.text for turn in split_turns(text)] == ["[sic] a note", "First?", "One.", "Then?"]
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        ({"prompt": "a", "history": 7}, "7 is not a message"),
+        ({"prompt": "a", "system": ["b"]}, "beside the prompt is not a text"),
+        ({"prompt": [{"role": "user", "content": [{"type": "image_url"}]}]}, "'image_url'"),
+        ({"prompt": '["a", "b"]'}, "'a' is not a message"),
+        ({"messages": [{"role": "assistant", "content": "a"}]}, "ends with a message of the"),
+    ],
+)
+def test_a_conversation_that_cannot_be_read_is_refused(tmp_path, row, reason):
+    path = write_file(tmp_path / "p.jsonl", json.dumps(row) + "\n" + '{"text": "fine"}\n')
+    report = Report()
+    assert from_file(path, report=report)["text"].tolist() == ["fine"]
+    assert reason in report.rejections[0].reason
+
+
+def test_prompts_of_messages_come_once_and_obey_terms(tmp_path):
+    chat = [{"role": "system", "content": "Be terse."}, {"role": "user", "content": "Why\nso?"}]
+    forms = [chat, json.dumps(chat), [{"from": "human", "value": "Why\nso? "}], "Why\r\nso?"]
+    path = write_file(
+        tmp_path / "p.jsonl", "".join(f"{json.dumps({'prompt': form})}\n" for form in forms)
+    )
+    report = Report()
+    frame = from_file(path, n=2, must=["why so"], must_not=["role"], report=report)
+    assert set(frame["text"]) == {json.dumps(chat), "Why\nso? "}
+    assert report.n_duplicates == 2
+
+
+def test_a_conversation_is_not_mutated(tmp_path):
+    chat = [{"role": "system", "content": "Be terse."}, {"role": "user", "content": "Why?"}]
+    lines = [{"text": chat}, *({"text": f"Name {n} lakes of the Alps."} for n in range(9))]
+    path = write_file(tmp_path / "p.jsonl", "".join(f"{json.dumps(row)}\n" for row in lines))
+    report = Report()
+    params = SourceParams(n=8, source="evolution", generations=1, population=4)
+    frame = generate(params, day=DAY, source_file=path, report=report)
+    assert not any(split_turns(text) for text in frame["text"])
+    assert "cannot be mutated" in report.rejections[0].reason
