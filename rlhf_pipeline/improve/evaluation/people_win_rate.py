@@ -86,12 +86,14 @@ def estimate_people_win_rate(
 
 def tune_powers(votes: Floats, probabilities: Floats, batch_size: int) -> Floats:
     """The weight of the judge's probability in each vote and in the next one (n + 1,): the slope of
-    votes on probabilities over earlier batches alone, so that no vote weighs itself.
+    votes on probabilities over earlier batches alone, so that no vote weighs itself. It begins at
+    one half, as one vote that half agreed would give.
     """
     powers = np.zeros(len(votes) + 1)
-    for start in range(batch_size, len(powers), batch_size):
-        centred = probabilities[:start] - probabilities[:start].mean()
-        slope = (centred @ votes[:start] + 0.5) / (centred @ centred + 1)
+    for start in range(0, len(powers), batch_size):
+        earlier, votes_before = probabilities[:start], votes[:start]
+        centred = earlier - earlier.mean() if start else earlier
+        slope = (centred @ votes_before + 0.5) / (centred @ centred + 1)
         powers[start : start + batch_size] = np.clip(slope, 0, MAX_POWER)
     return powers
 
