@@ -32,7 +32,7 @@ from rlhf_pipeline.learn.calibration import (
     group_comparisons,
     voted_rows,
 )
-from rlhf_pipeline.learn.champions import Champions, Judge
+from rlhf_pipeline.learn.champions import CalibratedModel, Champions
 from rlhf_pipeline.learn.champions.version_comparison import measure_versions
 from rlhf_pipeline.registry import opening_recorder
 from rlhf_pipeline.reports.calibration import draw_calibration
@@ -157,7 +157,7 @@ def calibration(
 
 
 def _evidently_files(
-    judge: Judge, pairs: pd.DataFrame, report: CalibrationReport, progress: Progress
+    judge: CalibratedModel, pairs: pd.DataFrame, report: CalibrationReport, progress: Progress
 ) -> dict[str, str]:
     """Evidently's report with our ECE, Brier and slope, as JSON and as a page; nothing
     where there are too few rows to test.

@@ -19,7 +19,7 @@ from rlhf_pipeline.core.frames import COMPARISONS, concat
 from rlhf_pipeline.generate.comparisons import PairingParams, RoutingParams, pair_completions
 from rlhf_pipeline.generate.comparisons.routing import route, send_routes
 from rlhf_pipeline.improve.loop_settings import ComparisonsParams
-from rlhf_pipeline.learn.champions import Champions, Judge
+from rlhf_pipeline.learn.champions import CalibratedModel, Champions
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.watch.reflection import predict
@@ -168,7 +168,7 @@ def _keep_published(
     return published
 
 
-def _predict(judge: Judge, comparisons: pd.DataFrame, at: datetime) -> pd.DataFrame:
+def _predict(judge: CalibratedModel, comparisons: pd.DataFrame, at: datetime) -> pd.DataFrame:
     return predict(
         comparisons,
         judge.reward_model,

@@ -37,8 +37,8 @@ from rlhf_pipeline.core.records import DriftEvent, Interval, Verdict
 from rlhf_pipeline.feedback.votes import Quarantines
 from rlhf_pipeline.improve.loop_settings import DriftReportParams
 from rlhf_pipeline.learn.calibration import (
+    CalibrationContext,
     PredictedVotes,
-    VoteFacts,
     calibration_by_group,
     evidently_calibration_report,
     over_time_frame,
@@ -308,10 +308,10 @@ def _collect_evidence(
         mine, comparisons, model_version=label, embed=embed, not_embedded=not_embedded
     )
     judgements = judged_predictions(mine)
-    facts = VoteFacts.of(load_earlier_votes(votes, store), comparisons)
-    ceiling = facts.noise_ceiling
+    context = CalibrationContext.of(load_earlier_votes(votes, store), comparisons)
+    ceiling = context.noise_ceiling
     by_group = calibration_by_group(
-        PredictedVotes.of_day(judgements), facts.groups, ceilings=facts.group_ceilings
+        PredictedVotes.of_day(judgements), context.groups, ceilings=context.group_ceilings
     )
     stream = streams[label]
     tests, calibration_json = _run_calibration_tests(judgements, ceiling, config)
@@ -346,7 +346,7 @@ def _collect_evidence(
         ),
         reference=reference,
         current=current,
-        judged=judgements,
+        predictions=judgements,
         errors=stream.errors[stream.errors["seq"] <= last_seq],
         events=[e for e in events if e.seq <= last_seq],
         noise_ceiling=ceiling,

@@ -20,7 +20,7 @@ from rlhf_pipeline.core.protocols import Progress
 from rlhf_pipeline.core.records import Interval, utc_now
 from rlhf_pipeline.feedback.votes import noise_ceiling_or_repeats
 from rlhf_pipeline.feedback.votes.counting import standing_votes
-from rlhf_pipeline.learn.champions import Champions, Judge
+from rlhf_pipeline.learn.champions import CalibratedModel, Champions
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import PredictionReplay, Store
 from rlhf_pipeline.watch.reflection import predict, reflect
@@ -146,7 +146,9 @@ def _describe_best_error_rate(ceiling: Interval | None) -> str:
     return f"at best {least}"
 
 
-def _predict_again(day: str, judge: Judge, store: Store, progress: Progress) -> PredictionReplay:
+def _predict_again(
+    day: str, judge: CalibratedModel, store: Store, progress: Progress
+) -> PredictionReplay:
     """Write the champion's predictions of the imported comparisons first judged on `day`, as if
     made that morning.
     """

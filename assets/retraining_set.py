@@ -35,7 +35,7 @@ from rlhf_pipeline.improve.retraining.selection import (
     select_pairs,
 )
 from rlhf_pipeline.improve.retraining.vote_halves import VoteHalves, label_reserved, score_pairs
-from rlhf_pipeline.learn.champions import Champions, Judge, compare_with_chance
+from rlhf_pipeline.learn.champions import CalibratedModel, Champions, compare_with_chance
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.watch.drift.cluster_history import DayClusters, find_failing_ids
@@ -161,7 +161,7 @@ def retraining_set(
 def _require_more_than_chance(
     context: dg.AssetExecutionContext,
     champions: Champions,
-    judge: Judge,
+    judge: CalibratedModel,
     pairs: pd.DataFrame,
     changes: TasteChanges,
 ) -> None:

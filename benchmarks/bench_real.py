@@ -45,7 +45,7 @@ from rlhf_pipeline.feedback.votes import (  # noqa: E402
     open_test_split,
 )
 from rlhf_pipeline.feedback.votes.counting import counting_votes  # noqa: E402
-from rlhf_pipeline.learn.calibration import VoteFacts, calibrate, fit_calibrator  # noqa: E402
+from rlhf_pipeline.learn.calibration import CalibrationContext, calibrate, fit_calibrator  # noqa: E402
 from rlhf_pipeline.learn.reward_model import (  # noqa: E402
     EmbeddingCache,
     EmbeddingRewardModel,
@@ -263,7 +263,7 @@ def _judge_calibration(fitted: FittedProject, limits: Limits, looks: OpeningLog)
             fitted.model,
             reward_model_label=f"gold, P({target}): {fitted.model.weights_hash}",
             data_hash="",
-            votes=VoteFacts(ceiling),
+            votes=CalibrationContext(ceiling),
             record=looks.record,
         )
         _print_measures(target, report.method, report.raw, report.calibrated, ceiling)

@@ -118,7 +118,7 @@ def _add_version(
         detected_at=now,
     )
     store.events.add([event])
-    store.decisions.decide(
+    store.decisions.apply_rule(
         lambda _: TriggerDecision(
             action="fire",
             reasons=("the error rate rose from 0.20 to 0.40",),

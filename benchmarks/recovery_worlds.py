@@ -36,7 +36,7 @@ from rlhf_pipeline.simulation import (
     WARM_TASTE,
     AnnotatorPool,
     Taste,
-    cast_votes,
+    simulate_votes,
     utility,
 )
 
@@ -142,7 +142,7 @@ class VotedWorld:
                 day=day,
             )
             frames.append(compared)
-            votes += cast_votes(
+            votes += simulate_votes(
                 compared,
                 references,
                 world.before if day == BEFORE else world.after,

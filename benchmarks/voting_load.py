@@ -88,7 +88,7 @@ def import_votes(
         results.put(("importing", count.n_new / (time.perf_counter() - start)))
 
 
-def cast_votes(
+def send_votes(
     url: str,
     ids: list[str],
     names: list[str],
@@ -137,7 +137,7 @@ def run_load(
         (publish_predictions, (url, ids[:n_predictions], f"bench.{name}@1", *signs)),
         (import_votes, (url, ids, f"{name}-import", *signs)),
     ]
-    jobs += [(cast_votes, (url, ids, group, thinks_s, *signs)) for group in groups]
+    jobs += [(send_votes, (url, ids, group, thinks_s, *signs)) for group in groups]
     processes = [SPAWN.Process(target=target, args=job_arguments) for target, job_arguments in jobs]
     for process in processes:
         process.start()

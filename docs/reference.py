@@ -186,9 +186,9 @@ def stages() -> str:
 
 
 def metrics() -> str:
-    """Metrics, rules of alerts and the facts that rules may read."""
+    """Metrics, rules of alerts and the states that rules may read."""
     from rlhf_pipeline.core.metric_catalogue import METRICS
-    from rlhf_pipeline.watch.alerts.rules import FACTS, RULES
+    from rlhf_pipeline.watch.alerts.rules import RULES, STATES
 
     return "\n\n".join(
         [
@@ -217,9 +217,9 @@ def metrics() -> str:
                     for r in RULES.values()
                 ),
             ),
-            "## Facts",
-            "Rules read metrics and these facts.",
-            table(("fact", "value"), ((code(name), text) for name, text in FACTS.items())),
+            "## States",
+            "Rules read metrics and these states.",
+            table(("state", "value"), ((code(name), text) for name, text in STATES.items())),
         ]
     )
 

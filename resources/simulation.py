@@ -7,7 +7,7 @@ import pandas as pd
 
 from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.records import NewVote
-from rlhf_pipeline.simulation import DEMO_SCENARIO, AnnotatorPool, cast_votes, judge_rubric
+from rlhf_pipeline.simulation import DEMO_SCENARIO, AnnotatorPool, judge_rubric, simulate_votes
 
 SEED = 7
 N_ANNOTATORS = 12
@@ -26,7 +26,7 @@ def simulated_votes(settings: Settings) -> SimulatedVotes:
         comparisons: pd.DataFrame, references: dict[str, str | None], day: str
     ) -> list[NewVote]:
         taste = DEMO_SCENARIO.taste_on((date.fromisoformat(day) - settings.start_day).days)
-        cast = cast_votes(
+        cast = simulate_votes(
             comparisons,
             references,
             taste,

@@ -7,8 +7,8 @@ from datetime import datetime
 
 import dagster as dg
 
-from rlhf_pipeline.application.sensors.run_facts import (
-    RunFacts,
+from rlhf_pipeline.application.sensors.run_readings import (
+    RunReader,
     count_failed_checks,
     measure_freshness,
     measure_sensors,
@@ -56,16 +56,16 @@ def _advance(
     instance, repository = context.instance, context.repository_def
     assert repository is not None  # daemon and driver give it
     plan = read_plan(settings)
-    facts = RunFacts(
+    runs = RunReader(
         instance, repository, settings.dagster_ui.rstrip("/"), SecretFilter(settings).hide
     )
     # a driver, whose ticks Dagster does not record, passes its clock
     is_daemon = "now" not in (context.resource_defs or {})
     lags = measure_sensors(instance, now) if is_daemon else []
-    checks = list(facts.read_checks())
+    checks = list(runs.read_checks())
     store.metric_points.put(
         [
-            *facts.count_failed_runs(now),
+            *runs.count_failed_runs(now),
             *count_failed_checks(checks, now),
             *measure_freshness(instance, now),
             *lags,
@@ -75,7 +75,7 @@ def _advance(
     readings = [
         *gather_readings(store, settings, plan, now),
         *map(Reading.of_point, lags),
-        *facts.read_jobs(),
+        *runs.read_jobs(),
         *checks,
         # this tick is a sign of life
         Reading(name=TICK, measured_at=now, value=0.0),

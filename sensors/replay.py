@@ -176,7 +176,7 @@ class Replay:
     def _decision_step(self, day: str, seq: int) -> dg.RunRequest | str | None:
         now = end_of_day(day)
         champion = self._champion()
-        decision = self.store.decisions.decide(
+        decision = self.store.decisions.apply_rule(
             partial(decide, params=self._loop.trigger),
             now=now,
             champion=champion.label if champion else None,

@@ -58,7 +58,7 @@ def retraining_sensor(tick: SensorTick) -> dg.SensorResult | dg.SkipReason:
     if waiting := skip_during_replay(store):
         return waiting
     champion = store.promotions.champion(settings.reward_model)
-    decision = store.decisions.decide(
+    decision = store.decisions.apply_rule(
         partial(decide, params=tick.loop.trigger),
         now=tick.now,
         champion=champion.label if champion else None,

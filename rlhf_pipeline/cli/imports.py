@@ -342,7 +342,7 @@ def import_votes(
         if are_replayed:
             store.replays.request(sorted(votes.days))
     store.annotator_groups.assign(votes.groups, actor="rlhf import")
-    votes.cast(store.votes, intake.progress)
+    votes.record(store.votes, intake.progress)
     intake.notes += _describe_votes(votes, are_replayed=are_replayed, is_all_own=is_all_own)
 
 
@@ -388,17 +388,17 @@ def record_import(
     and the error of one that failed.
     """
     imports = workspace.store.imports
-    facts = {"sha256": _sha256(file), "n_bytes": file.stat().st_size, **options}
-    import_id = imports.start(kind, str(file.resolve()), facts)
+    details = {"sha256": _sha256(file), "n_bytes": file.stat().st_size, **options}
+    import_id = imports.start(kind, str(file.resolve()), details)
     try:
         yield import_id
     except BaseException as error:
         # the error itself may be that the store cannot be written
         with contextlib.suppress(StoreError):
             cause = {"error": f"{type(error).__name__}: {error}"}
-            imports.fail(import_id, {**facts, **describe(), **cause})
+            imports.fail(import_id, {**details, **describe(), **cause})
         raise
-    imports.finish(import_id, {**facts, **describe()})
+    imports.finish(import_id, {**details, **describe()})
 
 
 def _unpack_rows(kind: str, rows: RowFile, names: ColumnMapping) -> RowFile:

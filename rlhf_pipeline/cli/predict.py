@@ -13,7 +13,7 @@ from rlhf_pipeline.cli.models import find_reward_model
 from rlhf_pipeline.cli.tables import echo, progress_bar
 from rlhf_pipeline.cli.training_files import TrainingFiles, append_lines, read_lines
 from rlhf_pipeline.core.errors import ConfigurationError, ModelNotFound
-from rlhf_pipeline.learn.champions import Judge, PairPrediction, Question
+from rlhf_pipeline.learn.champions import CalibratedModel, PairPrediction, Question
 
 FIELDS = ("prompt", "completion_a", "completion_b")
 CURE = f"Write one JSON object a line with {', '.join(FIELDS)}."
@@ -63,7 +63,7 @@ def predict(
     echo(f"{n:,} predictions of {judge.label}, {judge.calibrator_version}, appended to {path}")
 
 
-def load_judge(workspace: Workspace, label: str | None) -> Judge:
+def load_judge(workspace: Workspace, label: str | None) -> CalibratedModel:
     """The champion, or `name@version`, with its newest calibrator. Raises ModelNotFound,
     ConfigurationError.
     """
@@ -77,7 +77,7 @@ def load_judge(workspace: Workspace, label: str | None) -> Judge:
     return judge
 
 
-def predict_all(judge: Judge, rows: list[dict[str, Any]], path: Path) -> int:
+def predict_all(judge: CalibratedModel, rows: list[dict[str, Any]], path: Path) -> int:
     with progress_bar(f"predictions of {judge.label}") as progress:
         score_cache: dict[tuple[str, str], float] = {}
         for start in range(0, len(rows), AT_ONCE):
@@ -115,7 +115,7 @@ def ask_pairs(lines: Iterator[str], out: TextIO) -> Iterator[Question]:
         yield Question(prompt=prompt, completion_a=a, completion_b=b)
 
 
-def predict_dialogue(judge: Judge, lines: Iterator[str], out: TextIO, path: Path) -> int:
+def predict_dialogue(judge: CalibratedModel, lines: Iterator[str], out: TextIO, path: Path) -> int:
     """Answer pairs as they are typed; returns their number."""
     echo(
         f"{judge.label}, {judge.calibrator_version}. An empty prompt ends; \\n in a line is a line "

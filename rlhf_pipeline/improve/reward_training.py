@@ -23,12 +23,17 @@ from rlhf_pipeline.improve.retraining.triggers import (
 )
 from rlhf_pipeline.learn.calibration import (
     CALIBRATORS,
+    CalibrationContext,
     CalibrationParams,
-    VoteFacts,
     calibrate_version,
     cross_fitted_p,
 )
-from rlhf_pipeline.learn.champions import AcceptanceParams, CalibrationOutcome, Champions, Judge
+from rlhf_pipeline.learn.champions import (
+    AcceptanceParams,
+    CalibratedModel,
+    CalibrationOutcome,
+    Champions,
+)
 from rlhf_pipeline.learn.reward_model import (
     FittedRewardModel,
     LearningData,
@@ -61,7 +66,7 @@ class WarmStart:
     obstacle: str = ""
 
     @classmethod
-    def from_champion(cls, champion: Judge | None, model: RewardModel) -> "WarmStart":
+    def from_champion(cls, champion: CalibratedModel | None, model: RewardModel) -> "WarmStart":
         """The champion where `model` can be fitted from it."""
         if champion is None:
             return cls()
@@ -145,7 +150,7 @@ def calibrate_model(
         version,
         judge.reward_model,
         data.pairs,
-        VoteFacts.of(data.votes, comparisons, data.taste_changes),
+        CalibrationContext.of(data.votes, comparisons, data.taste_changes),
         params,
         weight_before_change=weight_before_change,
         record=opening_recorder(champions.registry),
@@ -187,7 +192,7 @@ def calibrate_model(
 
 
 def _judge_reference(
-    judge: Judge, data: LearningData, comparisons: pd.DataFrame, window: Window
+    judge: CalibratedModel, data: LearningData, comparisons: pd.DataFrame, window: Window
 ) -> pd.DataFrame:
     """The votes on the held-out predictions of `window`; of a young model, which has few, also
     those it learned from, each on a prediction that was made without its prompt's votes.

@@ -62,7 +62,7 @@ PROMPT_WIDTH, COMPLETION_WIDTH, NAME_WIDTH = 160, 100, 40  # characters
 class DayEvidence:
     """The data of a day's page. `report` has the schema DRIFT_REPORTS and one overall row.
 
-    `judged`: columns p, outcome, group, error of the day's votes.
+    `predictions`: columns p, outcome, group, error of the day's votes.
     `by_group`: their calibration by source and category.
     `over_time`: windows up to the day, oldest first, or the reason why they are omitted.
     `clusters`: of the prompts of both windows, or the reason why they are omitted.
@@ -79,7 +79,7 @@ class DayEvidence:
     report: pd.DataFrame
     reference: Window | None = None
     current: Window | None = None
-    judged: pd.DataFrame = field(
+    predictions: pd.DataFrame = field(
         default_factory=lambda: pd.DataFrame({"p": [], "outcome": [], "group": [], "error": []})
     )
     errors: pd.DataFrame = field(
@@ -141,7 +141,7 @@ def _collect_errors(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any
     """The error rate in vote order, and each detector's signals."""
     tests = [row for row in rows if row["space"] == "errors"]
     rates = [row["evidence"] for row in tests if row["detector"] == "error_rate"]
-    predictions = evidence.judged
+    predictions = evidence.predictions
     errors = evidence.errors.sort_values("seq", ignore_index=True).iloc[-MAX_VOTES:]
     return {
         "tests": tests,
@@ -220,7 +220,7 @@ def _collect_calibration(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str
         "The model has no reference window."
         if reference is None
         else _value_or_reason(lambda: reliability_of_reference(reference)),
-        _value_or_reason(lambda: reliability_of_day(evidence.judged)),
+        _value_or_reason(lambda: reliability_of_day(evidence.predictions)),
     ]
     before, today = (None if isinstance(side, str) else side for side in sides)
     bins = [side.bins if side else () for side in (before, today)]

@@ -52,7 +52,7 @@ def render_evaluation_page(evidence: EvaluationEvidence) -> str:
         left_out="\0",
         verdict=judge_win_rate(evaluation.win_rate),
         chart=chart_evaluation(evaluation),
-        facts=_describe_training(evidence.candidate),
+        properties=_describe_training(evidence.candidate),
         examples=[
             ("Where the candidate loses most", _list_rows(losses)),
             ("Where it gains most", _list_rows(wins[::-1])),
@@ -129,9 +129,9 @@ def _list_rows(samples: pd.DataFrame) -> list[dict[str, Any]]:
 
 def _describe_training(candidate: ModelVersion) -> list[tuple[str, str]]:
     """What the candidate was made of, for the head of the page."""
-    facts = [
+    properties = [
         ("strategy", candidate.params.get("strategy")),
         ("trained from", candidate.parent),
         ("retraining set", (candidate.data_hash or "")[:12]),
     ]
-    return [(name, str(value)) for name, value in facts if value]
+    return [(name, str(value)) for name, value in properties if value]

@@ -1,6 +1,6 @@
 """Simulates worlds with known truth, for running and testing the loop."""
 
-from rlhf_pipeline.simulation.annotators import AnnotatorPool, SimulatedAnnotator, cast_votes
+from rlhf_pipeline.simulation.annotators import AnnotatorPool, SimulatedAnnotator, simulate_votes
 from rlhf_pipeline.simulation.rubric import RUBRIC, judge_rubric
 from rlhf_pipeline.simulation.scenarios import (
     DEMO_SCENARIO,
@@ -28,10 +28,10 @@ __all__ = [
     "Scenario",
     "SimulatedAnnotator",
     "Taste",
-    "cast_votes",
     "features",
     "judge_rubric",
     "side_utilities",
+    "simulate_votes",
     "taste_change",
     "utility",
     "utility_gaps",

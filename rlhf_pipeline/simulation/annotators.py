@@ -104,7 +104,7 @@ class AnnotatorPool(Record):
         )
 
 
-def cast_votes(
+def simulate_votes(
     comparisons: pd.DataFrame,
     references: Mapping[str, str | None],
     taste: Taste,

@@ -18,9 +18,7 @@ Decided = Literal["a", "b", "tie", "both_bad"]
 class Adjudications(Repository):
     """The newest decision on a comparison stands, unless it was undone."""
 
-    def decide(
-        self, comparison_id: str, choice: Decided, *, reason: str, actor: str
-    ) -> Adjudication:
+    def add(self, comparison_id: str, choice: Decided, *, reason: str, actor: str) -> Adjudication:
         """Decide on a comparison; an earlier decision no longer stands. Raises
         UnknownComparison.
         """

@@ -64,7 +64,7 @@ def date_error(key: str, voted_at: datetime) -> InvalidVote:
     )
 
 
-def cast_votes(
+def insert_votes(
     connection: Connection, ledger: Ledger, database: Database, prepared: Sequence[VoteRow]
 ) -> list[VoteRow]:
     """Record votes in order within the open transaction; a known vote is returned as stored.

@@ -44,7 +44,7 @@ _COLUMNS = {
 class Decisions(Repository):
     """A hold stays held; a fire is pending until its training job takes it on (`TrainingJobs`)."""
 
-    def decide(
+    def apply_rule(
         self,
         rule: Rule,
         *,

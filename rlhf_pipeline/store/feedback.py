@@ -27,7 +27,7 @@ from rlhf_pipeline.core.records import (
     content_id,
 )
 from rlhf_pipeline.store.audit import FEEDBACK_ADD, audited_transaction, row_digest
-from rlhf_pipeline.store.casting import cast_votes
+from rlhf_pipeline.store.casting import insert_votes
 from rlhf_pipeline.store.comparisons import pair_key
 from rlhf_pipeline.store.engine import Repository
 from rlhf_pipeline.store.schema import comparisons, feedback
@@ -97,7 +97,7 @@ class FeedbackEntries(Repository):
                     is_blind=is_blind,
                     idempotency_key=f"feedback/{number}",
                 )
-                vote_id = cast_votes(connection, ledger, self._database, [prepare_row(vote)])[0][
+                vote_id = insert_votes(connection, ledger, self._database, [prepare_row(vote)])[0][
                     "vote_id"
                 ]
             row = {

@@ -35,7 +35,7 @@ class StandingSnapshot:
     by_day: dict[date, int]
     n_again: int
     n_same: int
-    known: list[GoldCount]
+    gold_counts: list[GoldCount]
     paces: list[float | None]
     today: list[float | None]
 
@@ -65,7 +65,7 @@ class StandingJudgements(Repository):
                 by_day={date.fromisoformat(row[0]): row[1] for row in by_day},
                 n_again=n_again,
                 n_same=n_same,
-                known=self._count_gold(connection, annotator_id, midnight),
+                gold_counts=self._count_gold(connection, annotator_id, midnight),
                 paces=list(connection.execute(newest).scalars()),
                 today=list(connection.execute(of_today).scalars()),
             )

@@ -29,8 +29,8 @@ from rlhf_pipeline.core.records import (
 from rlhf_pipeline.store.audit import audited_transaction
 from rlhf_pipeline.store.casting import (
     VoteRow,
-    cast_votes,
     date_error,
+    insert_votes,
 )
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_ROWS, Database
@@ -146,7 +146,7 @@ class Votes(VoteLog):
         """One transaction: the votes as stored, and how many of them are new."""
         with audited_transaction(self._database) as (connection, ledger):
             before = ledger.vote_seq
-            rows = cast_votes(connection, ledger, self._database, prepared)
+            rows = insert_votes(connection, ledger, self._database, prepared)
         return rows, ledger.vote_seq - before
 
     def get(self, vote_id: str) -> Vote:

@@ -115,7 +115,9 @@ def confirm_change(world: World) -> TriggerDecision:
         decided_at=world.now,
         remedy="retrain",
     )
-    stored = world.store.decisions.decide(lambda evidence: decided, now=world.now, champion=None)
+    stored = world.store.decisions.apply_rule(
+        lambda evidence: decided, now=world.now, champion=None
+    )
     assert stored is not None
     return stored
 

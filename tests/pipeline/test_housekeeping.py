@@ -232,7 +232,7 @@ def test_run_of_a_decision_is_kept(home: Home) -> None:
         evidence={},
     )
     home.store.events.add([event])
-    fire = home.store.decisions.decide(fire_on_everything, now=NOW, champion=None)
+    fire = home.store.decisions.apply_rule(fire_on_everything, now=NOW, champion=None)
     assert fire is not None
     home.store.training_jobs.mark_submitted(fire.decision_id or 0, 1, run_id)
     assert home.retention.delete() == {}

@@ -28,7 +28,7 @@ def test_adjudication_replaces_a_label_in_training(migrated: Path, tmp_path: Pat
         frame = comparisons(2)
         store.comparisons.publish(frame, published_at=utc_now())
         decided, other = frame["comparison_id"]
-        store.adjudications.decide(decided, "b", reason="the source says so", actor="eve")
+        store.adjudications.add(decided, "b", reason="the source says so", actor="eve")
         labels = pd.DataFrame({"comparison_id": [decided, other], "p_a": 0.9, "p_low": 0.8})
         labels["p_high"] = 0.95
         pairs, votes = (schema.empty_frame() for schema in (PREFERENCE_PAIRS, VOTES))

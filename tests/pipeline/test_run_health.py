@@ -273,6 +273,6 @@ def fired(world: World) -> TriggerDecision:
             remedy="retrain",
         )
 
-    decision = world.store.decisions.decide(always, now=utc_now(), champion="m@1")
+    decision = world.store.decisions.apply_rule(always, now=utc_now(), champion="m@1")
     assert decision is not None
     return decision

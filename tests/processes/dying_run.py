@@ -45,13 +45,13 @@ def while_casting(after: int) -> Callable[[Settings], dict[str, Any]]:
     """In transaction number `after`, with its votes written and not committed."""
 
     def overrides(settings: Settings) -> dict[str, Any]:
-        cast, calls = votes.cast_votes, count(1)
+        cast, calls = votes.insert_votes, count(1)
 
         def cast_or_die(*arguments: Any) -> Any:
             rows = cast(*arguments)
             return rows if next(calls) < after else die()
 
-        votes.cast_votes = cast_or_die
+        votes.insert_votes = cast_or_die
         return {}
 
     return overrides

@@ -73,7 +73,7 @@ def submitted(household: Household) -> dg.DagsterRun:
     day = project.day(3)
     store.votes.cast_many(flip_votes(store, day, n=150))
     project.run("feedback", day)
-    decision = store.decisions.decide(decide, now=utc_now(), champion=project.judge)
+    decision = store.decisions.apply_rule(decide, now=utc_now(), champion=project.judge)
     assert decision.action == "fire", decision.reasons
     # what the killed one leaves
     assert store.training_jobs.lease(

@@ -26,9 +26,9 @@ from rlhf_pipeline.simulation import (
     WARM_TASTE,
     AnnotatorPool,
     Taste,
-    cast_votes,
     judge_rubric,
     side_utilities,
+    simulate_votes,
     utility_gaps,
 )
 
@@ -88,7 +88,7 @@ def vote_frame(
 ) -> pd.DataFrame:
     prompt_of = dict(zip(comparisons["comparison_id"], comparisons["prompt_id"], strict=True))
     pool = pool or AnnotatorPool()
-    cast = cast_votes(
+    cast = simulate_votes(
         comparisons,
         references,
         taste,

@@ -115,7 +115,7 @@ def test_killed_training_resumes_to_the_same_weights(bert, tmp_path):
     assert steps == [5, 6, 7, 8]
     whole = model_on(bert, steps=8).fit(word_pairs())
     np.testing.assert_array_equal(scores(resumed), scores(whole))
-    assert resumed.facts.loss_curve == whole.facts.loss_curve
+    assert resumed.summary.loss_curve == whole.summary.loss_curve
     assert not left.exists()  # nothing is left of a training that ended
 
 

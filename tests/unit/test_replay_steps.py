@@ -97,7 +97,7 @@ def test_a_change_of_calibration_calibrates_the_champion_again(imported_day: Rep
     imported_day.promote()
     store, now = imported_day.store, end_of_day(imported_day.day)
     store.events.add([unclear_rise(1)])
-    store.decisions.decide(
+    store.decisions.apply_rule(
         lambda evidence: TriggerDecision(
             action="fire",
             reasons=("calibration failed",),

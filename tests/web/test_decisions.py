@@ -30,7 +30,7 @@ CAUSES = {
 
 NAMED = {"annotator_ids": ["ann3"], "from_seq": 290}
 CARELESS = {
-    "each": [
+    "people": [
         {
             "annotator_id": "ann3",
             "probability": 0.98,
@@ -59,7 +59,7 @@ def ask_people(
         detected_at=NOW,
     )
     store.events.add([event])
-    decision = store.decisions.decide(
+    decision = store.decisions.apply_rule(
         lambda evidence: TriggerDecision(
             action="hold",
             reasons=("newcomers with another taste: ann3, from vote 290 on",),

@@ -21,7 +21,7 @@ def make_snapshot(*days_ago: int, today: int = 0, **more: object) -> StandingSna
     values = {
         "n_again": 0,
         "n_same": 0,
-        "known": [],
+        "gold_counts": [],
         "paces": [],
         "today": [None] * today,
     }
@@ -95,7 +95,7 @@ def test_gold_accuracy_is_shown_by_confidence():
         GoldCount(0.5, True, 1),
         GoldCount(None, True, 2),
     ]
-    statistics = build_statistics(make_snapshot(1, known=known), TODAY)
+    statistics = build_statistics(make_snapshot(1, gold_counts=known), TODAY)
     assert (statistics.gold.right, statistics.gold.n) == (4, 5)
     assert [(level.stated, level.right, level.n) for level in statistics.confidence] == [
         (0.5, 1, 1),

@@ -191,7 +191,7 @@ def test_home_dates_changes_and_replayed_runs_by_votes(paged: Web):
         )
     )
     put_event(paged)
-    paged.store.decisions.decide(
+    paged.store.decisions.apply_rule(
         lambda evidence: TriggerDecision(action="hold", reasons=(), event_ids=(), change_seq=1),
         now=paged.clock.now(),
         champion="demo.reward_model@1",
@@ -239,7 +239,7 @@ def confirm_change(web: Web, state: str = "succeeded", remedy: str = "retrain") 
         ),
         summary="Annotators' taste changed.",
     )
-    fired = web.store.decisions.decide(
+    fired = web.store.decisions.apply_rule(
         lambda evidence: TriggerDecision(
             action="hold" if remedy == "dismiss" else "fire",
             reasons=("confirmed",),

@@ -14,7 +14,7 @@ from rlhf_pipeline.client import Client
 from rlhf_pipeline.core.api_types.project import PairToPredict
 from rlhf_pipeline.core.errors import ConflictingRequest, InvalidScores
 from rlhf_pipeline.core.records import Role
-from rlhf_pipeline.learn.champions import Judge
+from rlhf_pipeline.learn.champions import CalibratedModel
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
@@ -127,7 +127,7 @@ def test_nan_prediction_is_a_server_error(
             "or fit it again."
         )
 
-    monkeypatch.setattr(Judge, "predict", damaged)
+    monkeypatch.setattr(CalibratedModel, "predict", damaged)
     answer = engineer.post("/predictions", json=PAIRS[0])
     assert answer.status_code == 503
     assert answer.json()["type"] == "urn:rlhf:problem:model_unavailable"

@@ -67,7 +67,7 @@ class ComparisonImport:
     """Imports one file of comparisons; `first_day` is the earliest day among the added ones."""
 
     store: ComparisonStore
-    known: StoredFields
+    stored: StoredFields
     pair_key: Callable[[str, str, str], str]  # of prompt and completions
     rejects: Rejects
     now: datetime
@@ -127,7 +127,7 @@ class ComparisonImport:
         """The valid and unknown rows of the batch as COMPARISONS rows with their flag."""
         read, refusals = own.parse(batch, binding, self._build_comparison)
         ids = [c["comparison_id"] for _, c, _ in read]
-        stored = self.known.find_fields(ids, ("pair_key", *DETAILS))
+        stored = self.stored.find_fields(ids, ("pair_key", *DETAILS))
         by_source_id = self.store.with_source_ids(
             [c["source_pair_id"] for _, c, _ in read if c["source_pair_id"]]
         )

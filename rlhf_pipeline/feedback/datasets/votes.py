@@ -57,7 +57,7 @@ class SourceIds(Protocol):
     def with_source_ids(self, ids: Sequence[str]) -> dict[str, str]: ...
 
 
-class KnownVotes(Protocol):
+class StoredVotes(Protocol):
     """The part of `store.imports` that finds stored comparisons and votes."""
 
     def find_pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]: ...
@@ -73,14 +73,14 @@ class VoteWriter(Protocol):
 
 @dataclass
 class VoteImport:
-    """Imports one file of votes: `read` puts new votes into `staging`, `cast` records them by time,
+    """Imports one file of votes: `read` puts new votes into `staging`, `record` casts them by time,
     undated ones last.
 
     Nothing is recorded before the whole file is read, so a truncated file imports nothing.
     """
 
     comparisons: SourceIds
-    known: KnownVotes
+    stored: StoredVotes
     rejects: Rejects
     staging: StagedVotes
     clock: MomentParser
@@ -125,7 +125,7 @@ class VoteImport:
             self._stage(batch, names.choices, binding, own, seen_keys)
             progress(rows.position, rows.size, "reading")
 
-    def cast(self, votes: VoteWriter, progress: Progress = ignore_progress) -> None:
+    def record(self, votes: VoteWriter, progress: Progress = ignore_progress) -> None:
         """Record the staged votes. After an error or a kill, import the same file again: only
         missing votes are cast.
         """
@@ -146,8 +146,8 @@ class VoteImport:
         matches = self._match_comparisons(read, refusals)
         self.rejects.add_all(refusals)
         keys = import_keys([vote for _, vote, _ in matches])
-        known_keys = self.known.find_known_keys(keys)
-        turns = self.known.find_votes(
+        known_keys = self.stored.find_known_keys(keys)
+        turns = self.stored.find_votes(
             [
                 vote["comparison_id"]
                 for key, (_, vote, _) in zip(keys, matches, strict=True)
@@ -194,7 +194,7 @@ class VoteImport:
         refusals: list[RefusedRow],
     ) -> list[ParsedRow]:
         """The votes whose comparison is stored, with its id; adds the others to `refusals`."""
-        stored = self.known.find_pair_keys(
+        stored = self.stored.find_pair_keys(
             [vote["comparison_id"] for _, vote, _ in read if vote["comparison_id"]]
         )
         by_source_id = self.comparisons.with_source_ids(

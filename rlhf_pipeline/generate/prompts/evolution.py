@@ -73,7 +73,7 @@ class Individual:
     @property
     def draft(self) -> Draft:
         """The draft with its ancestry among the variables, where PROMPTS stores it."""
-        draft = self.child.made.draft
+        draft = self.child.prompt.draft
         descent = {
             "generation": self.generation,
             "parents": list(self.child.parents),
@@ -131,7 +131,7 @@ class EvolutionGenerator:
             self.mean_fitness_.append(_mean_fitness(living))
             pairs = list(_draw_pairs(living, places, rng))
             children = mutator.mutate(
-                [(a.child.made, b.child.made) for a, b in pairs], seed=int(rng.integers(2**31))
+                [(a.child.prompt, b.child.prompt) for a, b in pairs], seed=int(rng.integers(2**31))
             )
             living = [
                 *living,
@@ -192,13 +192,13 @@ class EvolutionGenerator:
         for child in children:
             if isinstance(child, RuleViolation):
                 report.reject(*child, where=where)
-            elif selection.accepts(child.made.draft, where):
-                if alike.find(child.made.draft.text) is not None:
+            elif selection.accepts(child.prompt.draft, where):
+                if alike.find(child.prompt.draft.text) is not None:
                     report.n_near_duplicates += 1
                     continue
-                alike.add(child.made.draft.text)
+                alike.add(child.prompt.draft.text)
                 survivors.append(child)
-        scores = self._fitness.scores([child.made.draft.text for child in survivors], seed=seed)
+        scores = self._fitness.scores([child.prompt.draft.text for child in survivors], seed=seed)
         individuals = []
         for child, score in zip(survivors, scores, strict=True):
             if score is None:
@@ -206,7 +206,7 @@ class EvolutionGenerator:
                     "fitness",
                     f"{self._fitness.name} gave no score for it",
                     where=where,
-                    text=child.made.draft.text,
+                    text=child.prompt.draft.text,
                 )
             else:
                 individuals.append(Individual(child, generation, score))
@@ -231,7 +231,7 @@ def _count_survivors(
 def _group_by_category(living: Iterable[Individual]) -> dict[str, list[Individual]]:
     groups: dict[str, list[Individual]] = defaultdict(list)
     for individual in living:
-        groups[individual.child.made.draft.category].append(individual)
+        groups[individual.child.prompt.draft.category].append(individual)
     return dict(sorted(groups.items()))
 
 

@@ -61,7 +61,7 @@ class Parent:
 class Child:
     """A mutated prompt, with the ids of the prompts it comes from."""
 
-    made: Parent
+    prompt: Parent
     mutation: str
     parents: tuple[str, ...]
 

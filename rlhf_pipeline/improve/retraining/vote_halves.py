@@ -143,19 +143,21 @@ class VoteHalves:
 
 def _write_half(folder: Path, half: CompletionJudge) -> None:
     half.reward_model.save(folder / "model")
-    facts = {
+    values = {
         "label": half.label,
         "calibrator": (half.calibrator or NoCalibration()).to_json(),
         "heads": [head.model_dump(mode="json") for head in half.heads],
     }
-    write_atomically(folder / "half.json", json.dumps(facts).encode())
+    write_atomically(folder / "half.json", json.dumps(values).encode())
 
 
 def _read_half(folder: Path, judge: CompletionJudge, half: Half) -> CompletionJudge:
-    facts = json.loads((folder / half / "half.json").read_text(encoding="utf-8"))
+    values = json.loads((folder / half / "half.json").read_text(encoding="utf-8"))
     model = load_reward_model(folder / half / "model", encoder=judge.reward_model.encoder)
-    heads = tuple(DimensionHead.model_validate(head) for head in facts["heads"])
-    return CompletionJudge(model, facts["label"], calibrator_from_json(facts["calibrator"]), heads)
+    heads = tuple(DimensionHead.model_validate(head) for head in values["heads"])
+    return CompletionJudge(
+        model, values["label"], calibrator_from_json(values["calibrator"]), heads
+    )
 
 
 def _fit_half(

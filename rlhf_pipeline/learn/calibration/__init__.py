@@ -13,8 +13,8 @@ from rlhf_pipeline.learn.calibration.evidently_report import (
     evidently_calibration_report,
 )
 from rlhf_pipeline.learn.calibration.group_calibration import (
+    CalibrationContext,
     PredictedVotes,
-    VoteFacts,
     all_ceilings,
     calibration_by_group,
     ceilings_by_group,
@@ -50,13 +50,13 @@ from rlhf_pipeline.learn.calibration.version import (
 
 __all__ = [
     "CALIBRATORS",
+    "CalibrationContext",
     "CalibrationParams",
     "CalibrationThresholds",
     "Calibrator",
     "EvidentlyResult",
     "OverTimeParams",
     "PredictedVotes",
-    "VoteFacts",
     "all_ceilings",
     "brier",
     "calibrate",

@@ -163,13 +163,13 @@ def calibration_over_time(
 class WindowVotes:
     """The votes of a window that count: of its current model, none of them superseded.
 
-    `judged` has the columns JUDGED_COLUMNS and `prompt`; `cast` are all VOTES of the window on the
-    same comparisons, for the noise ceiling.
+    `predictions` has the columns JUDGED_COLUMNS and `prompt`; `cast` are all VOTES of the window on
+    the same comparisons, for the noise ceiling.
     """
 
     day: str
     first_day: str
-    judged: pd.DataFrame
+    predictions: pd.DataFrame
     cast: pd.DataFrame
 
 
@@ -225,15 +225,17 @@ def new_models(windows: Sequence[CalibrationWindow]) -> list[tuple[int, str]]:
 
 def _select_current(window: WindowVotes) -> WindowVotes:
     # A vote that was superseded within the window does not count.
-    predictions = window.judged[window.judged["seq"].isin(standing_votes(window.cast)["seq"])]
+    predictions = window.predictions[
+        window.predictions["seq"].isin(standing_votes(window.cast)["seq"])
+    ]
     current = predictions[predictions["reward_model"] == _find_current_model(predictions)]
     # Other votes may be of another taste: a ceiling of theirs says nothing of this accuracy.
     is_beside = window.cast["comparison_id"].isin(current["group"])
-    return replace(window, judged=current, cast=window.cast[is_beside])
+    return replace(window, predictions=current, cast=window.cast[is_beside])
 
 
 def _measure_window(window: WindowVotes) -> CalibrationWindow:
-    rows = window.judged
+    rows = window.predictions
     n_comparisons = int(rows["group"].nunique())
     metrics = measure_votes(rows) if n_comparisons >= MIN_PAIRS else None
     return CalibrationWindow(

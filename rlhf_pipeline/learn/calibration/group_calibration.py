@@ -67,9 +67,9 @@ class PredictedVotes:
 
 
 @dataclass(frozen=True)
-class VoteFacts:
-    """Facts about the votes of a calibration: noise ceilings of all and of each group, and changes
-    of taste.
+class CalibrationContext:
+    """What a calibration knows of its votes beside them: noise ceilings of all and of each group,
+    and changes of taste.
     """
 
     noise_ceiling: Interval | None = None

@@ -21,8 +21,8 @@ from rlhf_pipeline.learn.calibration.choice import (
 )
 from rlhf_pipeline.learn.calibration.dimension_calibration import calibration_by_dimension
 from rlhf_pipeline.learn.calibration.group_calibration import (
+    CalibrationContext,
     PredictedVotes,
-    VoteFacts,
     calibration_by_group,
 )
 from rlhf_pipeline.learn.calibration.identity import NoCalibration
@@ -40,7 +40,7 @@ def calibrate(
     *,
     reward_model_label: str,
     data_hash: str,
-    votes: VoteFacts | None = None,
+    votes: CalibrationContext | None = None,
     record: Recorder = log_opening,
     progress: Progress = ignore_progress,
 ) -> tuple[Calibrator, CalibrationReport]:
@@ -57,7 +57,7 @@ def calibrate(
     score).
     """
     params = params or CalibrationParams()
-    votes = votes or VoteFacts()
+    votes = votes or CalibrationContext()
     pairs = check_frame(pairs, PREFERENCE_PAIRS).sort_values("comparison_id", ignore_index=True)
     calib = _vote_rows(
         pairs[pairs["split"] == "calib"], reward_model, params, votes.taste_changes, progress
@@ -265,8 +265,8 @@ def _build_report(
     calibrator: Calibrator,
     test: VoteRows,
     params: CalibrationParams,
-    votes: VoteFacts,
-    **facts: object,
+    votes: CalibrationContext,
+    **more: object,
 ) -> CalibrationReport:
     def measure(p: Floats) -> dict[str, object]:
         return {
@@ -294,7 +294,7 @@ def _build_report(
     )
     return CalibrationReport.model_validate(
         {
-            **facts,
+            **more,
             "noise_ceiling": votes.noise_ceiling,
             "method": calibrator.name,
             "params": calibrator.to_json(),

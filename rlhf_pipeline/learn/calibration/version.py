@@ -11,7 +11,7 @@ from rlhf_pipeline.core.records import CalibrationReport, Interval, ModelVersion
 from rlhf_pipeline.feedback.votes.splits import Recorder, log_opening
 from rlhf_pipeline.learn.calibration.base import Calibrator
 from rlhf_pipeline.learn.calibration.choice import CalibrationParams
-from rlhf_pipeline.learn.calibration.group_calibration import VoteFacts
+from rlhf_pipeline.learn.calibration.group_calibration import CalibrationContext
 from rlhf_pipeline.learn.calibration.selection import calibrate
 from rlhf_pipeline.learn.reward_model import RewardModel
 
@@ -20,7 +20,7 @@ def calibrate_version(
     version: ModelVersion,
     reward_model: RewardModel,
     pairs: pd.DataFrame,
-    votes: VoteFacts,
+    votes: CalibrationContext,
     params: CalibrationParams,
     *,
     weight_before_change: float | None = None,

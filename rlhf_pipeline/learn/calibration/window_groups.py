@@ -60,13 +60,13 @@ def _iter_groups(window: WindowVotes, groups: pd.DataFrame) -> Iterator[GroupCal
     cache: dict[bytes, Figures] = {}  # groups of several groupings may have the same votes
     for by in groups:
         names = groups[by].dropna()
-        of_judged, of_cast = window.judged["seq"].map(names), window.cast["seq"].map(names)
+        of_judged, of_cast = window.predictions["seq"].map(names), window.cast["seq"].map(names)
         for name, n in _find_large(window, by, of_judged, of_cast).items():
             is_prediction, is_vote = of_judged == name, of_cast == name
             key = is_prediction.to_numpy().tobytes() + is_vote.to_numpy().tobytes()
             if key not in cache:
                 ceiling = noise_ceiling_or_repeats(window.cast[is_vote])
-                cache[key] = measure_votes(window.judged[is_prediction]), ceiling
+                cache[key] = measure_votes(window.predictions[is_prediction]), ceiling
             calibrated, ceiling = cache[key]
             yield GroupCalibration(
                 by=by,
@@ -82,8 +82,8 @@ def _find_large(
     window: WindowVotes, by: str, of_judged: pd.Series, of_cast: pd.Series
 ) -> pd.Series:
     """Number of comparisons of each group to measure, the largest first."""
-    sizes = window.judged.groupby(of_judged)["group"].nunique()
-    people = window.cast["annotator_id"][window.cast["seq"].isin(window.judged["seq"])]
+    sizes = window.predictions.groupby(of_judged)["group"].nunique()
+    people = window.cast["annotator_id"][window.cast["seq"].isin(window.predictions["seq"])]
     n_people = people.groupby(of_cast).nunique()
     is_large = sizes >= MIN_PAIRS
     if by == ANNOTATOR_GROUP:

@@ -8,16 +8,16 @@ from rlhf_pipeline.learn.champions.assessment import (
     compare_with_champion,
     compare_with_chance,
 )
+from rlhf_pipeline.learn.champions.calibrated_model import CalibratedModel, PairPrediction, Question
 from rlhf_pipeline.learn.champions.champions import CalibrationOutcome, Champions
-from rlhf_pipeline.learn.champions.judge import Judge, PairPrediction, Question
 
 __all__ = [
     "AcceptanceParams",
     "Assessment",
+    "CalibratedModel",
     "CalibrationOutcome",
     "Champions",
     "ChanceTest",
-    "Judge",
     "PairPrediction",
     "Question",
     "assess",

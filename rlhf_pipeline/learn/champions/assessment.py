@@ -21,7 +21,7 @@ from rlhf_pipeline.core.records import Interval
 from rlhf_pipeline.feedback.votes import NO_CHANGES, TasteChanges
 from rlhf_pipeline.learn.calibration import recalibrated_loss
 from rlhf_pipeline.learn.calibration.identity import NoCalibration
-from rlhf_pipeline.learn.champions.judge import Judge
+from rlhf_pipeline.learn.champions.calibrated_model import CalibratedModel
 from rlhf_pipeline.learn.reward_model.base import Floats, margins_of
 from rlhf_pipeline.learn.reward_model.evaluation import length_gaps, wins
 
@@ -165,8 +165,8 @@ class Assessment:
 
 
 def assess(
-    new: Judge,
-    champion: Judge | None,
+    new: CalibratedModel,
+    champion: CalibratedModel | None,
     calib: pd.DataFrame,
     *,
     taste_changes: TasteChanges = NO_CHANGES,
@@ -193,8 +193,8 @@ def assess(
 
 
 def _refusal_cause(
-    new: Judge,
-    champion: Judge | None,
+    new: CalibratedModel,
+    champion: CalibratedModel | None,
     calib: pd.DataFrame,
     current_pairs: pd.DataFrame,
     ceiling: Interval | None,
@@ -232,8 +232,8 @@ def _refusal_cause(
 
 
 def compare_with_champion(
-    new: Judge,
-    champion: Judge | None,
+    new: CalibratedModel,
+    champion: CalibratedModel | None,
     held_out: pd.DataFrame,
     *,
     progress: Progress = ignore_progress,
@@ -283,7 +283,7 @@ def compare_with_champion(
 
 
 def _compare_calibrators(
-    new: Judge, champion: Judge, held_out: pd.DataFrame, progress: Progress
+    new: CalibratedModel, champion: CalibratedModel, held_out: pd.DataFrame, progress: Progress
 ) -> tuple[bool, str]:
     """Compare two calibrators of one model by the larger of two losses: as it serves, and fitted
     anew with prompts held out.
@@ -319,7 +319,7 @@ def _compare_losses(loss: float, to_beat: float) -> str:
     return "as good as" if f"{loss:.3f}" == f"{to_beat:.3f}" else "better than"
 
 
-def _loss_as_served(pairs: pd.DataFrame, judge: Judge, progress: Progress) -> float:
+def _loss_as_served(pairs: pd.DataFrame, judge: CalibratedModel, progress: Progress) -> float:
     """Log loss in nats per vote."""
     p = np.clip(judge.p_chosen(pairs, progress=progress), 1e-12, 1 - 1e-12)
     share, votes = (pairs[name].to_numpy(dtype=np.float64) for name in ("agreement", "n_votes"))

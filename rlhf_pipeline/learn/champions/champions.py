@@ -38,8 +38,8 @@ from rlhf_pipeline.generate.policy import EMBEDDED_POLICY
 from rlhf_pipeline.generate.policy.causal_lm import Policy, load_policy
 from rlhf_pipeline.learn.calibration import calibrator_from_json
 from rlhf_pipeline.learn.champions.assessment import AcceptanceParams, assess
+from rlhf_pipeline.learn.champions.calibrated_model import CalibratedModel
 from rlhf_pipeline.learn.champions.encoders import find_encoder
-from rlhf_pipeline.learn.champions.judge import Judge
 from rlhf_pipeline.learn.champions.serving import serve
 from rlhf_pipeline.learn.reward_model import Encoder, RewardModel, load_reward_model
 from rlhf_pipeline.registry import Kind, Registry
@@ -58,7 +58,7 @@ class CalibrationOutcome:
     serves.
     """
 
-    judge: Judge
+    judge: CalibratedModel
     report: CalibrationReport
     # This version was already champion, so only its calibrator is in question.
     was_champion: bool
@@ -197,13 +197,13 @@ class Champions:
         """The first available encoder of the setting `encoder`. Raises EncoderNotFound."""
         return find_encoder(self.encoder_name, self.cache / "embeddings")
 
-    def judge(self, version: ModelVersion | None = None) -> Judge | None:
+    def judge(self, version: ModelVersion | None = None) -> CalibratedModel | None:
         """Load the champion reward model, or `version`; None before the first one is trained and
         calibrated.
 
         If a `version` cannot be loaded, it raises (ModelNotFound, ModelHashMismatch, ModelError,
         InvalidScores). If the champion cannot be loaded, because of another encoder or damaged
-        files, the Judge has a `load_error`. Both raise EncoderNotFound if the setting names none
+        files, the answer has a `load_error`. Both raise EncoderNotFound if the setting names none
         that is there.
         """
         model_version = version or self.champion("reward_model")
@@ -223,13 +223,13 @@ class Champions:
 
     def _build_judge(
         self, version: ModelVersion, model: RewardModel | None, error: PipelineError | None = None
-    ) -> Judge:
-        """Build a Judge with the calibrator that serves."""
+    ) -> CalibratedModel:
+        """Build a CalibratedModel with the calibrator that serves."""
         stored = self.store.calibrations.latest_serving(version.label)
         if stored is None:
-            return Judge(version, model, None, "none", error)
+            return CalibratedModel(version, model, None, "none", error)
         report, calibrator = stored
-        return Judge(
+        return CalibratedModel(
             version,
             model,
             calibrator_from_json(calibrator),
@@ -337,7 +337,7 @@ class Champions:
 
     def record_calibration(
         self,
-        new: Judge,
+        new: CalibratedModel,
         report: CalibrationReport,
         calib: pd.DataFrame,
         *,

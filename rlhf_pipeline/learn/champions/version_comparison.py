@@ -11,8 +11,8 @@ from rlhf_pipeline.core.records import CalibrationMetrics
 from rlhf_pipeline.learn.calibration import CalibrationParams, measure_pairs, pairs_that_count
 from rlhf_pipeline.learn.calibration.group_calibration import MIN_PAIRS
 from rlhf_pipeline.learn.calibration.identity import NoCalibration
+from rlhf_pipeline.learn.champions.calibrated_model import CalibratedModel
 from rlhf_pipeline.learn.champions.champions import Champions
-from rlhf_pipeline.learn.champions.judge import Judge
 
 MOST_VERSIONS = 10  # each is loaded and scores every pair
 logger = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ logger = logging.getLogger(__name__)
 
 def measure_versions(
     champions: Champions,
-    current: Judge,
+    current: CalibratedModel,
     pairs: pd.DataFrame,
     params: CalibrationParams,
     *,
@@ -49,7 +49,7 @@ def measure_versions(
     return metrics
 
 
-def _load_promoted(champions: Champions, but: str) -> Iterator[Judge]:
+def _load_promoted(champions: Champions, but: str) -> Iterator[CalibratedModel]:
     registry = champions.registry
     history = champions.store.promotions.history(registry.model_name("reward_model"))
     numbers = dict.fromkeys(each.version for each in reversed(history) if each.label != but)

@@ -24,7 +24,7 @@ from rlhf_pipeline.learn.reward_model.encoder import Encoder, EncoderChoice
 Floats = npt.NDArray[np.float64]
 
 
-class ModelFacts(Record):
+class ModelSummary(Record):
     """A reward model's parameters and fit statistics; a field a kind does not have stays empty."""
 
     label: str = Field(default="votes", description="what was learnt from each pair")
@@ -70,9 +70,9 @@ class RewardModel(Protocol):
         """
 
     @property
-    def facts(self) -> ModelFacts:
-        """Before `fit` only the facts about the parameters, afterwards all of them."""
-        return ModelFacts()
+    def summary(self) -> ModelSummary:
+        """Before `fit` only the parameters, afterwards all of it."""
+        return ModelSummary()
 
     @property
     def architecture(self) -> Mapping[str, object]:

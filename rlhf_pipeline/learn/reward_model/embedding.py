@@ -20,7 +20,7 @@ from rlhf_pipeline.core.protocols import Progress, ignore_progress
 from rlhf_pipeline.core.records import content_hash
 from rlhf_pipeline.learn.reward_model.base import (
     Floats,
-    ModelFacts,
+    ModelSummary,
     RewardModel,
     both_sides,
     check_texts,
@@ -210,9 +210,9 @@ class EmbeddingRewardModel(RewardModel):
         return chosen
 
     @property
-    def facts(self) -> ModelFacts:
+    def summary(self) -> ModelSummary:
         params = self.params
-        return ModelFacts(
+        return ModelSummary(
             label=params.label,
             n_members=params.n_members,
             loss_curve=tuple(self.loss_curve_),

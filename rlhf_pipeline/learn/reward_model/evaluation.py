@@ -99,11 +99,11 @@ def left_out_margins(
     """
     if model.quick() is None:
         raise NotEnoughData(f"A {model.name} takes too long to be fitted {LEFT_OUT_FOLDS} times.")
-    facts = model.facts
+    summary = model.summary
     # the annotator model's soft labels rest on all votes
     changes: dict[str, Any] = {"label": "votes"}
-    if facts.l2 is not None:
-        changes |= {"l2_grid": (facts.l2,), "context_penalty_grid": (facts.context_penalty,)}
+    if summary.l2 is not None:
+        changes |= {"l2_grid": (summary.l2,), "context_penalty_grid": (summary.context_penalty,)}
     margins = np.zeros(len(train))
     folds = cross_validate(model, train, weights, rows, n_folds=LEFT_OUT_FOLDS, **changes)
     for outside, fold_margins in folds:

@@ -43,9 +43,9 @@ BACKBONE_FILES = (
 )
 
 
-def hash_tensors(tensors: Mapping[str, Any], *facts: float) -> str:
+def hash_tensors(tensors: Mapping[str, Any], *numbers: float) -> str:
     """SHA-256 over names, types, shapes and bytes of torch `tensors`, in the order of their names,
-    and over `facts`.
+    and over `numbers`.
     """
     import torch
 
@@ -54,7 +54,7 @@ def hash_tensors(tensors: Mapping[str, Any], *facts: float) -> str:
         part = tensors[name].detach().to("cpu").contiguous()
         digest.update(f"{name} {part.dtype} {tuple(part.shape)}\0".encode())
         digest.update(part.reshape(-1).view(dtype=torch.uint8).numpy().data)
-    digest.update(repr(facts).encode())
+    digest.update(repr(numbers).encode())
     return digest.hexdigest()
 
 

@@ -3,7 +3,7 @@
 from pydantic import Field
 
 from rlhf_pipeline.core.records import DimensionHead, Interval, Record
-from rlhf_pipeline.learn.reward_model.base import ModelFacts
+from rlhf_pipeline.learn.reward_model.base import ModelSummary
 
 
 class TestAccuracy(Record):
@@ -44,7 +44,7 @@ class TestAccuracy(Record):
         )
 
 
-class RewardModelReport(ModelFacts):
+class RewardModelReport(ModelSummary):
     """The data and parameters of a fit, and its results on prompts it never saw."""
 
     kind: str

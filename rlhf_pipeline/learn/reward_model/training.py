@@ -105,7 +105,7 @@ def fit_reward_model(
     )
     refuse_mixed_annotators(pairs, allowed=params.allow_mixed_annotators)
     model = model or build_reward_model(params, encoder)
-    label = model.facts.label
+    label = model.summary.label
     if data.soft_labels is not None and label == "annotators":
         pairs = join_soft_labels(pairs, data.soft_labels, up_to_seq=data.up_to_seq)
     train = pairs[pairs["split"] == "train"].reset_index(drop=True)
@@ -135,7 +135,7 @@ def fit_reward_model(
     report = RewardModelReport(
         kind=model.name,
         n_train=len(train),
-        **model.facts.model_dump(),
+        **model.summary.model_dump(),
         n_calib=int((pairs["split"] == "calib").sum()),
         n_test=n_test_pairs(pairs),
         n_before_change=int((~changes.is_current(train)).sum()),

@@ -21,7 +21,7 @@ from rlhf_pipeline.core.files import open_atomically, write_atomically
 from rlhf_pipeline.core.protocols import Progress, ignore_progress
 from rlhf_pipeline.learn.reward_model.base import (
     Floats,
-    ModelFacts,
+    ModelSummary,
     RewardModel,
     both_sides,
     check_texts,
@@ -170,8 +170,8 @@ class TransformerRewardModel(RewardModel):
         return self
 
     @property
-    def facts(self) -> ModelFacts:
-        return ModelFacts(
+    def summary(self) -> ModelSummary:
+        return ModelSummary(
             label=self.params.label,
             n_members=self.params.n_members,
             loss_curve=self.records_[0].loss_curve if self.records_ else (),

@@ -47,7 +47,7 @@ def check_reward_model(make: Callable[[], RewardModel]) -> None:
         "comparison_id; rlhf_pipeline.learn.reward_model.base.sort_weighted_pairs does that."
     )
     _check_scores(model, pairs)
-    _check_facts(model)
+    _check_summary(model)
     _check_files(model, pairs)
     assert find_warm_start_obstacle(model, make()) is None, (
         f"{name}: a model cannot start from another with the same parameters."
@@ -91,7 +91,7 @@ def _check_unfitted(model: RewardModel) -> None:
         lambda: model.score(["ask"], ["kind"]),
         f"{model.name}: score before fit must raise ModelError.",
     )
-    assert model.facts.label, f"{model.name}: facts must be there before fit."
+    assert model.summary.label, f"{model.name}: the summary must be there before fit."
 
 
 def _check_refusals(make: Callable[[], RewardModel], pairs: pd.DataFrame) -> None:
@@ -143,9 +143,9 @@ def _check_scores(model: RewardModel, pairs: pd.DataFrame) -> None:
     )
 
 
-def _check_facts(model: RewardModel) -> None:
-    facts = model.facts
-    assert type(facts).from_json(facts.model_dump_json()) == facts
+def _check_summary(model: RewardModel) -> None:
+    summary = model.summary
+    assert type(summary).from_json(summary.model_dump_json()) == summary
 
 
 def _check_files(model: RewardModel, pairs: pd.DataFrame) -> None:

@@ -1,4 +1,4 @@
-"""The fact that rules read of drift: each confirmed change, and how far the loop answered it."""
+"""The state that rules read of drift: each confirmed change, and how far the loop answered it."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime

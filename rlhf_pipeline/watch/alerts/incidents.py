@@ -184,7 +184,7 @@ def _move(
 
 
 def _refresh(alert: Alert, rule: AlertRule, reading: Reading, seen_at: datetime) -> Alert:
-    """The alert with the latest figures of its condition; a fact that holds or not has none."""
+    """The alert with the latest figures of its condition; a state that holds or not has none."""
     is_measured = rule.reads in METRICS or rule.reads == "spend.share"
     return alert.model_copy(
         update={

@@ -1,4 +1,4 @@
-"""Readings: the figures that rules compare, made of metric points and of facts of the store."""
+"""Readings: the figures that rules compare, made of metric points and of states of the store."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from rlhf_pipeline.core.records import GateDecision
 
 @dataclass(frozen=True)
 class Reading:
-    """A figure that rules read: a metric point, or a fact of the store or of Dagster with its
+    """A figure that rules read: a metric point, or a state of the store or of Dagster with its
     evidence.
     """
 
@@ -24,7 +24,7 @@ class Reading:
     detail: str = ""
     evidence: Mapping[str, Any] = field(default_factory=dict)
     link: str | None = None
-    of_day: date | None = None  # of a figure; None: a fact, which is as true now as it was then
+    of_day: date | None = None  # of a figure; None: a state, which is as true now as it was then
     progress: str = ""  # how far the loop's answer is, such as "answered, not served"
     loop_action: str = ""  # what the loop did, and what a person should do; empty: as the rule says
     next_step: str = ""

@@ -19,7 +19,7 @@ from rlhf_pipeline.watch.alerts.channels import find_targets, send
 from rlhf_pipeline.watch.alerts.delivery import Delivery
 from rlhf_pipeline.watch.alerts.incidents import AlertPlan, Step, advance
 from rlhf_pipeline.watch.alerts.readings import Reading
-from rlhf_pipeline.watch.alerts.rules import FACTS, AlertParams, merge_rules
+from rlhf_pipeline.watch.alerts.rules import STATES, AlertParams, merge_rules
 
 TICK = "daemon.silent_seconds"
 DAEMON_SILENT, DRIFT = "daemon_silent", "drift"
@@ -57,12 +57,12 @@ def read_plan(settings: Settings) -> AlertPlan:
 def gather_readings(
     store: Store, settings: Settings, plan: AlertPlan, now: datetime
 ) -> list[Reading]:
-    """What the rules read of settings and store: stored metric points, and facts of decisions,
+    """What the rules read of settings and store: stored metric points, and states of decisions,
     gates and spending.
     """
     problem, share = plan.problem, None
     # Of sensors that do not run any more there are points, but no reading.
-    names = {rule.reads for rule in plan.rules.values()} - FACTS.keys() - {TICK, LAG}
+    names = {rule.reads for rule in plan.rules.values()} - STATES.keys() - {TICK, LAG}
     since = _find_start(store, plan, now)
     points = store.metric_points.read(sorted(names), since=since.date())
     try:

@@ -14,7 +14,7 @@ from rlhf_pipeline.core.records import Text
 from rlhf_pipeline.watch.alerts.readings import Reading
 
 # Read by rules beside the metrics, and not stored: what the store and Dagster say right now.
-FACTS: Mapping[str, str] = {
+STATES: Mapping[str, str] = {
     "drift.unanswered": "1 while a change that the trigger confirmed is not answered, or answered "
     "but not served",
     "gate.refused": "1 while the latest decision of the gate is a refusal",
@@ -25,8 +25,8 @@ FACTS: Mapping[str, str] = {
     "settings.unusable": "1 while the section loop of rlhf.yaml is invalid, or names an unknown "
     "target",
 }
-# Labels of those readings of facts that have any
-FACT_LABELS = {
+# Labels of those readings of states that have any
+STATE_LABELS = {
     "drift.unanswered": ("decision",),
     "gate.refused": ("candidate",),
     "runs.last_failed": ("job",),
@@ -46,7 +46,7 @@ class AlertRule(Parameters):
 
     name: RuleName
     reads: MetricName = Field(
-        description="Metric or fact that is read; the reference of the docs lists them"
+        description="Metric or state that is read; the reference of the docs lists them"
     )
     labels: Mapping[str, str] = Field(
         default={}, description="Labels that a point must have; empty = any"
@@ -89,8 +89,8 @@ class AlertRule(Parameters):
             raise ValueError(
                 f"resolve_at {self.resolve_at:g} must be {side} the threshold {self.threshold:g}"
             )
-        if self.reads not in METRICS.keys() | FACTS.keys():
-            suggestion = suggest(self.reads, [*METRICS, *FACTS])
+        if self.reads not in METRICS.keys() | STATES.keys():
+            suggestion = suggest(self.reads, [*METRICS, *STATES])
             raise ValueError(f"reads {self.reads!r}, which is not measured. {suggestion}")
         now = datetime.now(UTC)
         try:
@@ -115,7 +115,7 @@ class AlertRule(Parameters):
 
     def _build_blanks(self, reading: Reading) -> dict[str, Any]:
         metric = METRICS.get(self.reads)
-        labels = metric.labels if metric else FACT_LABELS.get(self.reads, ())
+        labels = metric.labels if metric else STATE_LABELS.get(self.reads, ())
         return {
             **dict.fromkeys(labels, "?"),
             **reading.labels,

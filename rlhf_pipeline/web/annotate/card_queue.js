@@ -14,7 +14,7 @@ export class CardQueue extends EventTarget {
     this.user = user;
     this.cards = []; // ahead of the one that is shown
     this.shown = null;
-    this.judged = new Set(); // card ids, whether or not their votes arrived yet
+    this.judgedIds = new Set(); // card ids, whether or not their votes arrived yet
     this.elsewhere = new Set(); // shown in other tabs
     this.unsentCards = unsentCards; // how many judged cards the server still counts as held
     this.rules = null;
@@ -44,7 +44,7 @@ export class CardQueue extends EventTarget {
   }
 
   judge(card) {
-    this.judged.add(card.card_id);
+    this.judgedIds.add(card.card_id);
     this.say({ what: "judged", id: card.card_id });
   }
 
@@ -56,12 +56,12 @@ export class CardQueue extends EventTarget {
 
   /** Allow a card to be dealt again whose vote will never arrive. */
   unjudge(card) {
-    this.judged.delete(card.card_id);
+    this.judgedIds.delete(card.card_id);
     this.refill();
   }
 
   takeBack(card) {
-    this.judged.delete(card.card_id);
+    this.judgedIds.delete(card.card_id);
     this.cards = this.cards.filter((one) => one.card_id !== card.card_id);
     this.shown = card;
     this.say({ what: "shown", id: card.card_id });
@@ -100,7 +100,7 @@ export class CardQueue extends EventTarget {
     const known = new Set(this.cards.map((card) => card.card_id));
     if (this.shown) known.add(this.shown.card_id);
     const fresh = lease.cards.filter(
-      (card) => !known.has(card.card_id) && !this.judged.has(card.card_id),
+      (card) => !known.has(card.card_id) && !this.judgedIds.has(card.card_id),
     );
     // A card that another tab shows comes last: it will be judged there.
     const isElsewhere = (card) => this.elsewhere.has(card.card_id);
@@ -132,7 +132,7 @@ export class CardQueue extends EventTarget {
   /** Release all cards when the page is left. */
   release() {
     for (const card of [this.shown, ...this.cards]) {
-      if (!card || this.judged.has(card.card_id) || this.elsewhere.has(card.card_id)) continue;
+      if (!card || this.judgedIds.has(card.card_id) || this.elsewhere.has(card.card_id)) continue;
       const path = `/api/v1/cards/${encodeURIComponent(card.card_id)}:release`;
       this.post(path, undefined, { keepalive: true }).catch(() => {});
     }
@@ -155,13 +155,13 @@ export class CardQueue extends EventTarget {
     if (what === "left") this.elsewhere.delete(id);
     if (what === "shown") {
       this.elsewhere.add(id);
-      this.judged.delete(id);
+      this.judgedIds.delete(id);
       const at = this.cards.findIndex((card) => card.card_id === id);
       if (at >= 0) this.cards.push(...this.cards.splice(at, 1));
     }
     if (what === "judged") {
       this.elsewhere.delete(id);
-      this.judged.add(id);
+      this.judgedIds.add(id);
       this.cards = this.cards.filter((card) => card.card_id !== id);
       if (this.shown?.card_id === id) this.dispatchEvent(new CustomEvent("gone"));
     }

@@ -223,7 +223,7 @@ outbox.addEventListener("recorded", () => {
 
 outbox.addEventListener("refused", ({ detail }) => {
   const { entry, status, problem, dependants } = detail;
-  if (!strike(detail)) return;
+  if (!forgetEntry(detail)) return;
   const why = problem.detail ?? `status ${status}`;
   if (entry.isUndo) {
     // If the annotator has begun to judge the card again, that vote would be refused as well.
@@ -239,7 +239,7 @@ outbox.addEventListener("refused", ({ detail }) => {
 
 outbox.addEventListener("discarded", ({ detail }) => {
   const { entry, isDependant, dependants } = detail;
-  if (!strike(detail)) return;
+  if (!forgetEntry(detail)) return;
   if (entry.isUndo && !isDependant) {
     const describe = ({ choice, strength }) => describeVote(choice, strength);
     const anew = dependants.filter((one) => !one.isUndo).map(({ body }) => describe(body));
@@ -257,7 +257,7 @@ outbox.addEventListener("discarded", ({ detail }) => {
 const isSameCard = (one, other) => one.card.card_id === other.card.card_id;
 
 /** Forget an entry that will never be a vote; whether this page sent it. */
-function strike({ entry, isOwn, isTakenBack }) {
+function forgetEntry({ entry, isOwn, isTakenBack }) {
   nEvents += 1;
   if (!isOwn) return false;
   history = history.filter((one) => one.entry.key !== entry.key);
@@ -551,8 +551,8 @@ outbox.addEventListener(
   () => {
     // Votes that wait since an earlier visit: their cards are judged, those taken back are not.
     for (const entry of outbox.unsent) {
-      if (entry.isUndo) queue.judged.delete(entry.card.card_id);
-      else queue.judged.add(entry.card.card_id);
+      if (entry.isUndo) queue.judgedIds.delete(entry.card.card_id);
+      else queue.judgedIds.add(entry.card.card_id);
     }
     readFigures();
     welcome().then(() => queue.refill());

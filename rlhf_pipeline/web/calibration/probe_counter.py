@@ -24,10 +24,10 @@ NEWEST = 1_000  # votes for a side: enough to know a share within three percenta
 
 @dataclass(frozen=True)
 class ProbeResult:
-    """The figures, and the judged rows that `pairs_of_bin` reads; None without any."""
+    """The figures, and the rows that `pairs_of_bin` reads; None without any."""
 
     figures: ProbeOut
-    judged: pd.DataFrame | None = None
+    rows: pd.DataFrame | None = None
 
 
 def count_probe(store: Store, filters: ProbeFilter) -> ProbeResult:

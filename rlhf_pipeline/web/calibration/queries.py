@@ -205,8 +205,8 @@ def pairs(
         chosen_bin = find_bin(probed.figures.bins, filters.bin)
     except NotEnoughData as none:
         raise Problem(404, str(none), kind="empty_bin") from none
-    assert probed.judged is not None  # where there are bins
-    rows = pairs_of_bin(probed.judged, chosen_bin)
+    assert probed.rows is not None  # where there are bins
+    rows = pairs_of_bin(probed.rows, chosen_bin)
     if place is not None:
         rank = rank_pairs(rows["wrong"])
         rows = rows[(rank > place[0]) | ((rank == place[0]) & (rows["seq"] > place[1]))]

@@ -107,10 +107,10 @@ def read(
 
 
 @api.post("/consensus:decide", status_code=201, responses=problem_responses(404))
-def decide(site: AnySite, principal: Expert, body: Deciding) -> Adjudication:
+def adjudicate(site: AnySite, principal: Expert, body: Deciding) -> Adjudication:
     """Decide on a comparison, with a reason. It is disputed no longer, and the next fit leaves out
     the votes against the decision. An earlier decision no longer stands."""
-    return site.store.adjudications.decide(
+    return site.store.adjudications.add(
         body.comparison_id, body.choice, reason=body.reason, actor=principal.user_id
     )
 
@@ -146,7 +146,7 @@ def submit_decision(
         name: form.text(name).strip() for name in ("comparison_id", "choice", "reason")
     }
     done, problem = attempt(
-        lambda: decide(site, principal, validate(Deciding, values)), UnknownComparison
+        lambda: adjudicate(site, principal, validate(Deciding, values)), UnknownComparison
     )
     if done is None:
         return _show(site, request, principal, selection, problem=problem, draft=form)

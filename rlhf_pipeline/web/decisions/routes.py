@@ -147,12 +147,12 @@ def _store(
 
 def _read_form(form: Fields, *names: str) -> dict[str, object]:
     """Raises Problem 422 unless the question whether it is meant was answered."""
-    if not form.has("is_sure"):
+    if not form.has("is_confirmed"):
         raise Problem(
             422,
             "Nothing was done: tick the box that confirms it, then send the form again.",
             kind="invalid",
-            errors=[("is_sure", "is not ticked")],
+            errors=[("is_confirmed", "is not ticked")],
         )
     return {name: form.text(name).strip() for name in (*names, "reason")}
 

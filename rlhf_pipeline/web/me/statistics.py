@@ -30,8 +30,8 @@ def build_statistics(snapshot: StandingSnapshot, today: date) -> Statistics:
     paces = [*reversed(snapshot.today), *snapshot.paces][:PACE_OF]
     seconds = [pace for pace in paces if pace is not None]
     days = set(snapshot.by_day) | ({today} if snapshot.today else set())
-    n_right = sum(count.n for count in snapshot.known if count.is_right)
-    n_known = sum(count.n for count in snapshot.known)
+    n_right = sum(count.n for count in snapshot.gold_counts if count.is_right)
+    n_known = sum(count.n for count in snapshot.gold_counts)
     return Statistics(
         votes_today=len(snapshot.today),
         votes_total=sum(snapshot.by_day.values()) + len(snapshot.today),
@@ -43,7 +43,7 @@ def build_statistics(snapshot: StandingSnapshot, today: date) -> Statistics:
             **_wilson_interval(snapshot.n_same, snapshot.n_again),
         ),
         gold=GoldShare(right=n_right, n=n_known, **_wilson_interval(n_right, n_known)),
-        confidence=_count_by_confidence(snapshot.known),
+        confidence=_count_by_confidence(snapshot.gold_counts),
     )
 
 

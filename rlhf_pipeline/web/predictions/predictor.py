@@ -4,7 +4,7 @@ import threading
 from collections.abc import Sequence
 
 from rlhf_pipeline.core.errors import ConfigurationError, InvalidScores, ModelError
-from rlhf_pipeline.learn.champions import Champions, Judge, PairPrediction, Question
+from rlhf_pipeline.learn.champions import CalibratedModel, Champions, PairPrediction, Question
 from rlhf_pipeline.web.memory_cache import CachedValue
 from rlhf_pipeline.web.problems import RETRY_SOON, Problem
 
@@ -23,7 +23,7 @@ class Predictor:
         self._serving = CachedValue(self._find_champion_key, champion_s)
         self._places = threading.BoundedSemaphore(AT_MOST)
         self._lock = threading.Lock()
-        self._loaded: tuple[tuple[str, int], Judge] | None = None
+        self._loaded: tuple[tuple[str, int], CalibratedModel] | None = None
 
     def predict(self, questions: Sequence[Question]) -> list[PairPrediction]:
         """Raises Problem 409 without a champion, 503 if the model fails to load, returns NaN, or
@@ -50,7 +50,7 @@ class Predictor:
         finally:
             self._places.release()
 
-    def _load_judge(self) -> Judge:
+    def _load_judge(self) -> CalibratedModel:
         try:
             serving = self._serving()
             if serving is None:

@@ -21,8 +21,8 @@ OLDEST = timedelta(days=30)  # oldest vote accepted from an outbox
 OUTBOX = timedelta(hours=1)
 
 
-def cast(site: Site, principal: Principal, fields: VoteFields, key: str) -> VoteReceipt:
-    """Casts one vote; a repeated vote with the same key gets the same receipt.
+def record_vote(site: Site, principal: Principal, fields: VoteFields, key: str) -> VoteReceipt:
+    """Record one vote; a repeated vote with the same key gets the same receipt.
 
     Raises Problem for an invalid vote, and the errors of the store.
     """
@@ -34,8 +34,10 @@ def cast(site: Site, principal: Principal, fields: VoteFields, key: str) -> Vote
     return _build_receipt(fields, vote)
 
 
-def cast_batch(site: Site, principal: Principal, raw_votes: Sequence[object]) -> list[BatchResult]:
-    """Cast each vote separately; results in the same order."""
+def record_batch(
+    site: Site, principal: Principal, raw_votes: Sequence[object]
+) -> list[BatchResult]:
+    """Record each vote separately; results in the same order."""
     results: list[BatchResult | None] = [None] * len(raw_votes)
     ready: list[tuple[int, VoteInBatch, NewVote]] = []
     for i, raw_vote in enumerate(raw_votes):

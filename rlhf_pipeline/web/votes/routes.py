@@ -82,16 +82,16 @@ VOTES = RowList(
 
 
 @api.post("/votes", status_code=201, response_model=VoteReceipt, responses=problem_responses(404))
-def cast(site: AnySite, principal: Annotator, body: VoteFields, key: RequiredKey) -> Response:
+def submit(site: AnySite, principal: Annotator, body: VoteFields, key: RequiredKey) -> Response:
     """Cast one vote. A vote answered with 201 is stored durably, with its audit link."""
-    receipt = casting.cast(site, principal, body, key)
+    receipt = casting.record_vote(site, principal, body, key)
     return Response(receipt.model_dump_json(), 201, media_type="application/json")
 
 
 @api.post("/votes:batch")
-def cast_batch(site: AnySite, principal: Annotator, body: Batch) -> BatchResults:
+def submit_batch(site: AnySite, principal: Annotator, body: Batch) -> BatchResults:
     """Cast up to 50 votes. Each gets its own result."""
-    return BatchResults(results=casting.cast_batch(site, principal, body.votes))
+    return BatchResults(results=casting.record_batch(site, principal, body.votes))
 
 
 @api.get("/votes")

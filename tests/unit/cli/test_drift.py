@@ -71,7 +71,7 @@ def reported(tmp_path_factory: pytest.TempPathFactory) -> Path:
     events = [event("ddm", 1000), event("adwin", 1020), event("hddm_a", 1040)]
     store.events.add(events)
     rule = TriggerParams(min_new_votes=0)
-    store.decisions.decide(lambda e: decide(e, rule), now=utc_now(), champion=MODEL)
+    store.decisions.apply_rule(lambda e: decide(e, rule), now=utc_now(), champion=MODEL)
     for day in (STEADY, CHANGED):
         signals = DriftSignals(events, calibration_tests=[])
         frame = drift_report(day, model_version=MODEL, signals=signals)

@@ -52,7 +52,7 @@ def decided(voted: LearntHome, tmp_path_factory: pytest.TempPathFactory) -> Lear
         for i, detector in enumerate(("ddm", "adwin")):
             store.events.add([event(detector, 300 + i * 40)])
             now = FIRST + timedelta(hours=i)
-            store.decisions.decide(rule, now=now, champion=MODEL, up_to_seq=350 + i)
+            store.decisions.apply_rule(rule, now=now, champion=MODEL, up_to_seq=350 + i)
         store.training_jobs.mark_finished(2, succeeded=True)
         store.decisions.fire_by_hand("=1+1 new guidelines", actor="ada@example.org", now=SECOND)
     return home
@@ -100,7 +100,7 @@ def test_a_waiting_decision_is_answered(voted: LearntHome, tmp_path: Path) -> No
     )
     with home.store as store:
         store.events.add([event("sequential_test", 340)])
-        store.decisions.decide(
+        store.decisions.apply_rule(
             lambda evidence: decide(evidence).model_copy(
                 update={
                     "action": "hold",

@@ -173,7 +173,7 @@ def test_a_fit_waits_while_the_cause_of_a_change_is_unclear(
     assert wait() is None
     store.events.add([unclear_rise(seq)])
     assert "decided after 10 more votes" in str(wait())
-    store.decisions.decide(
+    store.decisions.apply_rule(
         lambda evidence: decide(evidence, trigger), now=NOON, champion="demo.reward_model@1"
     )
     assert "after 10 more votes" in str(wait())  # held, and not yet answered

@@ -14,8 +14,8 @@ from rlhf_pipeline.learn.calibration import calibration_metrics
 from rlhf_pipeline.learn.calibration.identity import NoCalibration
 from rlhf_pipeline.learn.champions import (
     AcceptanceParams,
+    CalibratedModel,
     Champions,
-    Judge,
     assess,
     compare_with_champion,
 )
@@ -59,7 +59,7 @@ def calib(pairs: pd.DataFrame) -> pd.DataFrame:
     return pairs[pairs["split"] == "calib"]
 
 
-def fitted(number: int, pairs: pd.DataFrame, changes: TasteChanges) -> Judge:
+def fitted(number: int, pairs: pd.DataFrame, changes: TasteChanges) -> CalibratedModel:
     version = ModelVersion(
         name="demo.reward_model",
         version=number,
@@ -68,7 +68,7 @@ def fitted(number: int, pairs: pd.DataFrame, changes: TasteChanges) -> Judge:
         content_hash="h",
         data_seq=CHANGE,
     )
-    return Judge(
+    return CalibratedModel(
         version,
         fit_reward_model(
             LearningData(pairs, taste_changes=changes), QUICK, encoder=WordEncoder()
@@ -79,13 +79,13 @@ def fitted(number: int, pairs: pd.DataFrame, changes: TasteChanges) -> Judge:
 
 
 @pytest.fixture(scope="module")
-def champion(pairs: pd.DataFrame) -> Judge:
+def champion(pairs: pd.DataFrame) -> CalibratedModel:
     """Retrained when the change was confirmed."""
     return fitted(2, pairs, TasteChanges(CHANGE))
 
 
 @pytest.fixture(scope="module")
-def forgetful(pairs: pd.DataFrame) -> Judge:
+def forgetful(pairs: pd.DataFrame) -> CalibratedModel:
     """Fitted by hand afterwards, as if taste had not changed."""
     return fitted(3, pairs, NO_CHANGES)
 
@@ -181,7 +181,7 @@ def test_refusal_is_stored_with_the_votes_of_the_model(champions, settle, forget
 
 def test_champion_itself_is_never_refused(champions, settle, champion, forgetful):
     settled = settle(
-        Judge(champion.version, forgetful.reward_model, None, "none"),
+        CalibratedModel(champion.version, forgetful.reward_model, None, "none"),
         taste_changes=TasteChanges(CHANGE),
     )
     assert settled.was_champion

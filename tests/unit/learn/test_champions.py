@@ -26,7 +26,13 @@ from rlhf_pipeline.learn.calibration import (
 )
 from rlhf_pipeline.learn.calibration.identity import NoCalibration
 from rlhf_pipeline.learn.calibration.temperature import TemperatureScaling
-from rlhf_pipeline.learn.champions import Champions, Judge, Question, assess, compare_with_champion
+from rlhf_pipeline.learn.champions import (
+    CalibratedModel,
+    Champions,
+    Question,
+    assess,
+    compare_with_champion,
+)
 from rlhf_pipeline.learn.reward_model.embedding import EmbeddingParams, EmbeddingRewardModel
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.store import Store
@@ -67,7 +73,7 @@ class SureOf:
 
 
 def judge(margin, number=1):
-    return Judge(version(number), SureOf(margin), None, "none")
+    return CalibratedModel(version(number), SureOf(margin), None, "none")
 
 
 def pairs(n, max_seq):
@@ -191,7 +197,7 @@ def test_the_setting_chooses_the_backend(champions):
 def test_judge_predicts_the_majority_choice():
     p = judge(2.0).p_chosen(pairs(3, 1))
     assert p == pytest.approx([0.8808] * 3, abs=1e-4)
-    calibrated = Judge(version(), SureOf(2.0), NoCalibration(), "none@1")
+    calibrated = CalibratedModel(version(), SureOf(2.0), NoCalibration(), "none@1")
     assert calibrated.p_chosen(pairs(3, 1)) == pytest.approx(p)
 
 
@@ -207,11 +213,11 @@ class Blind(SureOf):
 
 
 def test_worse_model_is_refused_and_equal_one_promoted():
-    better, worse = judge(1.5, 2), Judge(version(1), Blind(1.5), None, "none")
+    better, worse = judge(1.5, 2), CalibratedModel(version(1), Blind(1.5), None, "none")
     assert compare_with_champion(better, worse, pairs(40, 1))[0]
-    assert compare_with_champion(Judge(version(3), Blind(1.5), None, "none"), worse, pairs(40, 1))[
-        0
-    ]
+    assert compare_with_champion(
+        CalibratedModel(version(3), Blind(1.5), None, "none"), worse, pairs(40, 1)
+    )[0]
     refused, reason = compare_with_champion(worse, better, pairs(40, 1))
     assert not refused
     assert "worse than" in reason
@@ -247,7 +253,7 @@ def test_after_a_change_only_pairs_voted_since_then_count():
         def score(self, prompts, completions, **_):
             return -super().score(prompts, completions)
 
-    old, new = judge(1.0), Judge(version(2), Turned(1.0), None, "none")
+    old, new = judge(1.0), CalibratedModel(version(2), Turned(1.0), None, "none")
     since = pairs(5, 100).assign(chosen="bad", rejected="good")
     both = pd.concat([pairs(50, 1), since], ignore_index=True)
     assert not assess(new, old, both).is_accepted
@@ -265,7 +271,7 @@ def test_champion_wrong_after_a_reversal_is_replaced():
     """Calibrated anew it would be a coin too; but it is not what it serves."""
     reversed_taste = pairs(40, 1).assign(chosen="bad", rejected="good")
     promoted, reason = compare_with_champion(
-        Judge(version(2), Blind(1.0), None, "none"), judge(3.0, 1), reversed_taste
+        CalibratedModel(version(2), Blind(1.0), None, "none"), judge(3.0, 1), reversed_taste
     )
     assert promoted, reason
 
@@ -280,12 +286,14 @@ def test_model_does_not_lose_to_itself(seed):
     model.fit(fitted_on[fitted_on["split"] == "train"].reset_index(drop=True))
     calib = make_pairs(50, seed=100 + seed).assign(split="calib")
     calibrator, _ = fit_calibrator(calib, model)
-    champion, same = (Judge(version(n), model, calibrator, "fitted@1") for n in (1, 2))
+    champion, same = (CalibratedModel(version(n), model, calibrator, "fitted@1") for n in (1, 2))
     promoted, reason = compare_with_champion(same, champion, calib)
     assert promoted, reason
     assert "as good as" in reason
     # nor is its calibrator
-    assert compare_with_champion(Judge(version(1), model, calibrator, "fitted"), champion, calib)[0]
+    assert compare_with_champion(
+        CalibratedModel(version(1), model, calibrator, "fitted"), champion, calib
+    )[0]
 
 
 def test_calibrator_is_replaced_only_if_no_worse():
@@ -295,18 +303,18 @@ def test_calibrator_is_replaced_only_if_no_worse():
         voted.assign(split="calib", **REST), model, CalibrationParams(methods=["temperature"])
     )
     assert isinstance(mended, TemperatureScaling)
-    good = Judge(version(), model, mended, "temperature@1")
-    raw = Judge(version(), model, NoCalibration(), "none")
+    good = CalibratedModel(version(), model, mended, "temperature@1")
+    raw = CalibratedModel(version(), model, NoCalibration(), "none")
     is_better, reason = compare_with_champion(raw, good, voted)
     assert not is_better
     assert "through none, worse than" in reason
     assert "through temperature@1 on 40 pairs of the calib split" in reason
     assert compare_with_champion(
-        Judge(version(), model, mended, "temperature"),
-        Judge(version(), model, NoCalibration(), "none@2"),
+        CalibratedModel(version(), model, mended, "temperature"),
+        CalibratedModel(version(), model, NoCalibration(), "none@2"),
         voted,
     )[0]
-    assert compare_with_champion(raw, Judge(version(), model, None, "none"), voted) == (
+    assert compare_with_champion(raw, CalibratedModel(version(), model, None, "none"), voted) == (
         True,
         "it had no calibrator",
     )
@@ -440,7 +448,7 @@ def test_both_orders_sum_to_one_for_every_model():
         Question(prompt=q.prompt, completion_a=q.completion_b, completion_b=q.completion_a)
         for q in questions
     ]
-    serving = Judge(version(), ByPlace(), NoCalibration(), "none@1")
+    serving = CalibratedModel(version(), ByPlace(), NoCalibration(), "none@1")
     there, back = serving.predict(questions), serving.predict(turned)
     assert all(answer.p_raw + other.p_raw == 1.0 for answer, other in zip(there, back, strict=True))
     assert all(

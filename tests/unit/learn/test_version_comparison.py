@@ -8,7 +8,7 @@ import pytest
 from rlhf_pipeline.core.errors import InvalidScores, ModelNotFound
 from rlhf_pipeline.learn.calibration import CalibrationParams
 from rlhf_pipeline.learn.calibration.group_calibration import MIN_PAIRS
-from rlhf_pipeline.learn.champions import Judge
+from rlhf_pipeline.learn.champions import CalibratedModel
 from rlhf_pipeline.learn.champions.version_comparison import measure_versions
 from tests.unit.learn.test_champions import judge, pairs, version
 
@@ -22,7 +22,7 @@ class UnableToScore:
 
 
 def unable(number):
-    return Judge(version(number), UnableToScore(), None, "none")
+    return CalibratedModel(version(number), UnableToScore(), None, "none")
 
 
 def removed(label):
@@ -37,7 +37,7 @@ def promoted(**by_number):
 
     def load(version):
         judge = judges[version.version]
-        return judge if isinstance(judge, Judge) else judge(version.label)
+        return judge if isinstance(judge, CalibratedModel) else judge(version.label)
 
     return SimpleNamespace(
         registry=SimpleNamespace(

@@ -172,7 +172,7 @@ def evidence(prompt: str | None = None, params: ClusterParams | None = None) -> 
         report=report,
         reference=reference,
         current=current,
-        judged=day_votes,
+        predictions=day_votes,
         errors=errors,
         events=events,
         noise_ceiling=Interval(value=0.86, low=0.83, high=0.89, n=240),
@@ -372,7 +372,7 @@ def test_every_accuracy_has_its_ceiling(source: str) -> None:
 
 def test_each_source_and_category_has_figures_unless_it_is_tiny() -> None:
     e = evidence()
-    ids = e.judged["group"].to_numpy()
+    ids = e.predictions["group"].to_numpy()
     names = {i: "tiny" if n < 4 else "convarg" for n, i in enumerate(dict.fromkeys(ids))}
     ceilings = {
         "source": {
@@ -382,7 +382,7 @@ def test_each_source_and_category_has_figures_unless_it_is_tiny() -> None:
         }
     }
     groups = calibration_by_group(
-        PredictedVotes.of_day(e.judged), {"source": names}, ceilings=ceilings
+        PredictedVotes.of_day(e.predictions), {"source": names}, ceilings=ceilings
     )
     text = Page(render_drift_page(replace(e, by_group=groups))).text
     table = text[

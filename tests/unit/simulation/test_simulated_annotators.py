@@ -10,8 +10,8 @@ from rlhf_pipeline.simulation import (
     WARM_TASTE,
     AnnotatorPool,
     SimulatedAnnotator,
-    cast_votes,
     judge_rubric,
+    simulate_votes,
     utility_gaps,
 )
 
@@ -54,7 +54,9 @@ def comparisons_of(n, *, repeats=0, seed=0):
 
 def cast(comparisons, pool=None, **more):
     options = {"day": DAY, "votes_per_comparison": 3, "seed": 0, "start": START} | more
-    return cast_votes(comparisons, {"p": "Rome"}, WARM_TASTE, pool or AnnotatorPool(), **options)
+    return simulate_votes(
+        comparisons, {"p": "Rome"}, WARM_TASTE, pool or AnnotatorPool(), **options
+    )
 
 
 def test_votes_do_not_depend_on_the_order_of_rows():

@@ -11,10 +11,10 @@ def test_the_newest_decision_stands_until_it_is_undone(store, make_comparisons, 
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
     store.votes.cast(make_vote("c0"))
     log = store.adjudications
-    first = log.decide("c0", "a", reason="the source says so", actor="me")
+    first = log.add("c0", "a", reason="the source says so", actor="me")
     store.votes.cast(make_vote("c1"))
-    log.decide("c0", "b", reason="the newer one does not", actor="you")
-    other = log.decide("c1", "tie", reason="same text", actor="me")
+    log.add("c0", "b", reason="the newer one does not", actor="you")
+    other = log.add("c1", "tie", reason="same text", actor="me")
     assert {
         comparison_id: adjudication.choice
         for comparison_id, adjudication in log.standing(["c0", "c1", "c2"]).items()
@@ -44,6 +44,6 @@ def test_the_newest_decision_stands_until_it_is_undone(store, make_comparisons, 
 def test_unknown_comparison_is_not_decided_or_undone(store, make_comparisons):
     store.comparisons.publish(make_comparisons(1), published_at=NOON)
     with pytest.raises(UnknownComparison, match="'c9'"):
-        store.adjudications.decide("c9", "a", reason="x", actor="me")
+        store.adjudications.add("c9", "a", reason="x", actor="me")
     with pytest.raises(NotFound, match="nothing to undo"):
         store.adjudications.undo("c0", reason="", actor="me")

@@ -48,7 +48,7 @@ def n_new(store: Store, make_event: Callable[..., Any]) -> Callable[..., int]:
             evidences.append(evidence)
             return fire(evidence).model_copy(update={"action": "fire" if fires else "hold"})
 
-        store.decisions.decide(rule, now=NOON, champion=MODEL, up_to_seq=up_to_seq)
+        store.decisions.apply_rule(rule, now=NOON, champion=MODEL, up_to_seq=up_to_seq)
         return evidences[0].n_new_votes
 
     return ask

@@ -32,7 +32,7 @@ def hold(evidence: TriggerEvidence) -> TriggerDecision:
 
 @pytest.fixture
 def decide(store):
-    return lambda rule, at=NOON: store.decisions.decide(rule, now=at, champion=MODEL)
+    return lambda rule, at=NOON: store.decisions.apply_rule(rule, now=at, champion=MODEL)
 
 
 def test_errors_are_those_of_one_model_in_seq_order(
@@ -316,7 +316,7 @@ def test_rule_receives_questions_about_the_serving_champion(store, decide, make_
     def left(champion=MODEL):
         store.events.add([make_event(20 + len(store.decisions.all()))])
         evidences = []
-        store.decisions.decide(
+        store.decisions.apply_rule(
             lambda evidence: evidences.append(evidence) or hold(evidence),
             now=NOON,
             champion=champion,

@@ -36,8 +36,8 @@ def test_earlier_days_are_counted_and_today_is_listed(published, make_vote, monk
     snapshot = judgements.snapshot_before("ann", TODAY, n_paces=3)
     assert snapshot.by_day == {date(2026, 1, 1): 3, date(2026, 1, 2): 1}
     assert (snapshot.n_again, snapshot.n_same) == (2, 1)
-    assert sorted(snapshot.known) == [GoldCount(0.9, False, 1), GoldCount(0.9, True, 1)]
+    assert sorted(snapshot.gold_counts) == [GoldCount(0.9, False, 1), GoldCount(0.9, True, 1)]
     assert snapshot.paces == [None, None, 5.0]
     assert snapshot.today == [7.0]
     nobody = judgements.snapshot_before("nobody", TODAY, n_paces=3)
-    assert (nobody.by_day, nobody.known, nobody.today) == ({}, [], [])
+    assert (nobody.by_day, nobody.gold_counts, nobody.today) == ({}, [], [])

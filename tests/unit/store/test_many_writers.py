@@ -129,7 +129,7 @@ def report_and_decide(url: str, events: list[DriftEvent]) -> None:
     with opened(url) as store:
         while True:
             store.events.add(events)
-            store.decisions.decide(DECIDE, now=NOON, champion=MODEL)
+            store.decisions.apply_rule(DECIDE, now=NOON, champion=MODEL)
 
 
 def test_killed_deciders_and_duplicate_events_give_one_response(
@@ -148,7 +148,7 @@ def test_killed_deciders_and_duplicate_events_give_one_response(
             process.join()
     store.events.add(duplicates)
     assert store.events.for_model(MODEL) == pair
-    store.decisions.decide(DECIDE, now=NOON, champion=MODEL)
+    store.decisions.apply_rule(DECIDE, now=NOON, champion=MODEL)
     assert [d.state for d in store.decisions.all()] == ["pending"]
     assert len(store.decisions.all()[0].event_ids) == 2
     assert [change.change_seq for change in store.taste_changes.all()] == [100]

@@ -211,9 +211,9 @@ def test_a_replayed_day_decides_on_the_votes_known_then(
 ) -> None:
     ends = [datetime.fromisoformat(f"{day}T23:59:59+00:00") for day in DAYS]
     voted.events.add([make_event(1)])
-    first = voted.decisions.decide(fire, now=ends[0], champion=MODEL, up_to_seq=2)
+    first = voted.decisions.apply_rule(fire, now=ends[0], champion=MODEL, up_to_seq=2)
     voted.events.add([make_event(3)])
-    second = voted.decisions.decide(fire, now=ends[1], champion=MODEL, up_to_seq=4)
+    second = voted.decisions.apply_rule(fire, now=ends[1], champion=MODEL, up_to_seq=4)
     assert first is not None
     assert first.evidence == {"n_new_votes": 2, "last_fired_at": "None", "max_seq": 2}
     assert second is not None

@@ -32,7 +32,7 @@ def voted(store, make_comparisons, make_vote):
 def decide(voted, make_event):
     def run(rule, seq=10):
         voted.events.add([make_event(seq)])
-        return voted.decisions.decide(rule, now=NOON, champion="m")
+        return voted.decisions.apply_rule(rule, now=NOON, champion="m")
 
     return run
 

@@ -227,8 +227,8 @@ def test_judging_and_teaching_votes_are_those_of_the_log(store, make_vote, make_
         )
         live = [vote for vote in live if vote is not corrected] + [store.votes.cast(cast)]
         if n == 60:
-            store.adjudications.decide("c0", "a", reason="r", actor="eve")
-            store.adjudications.decide("c2", "b", reason="r", actor="eve")
+            store.adjudications.add("c0", "a", reason="r", actor="eve")
+            store.adjudications.add("c2", "b", reason="r", actor="eve")
         if n == 110:
             store.adjudications.undo("c2", reason="r", actor="eve")
     ids = ["c0", "c1", "r0", "r1"]

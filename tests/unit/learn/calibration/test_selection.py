@@ -13,8 +13,8 @@ from rlhf_pipeline.core.records import CalibrationReport, Interval
 from rlhf_pipeline.feedback.votes import TasteChanges
 from rlhf_pipeline.feedback.votes.splits import split_of
 from rlhf_pipeline.learn.calibration import (
+    CalibrationContext,
     CalibrationParams,
-    VoteFacts,
     calibrate,
     calibration_log,
     calibrator_from_json,
@@ -82,7 +82,7 @@ def run(pairs: pd.DataFrame, sharpen: float, **more):
         params,
         reward_model_label="demo.reward_model@1",
         data_hash="h",
-        votes=VoteFacts(**more),
+        votes=CalibrationContext(**more),
     )
     return calibrator, report.model_copy(update={"fitted_at": MOMENT})
 

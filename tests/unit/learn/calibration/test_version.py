@@ -7,8 +7,8 @@ from rlhf_pipeline.core.frames import COMPARISONS, VOTES, check_frame
 from rlhf_pipeline.core.records import ModelVersion
 from rlhf_pipeline.feedback.votes import TasteChanges
 from rlhf_pipeline.learn.calibration import (
+    CalibrationContext,
     CalibrationParams,
-    VoteFacts,
     calibrate_version,
     calibration_figures,
 )
@@ -73,7 +73,7 @@ def calibrated(
         of,
         SharpenedModel(2.0),
         pairs,
-        VoteFacts.of(
+        CalibrationContext.of(
             votes(pairs, each=2) if cast is None else cast,
             comparisons(pairs),
             TasteChanges(CHANGE),

@@ -10,7 +10,7 @@ from rlhf_pipeline.core.errors import ModelError
 from rlhf_pipeline.core.parameters import Parameters
 from rlhf_pipeline.core.records import content_hash
 from rlhf_pipeline.learn.reward_model.base import (
-    ModelFacts,
+    ModelSummary,
     RewardModel,
     distinct_texts,
     drop_unweighted_pairs,
@@ -39,8 +39,8 @@ class LengthRewardModel(RewardModel):
         self.slope_ = 0.0
 
     @property
-    def facts(self):
-        return ModelFacts(label="majority")
+    def summary(self):
+        return ModelSummary(label="majority")
 
     def fit(self, pairs, *, weights=None, warm_start=None, progress=None):
         used = drop_unweighted_pairs(

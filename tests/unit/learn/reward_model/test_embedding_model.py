@@ -231,6 +231,6 @@ def test_two_prompts_are_two_folds() -> None:
     pairs["prompt_id"] = np.where(np.arange(200) < 100, "first", "second")
     params = EmbeddingParams(n_members=3)
     model = EmbeddingRewardModel(params, WordEncoder()).fit(pairs)
-    assert len(model.facts.held_out_loss) > 1
+    assert len(model.summary.held_out_loss) > 1
     with pytest.raises(NotEnoughData, match="All pairs are of one prompt"):
         EmbeddingRewardModel(params, WordEncoder()).fit(pairs.assign(prompt_id="only"))

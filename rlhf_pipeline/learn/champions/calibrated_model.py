@@ -31,12 +31,12 @@ class PairPrediction(PredictionBasis, Prediction):
 
 
 @dataclass(frozen=True)
-class Judge:
+class CalibratedModel:
     """The champion reward model, ready to predict: P(a preferred) = calibrator(score(a) -
     score(b)).
 
-    A champion that cannot be loaded is also a Judge, so a new model can replace it; its predictions
-    raise `load_error`.
+    A champion that cannot be loaded is also one, so that a new model can replace it; its
+    predictions raise `load_error`.
     """
 
     version: ModelVersion

@@ -3,7 +3,7 @@
 import numpy as np
 
 from rlhf_pipeline.core.records import ModelVersion
-from rlhf_pipeline.learn.champions import Judge, Question
+from rlhf_pipeline.learn.champions import CalibratedModel, Question
 
 
 class Counting:
@@ -26,7 +26,7 @@ def test_a_text_is_scored_once_over_all_calls():
         data_hash="d",
         data_seq=1,
     )
-    judge = Judge(version, model, None, "none@0")
+    judge = CalibratedModel(version, model, None, "none@0")
     questions = [
         Question(prompt="p", completion_a="a" * n, completion_b="b" * (n + 1))
         for n in (1, 2, 3, 1, 2, 3)

@@ -17,7 +17,7 @@ DAILY_ASSETS = ("comparisons", "drift_report")  # made every day, with or withou
 
 
 @dataclass(frozen=True)
-class RunFacts:
+class RunReader:
     """Reads runs and checks of one application. `hide` takes secrets out of error messages."""
 
     instance: dg.DagsterInstance
