@@ -41,7 +41,7 @@ from rlhf_pipeline.watch.metrics.stages import version_points
 
 SHOWN = (
     "is_champion",
-    "ece_debiased_calibrated",
+    "ece_calibrated",
     "slope_calibrated",
     "accuracy",
     "noise_ceiling",
@@ -121,8 +121,8 @@ def calibration(
             registry,
             report,
             StageReport(
-                headline=f"{report.method}: ECE without its noise {report.raw.ece_debiased} → "
-                f"{report.calibrated.ece_debiased}, slope {report.raw.slope or 'unknown'} → "
+                headline=f"{report.method}: ECE {report.raw.ece} → "
+                f"{report.calibrated.ece}, slope {report.raw.slope or 'unknown'} → "
                 f"{report.calibrated.slope or 'unknown'}; {outcome.summary}",
                 metrics=calibration_figures(report)
                 | {"is_champion": float(outcome.was_champion or outcome.takes_over)},

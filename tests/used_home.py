@@ -91,10 +91,10 @@ def report() -> CalibrationReport:
     metrics = CalibrationMetrics(
         n=9,
         accuracy=number,
-        ece_equal_mass=number,
+        binned_gap=number,
         brier=number,
         log_loss=number,
-        ece_debiased=number,
+        ece=number,
         slope=None,
     )
     return CalibrationReport(

@@ -68,7 +68,7 @@ def probe(
     metrics, ceiling = result.metrics, result.noise_ceiling
     picture = out or files.reliability_diagram
     chart = chart_reliability(
-        {f"ECE {metrics.ece_equal_mass}": result.bins},
+        {f"ECE {metrics.ece}": result.bins},
         ceiling,
         title=f"{label} against {result.n_votes:,} later votes",
         unit="votes",
@@ -84,7 +84,7 @@ def probe(
         empty="",
         caption=f"accuracy {metrics.accuracy} beside a noise ceiling of "
         f"{ceiling or 'unknown: nothing overlaps or was judged again'}; ECE "
-        f"{metrics.ece_equal_mass}, Brier {metrics.brier}",
+        f"{metrics.ece}, Brier {metrics.brier}",
     )
     if memory is not None:
         echo(memory.describe())
@@ -105,7 +105,7 @@ def build_document(
     figures = {
         "accuracy": metrics.accuracy,
         "noise_ceiling": ceiling,
-        "ece": metrics.ece_equal_mass,
+        "ece": metrics.ece,
     }
     return {
         "model": label,

@@ -216,7 +216,7 @@ def calibrate(
     )
     echo(f"accuracy {report.raw.accuracy} beside a noise ceiling of {ceiling}")
     echo(
-        f"ECE without its noise {report.raw.ece_debiased} -> {report.calibrated.ece_debiased}, "
+        f"ECE {report.raw.ece} -> {report.calibrated.ece}, "
         f"log loss {report.raw.log_loss} -> {report.calibrated.log_loss}"
     )
     for head in report.by_dimension:

@@ -310,10 +310,12 @@ class CalibrationMetrics(Record):
 
     n: int
     accuracy: Interval
-    ece_equal_mass: Interval
+    binned_gap: Interval = Field(
+        description="mean gap of confidence and accuracy over bins; noise alone makes it positive"
+    )
     brier: Interval
     log_loss: Interval
-    ece_debiased: Interval = Field(description="equal-mass ECE minus the bias that noise adds")
+    ece: Interval = Field(description="expected calibration error: binned_gap less what noise adds")
     slope: Interval | None = Field(
         description="slope of the outcome's log odds on the stated log odds, without intercept: 1 "
         "is calibrated, below 1 overconfident; None if it cannot be estimated",
@@ -360,10 +362,7 @@ class DimensionCalibration(GroupCalibration):
         after = ""
         if self.calibrated is not None:
             after = f" -> {self.calibrated.slope or 'unknown'} by {self.method}"
-        return (
-            f"{self.group} ECE without its noise {self.raw.ece_debiased}, slope "
-            f"{self.raw.slope or 'unknown'}{after}"
-        )
+        return f"{self.group} ECE {self.raw.ece}, slope {self.raw.slope or 'unknown'}{after}"
 
 
 class Refusal(Record):

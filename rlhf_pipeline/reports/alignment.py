@@ -215,7 +215,7 @@ def _ece_panel(x: Axis, ece: Sequence[MetricPoint]) -> Panel:
     low, high = min([0.0, *_ends(ece)]), max([0.1, *_ends(ece)])
     ticks = round_ticks(100 * low, 100 * high)
     return Panel(
-        title="Calibration error (ECE), without the bias that noise adds",
+        title="Calibration error (ECE)",
         x=x,
         y=Axis(
             low=low,

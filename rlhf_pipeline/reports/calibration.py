@@ -59,7 +59,7 @@ def draw_calibration(report: CalibrationReport) -> dict[str, bytes]:
 
 def chart_calibration(report: CalibrationReport) -> Chart:
     """Draw reliability before and after a calibration."""
-    raw, calibrated = report.raw.ece_debiased, report.calibrated.ece_debiased
+    raw, calibrated = report.raw.ece, report.calibrated.ece
     return chart_reliability(
         {
             f"raw: ECE {raw}": report.raw_bins,
@@ -196,7 +196,7 @@ def _group_panel(group: GroupCalibration) -> Panel:
     if metrics:
         notes = (
             f"accuracy {metrics.accuracy}",
-            f"ECE {metrics.ece_debiased}",
+            f"ECE {metrics.ece}",
             f"noise ceiling {group.noise_ceiling or 'unknown'}",
         )
         marks = (PERFECT, *mark_ceiling(group.noise_ceiling, "noise ceiling"))
@@ -229,7 +229,7 @@ def _bin_series(
 
 
 def chart_windows(windows: Sequence[CalibrationWindow], *, marks_last: bool = False) -> Chart:
-    """Share predicted right with its noise ceiling, ECE without its noise, Brier score and votes,
+    """Share predicted right with its noise ceiling, ECE, Brier score and votes,
     window by window. `marks_last` shades the last window.
     """
     places, n = range(len(windows)), len(windows)
@@ -264,7 +264,7 @@ def chart_windows(windows: Sequence[CalibrationWindow], *, marks_last: bool = Fa
             [*ceilings, *changes],
         ),
         (
-            _ends_axis("ECE without its noise", [w.ece for w in windows], 0.1),
+            _ends_axis("ECE", [w.ece for w in windows], 0.1),
             [w.ece for w in windows],
             lines,
         ),

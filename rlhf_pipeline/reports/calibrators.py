@@ -39,7 +39,7 @@ BOTH_SIDES = "hollow: before, filled: after calibration"
 
 @dataclass(frozen=True)
 class CalibratorError:
-    """Calibration error (ECE) before and after one calibration, without the bias of noise."""
+    """Calibration error (ECE) before and after one calibration."""
 
     label: str
     name: str
@@ -178,7 +178,7 @@ def chart_calibrators(entries: Sequence[CalibratorError]) -> Chart:
         notes=(INTERVALS,),
         panels=(
             Panel(
-                title="ECE on the test split, without the bias that noise adds",
+                title="ECE on the test split",
                 x=Axis(
                     low=-0.5,
                     high=max(len(entries) - 0.5, 0.5),
@@ -250,7 +250,7 @@ def _chart_part(part: _Measured) -> Chart:
     assert measured is not None  # others are withheld
     sides = {"before": part.raw_bins, "after": part.calibrated_bins}
     errors = [
-        f"ECE {name} {_percents(metrics.ece_debiased)}"
+        f"ECE {name} {_percents(metrics.ece)}"
         for name, metrics in (("before", part.raw), ("after", part.calibrated))
         if metrics is not None
     ]
@@ -294,7 +294,7 @@ def _error_panel(
         ]
         return point_series(
             [lane for lane, _, _ in dots],
-            [metrics.ece_debiased for _, _, metrics in dots],
+            [metrics.ece for _, _, metrics in dots],
             along="x",
             role="now" if is_after else "ref",
             name="after" if is_after else "before",
@@ -304,7 +304,7 @@ def _error_panel(
 
     series = (draw(False), draw(True))
     errors = [
-        metrics.ece_debiased
+        metrics.ece
         for group in groups
         for metrics in (group.raw, group.calibrated)
         if metrics is not None

@@ -75,7 +75,7 @@ def chart_versions(points: Sequence[MetricPoint], model: str | None = None) -> C
             ),
         ),
         Panel(
-            title="Calibration error (ECE), without the bias that noise adds",
+            title="Calibration error (ECE)",
             x=x,
             y=Axis(
                 low=min([0.0, *(p.low or 0.0 for p in current if p.name == ECE)]),

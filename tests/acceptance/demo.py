@@ -156,7 +156,7 @@ def measure(demo: Demo) -> dict[str, float]:
         figures |= {
             f"accuracy of reward model {n}": report["raw"]["accuracy"]["value"],
             f"noise ceiling of reward model {n}": report["noise_ceiling"]["value"],
-            f"ECE of reward model {n}": report["calibrated"]["ece_equal_mass"]["value"],
+            f"binned gap of reward model {n}": report["calibrated"]["binned_gap"]["value"],
         }
     return figures | {
         "accuracy before the change": float(accuracy[accuracy.index < demo.change].mean()),

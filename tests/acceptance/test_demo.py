@@ -24,7 +24,7 @@ FIGURES = (
     *(
         f"{figure} of reward model {n}"
         for n in (1, 2)
-        for figure in ("accuracy", "noise ceiling", "ECE")
+        for figure in ("accuracy", "noise ceiling", "binned gap")
     ),
 )
 

@@ -81,10 +81,10 @@ def report(hours: int, method: str) -> CalibrationReport:
     metrics = CalibrationMetrics(
         n=90,
         accuracy=most,
-        ece_equal_mass=Interval(value=ece, low=ece / 2, high=ece * 1.5, n=90),
+        binned_gap=Interval(value=ece, low=ece / 2, high=ece * 1.5, n=90),
         brier=most,
         log_loss=most,
-        ece_debiased=Interval(value=ece / 2, low=0.0, high=ece, n=90),
+        ece=Interval(value=ece / 2, low=0.0, high=ece, n=90),
         slope=Interval(value=0.8, low=0.6, high=1.0, n=90),
     )
     bins = tuple(

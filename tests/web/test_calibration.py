@@ -50,10 +50,10 @@ def report(
         return CalibrationMetrics(
             n=50,
             accuracy=interval(0.7),
-            ece_equal_mass=interval(error),
+            binned_gap=interval(error),
             brier=interval(0.2),
             log_loss=interval(0.6),
-            ece_debiased=interval(error / 2),
+            ece=interval(error / 2),
             slope=interval(0.9),
         )
 
@@ -325,8 +325,8 @@ def test_calibration_log_shows_the_state_of_each_calibrator(web: Web):
     ]
     newest = items[3]
     raw, calibrated = newest["raw"], newest["calibrated"]
-    assert raw["ece_equal_mass"]["value"] == 0.05
-    assert calibrated["ece_debiased"]["value"] == 0.0125
+    assert raw["binned_gap"]["value"] == 0.05
+    assert calibrated["ece"]["value"] == 0.0125
     paged, cursor = [], None
     while True:
         page = get_counted(

@@ -23,9 +23,9 @@ from rlhf_pipeline.learn.calibration.group_calibration import (
 from rlhf_pipeline.learn.calibration.log import calibration_log
 from rlhf_pipeline.learn.calibration.methods import CALIBRATORS, calibrator_from_json
 from rlhf_pipeline.learn.calibration.metrics import (
+    binned_gap,
     brier,
-    ece_debiased,
-    ece_equal_mass,
+    ece,
     log_loss,
 )
 from rlhf_pipeline.learn.calibration.monitoring import (
@@ -58,6 +58,7 @@ __all__ = [
     "OverTimeParams",
     "PredictedVotes",
     "all_ceilings",
+    "binned_gap",
     "brier",
     "calibrate",
     "calibrate_version",
@@ -70,8 +71,7 @@ __all__ = [
     "calibrator_from_json",
     "ceilings_by_group",
     "cross_fitted_p",
-    "ece_debiased",
-    "ece_equal_mass",
+    "ece",
     "ece_lower_bound",
     "evidently_calibration_report",
     "fit_calibrator",

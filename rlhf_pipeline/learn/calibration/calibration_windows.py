@@ -68,7 +68,7 @@ JUDGED_COLUMNS = ("seq", "day", "p", "outcome", "error", "group", "reward_model"
 FIGURES = {
     "accuracy": "share of the votes predicted right",
     "noise_ceiling": "of the votes on the same comparisons",
-    "ece": "ECE without its noise",
+    "ece": "ECE",
     "brier": "Brier score; 0.25 is a coin",
 }
 UNIT = {"low": 0.0, "high": 1.0}
@@ -248,7 +248,7 @@ def _measure_window(window: WindowVotes) -> CalibrationWindow:
         last_seq=None if rows.empty else int(rows["seq"].max()),
         accuracy=None if metrics is None else metrics.accuracy,
         noise_ceiling=None if metrics is None else noise_ceiling_or_repeats(window.cast),
-        ece=None if metrics is None else metrics.ece_debiased,
+        ece=None if metrics is None else metrics.ece,
         brier=None if metrics is None else metrics.brier,
         slope=None if metrics is None else metrics.slope,
     )

@@ -30,7 +30,7 @@ from rlhf_pipeline.learn.calibration.slope import all_agree, fit_slope, slope_bo
 from rlhf_pipeline.learn.calibration.summary import reliability_table
 
 SLOPE = "calibration_slope"
-RELIABILITY_QUANTITY = "ece_equal_mass"  # the metric that renders charts and tables
+RELIABILITY_QUANTITY = "binned_gap"  # the metric that renders charts and tables
 
 
 @dataclass(frozen=True)
@@ -76,8 +76,8 @@ QUANTITIES: dict[str, Callable[[pd.DataFrame], float]] = {
     SLOPE_UPPER: _slope_upper,
     OVERCONFIDENCE: lambda frame: _overconfidence(frame, len(frame)),
     LOWER_BOUND: _lower_bound,
-    "ece_debiased": lambda frame: metrics.ece_debiased(frame["p"], frame["outcome"]),
-    "ece_equal_mass": lambda frame: metrics.ece_equal_mass(frame["p"], frame["outcome"]),
+    "ece": lambda frame: metrics.ece(frame["p"], frame["outcome"]),
+    "binned_gap": lambda frame: metrics.binned_gap(frame["p"], frame["outcome"]),
     "brier": lambda frame: metrics.brier(frame["p"], frame["outcome"]),
     "log_loss": lambda frame: metrics.log_loss(frame["p"], frame["outcome"]),
 }

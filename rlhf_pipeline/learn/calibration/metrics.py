@@ -92,17 +92,17 @@ def equal_mass_bins(rows: FoldedRows, n_bins: int = N_BINS) -> Ints:
     return np.asarray(bins[inverse], dtype=np.int64)
 
 
-def ece_equal_mass(p: Any, outcomes: Any, *, weights: Any = None, n_bins: int = N_BINS) -> float:
-    """Expected calibration error: mean |confidence - accuracy| over bins of equal weight, which no
-    empty bin can distort, weighted by their rows.
+def binned_gap(p: Any, outcomes: Any, *, weights: Any = None, n_bins: int = N_BINS) -> float:
+    """Mean |confidence - accuracy| over bins of equal weight, which no empty bin can distort,
+    weighted by their rows. Noise alone makes it positive; `ece` subtracts that.
     """
     rows = FoldedRows.from_predictions(p, outcomes, weights=weights)
-    return ece(rows, equal_mass_bins(rows, n_bins))
+    return mean_gap(rows, equal_mass_bins(rows, n_bins))
 
 
-def ece_debiased(p: Any, outcomes: Any, *, weights: Any = None, n_bins: int = N_BINS) -> float:
-    """Equal-mass ECE less the part that noise alone adds (Kumar, Liang and Ma 2019, section 5);
-    never below 0.
+def ece(p: Any, outcomes: Any, *, weights: Any = None, n_bins: int = N_BINS) -> float:
+    """Expected calibration error: `binned_gap` less the part that noise alone adds (Kumar, Liang
+    and Ma 2019, section 5); never below 0.
 
     Their resampled normal noise of each bin's accuracy is replaced by its mean in closed form (the
     folded normal), with the variance of `variance_of_share`: three rows that are all right do not
@@ -166,7 +166,7 @@ def log_losses(rows: FoldedRows) -> Floats:
     return np.asarray(-rows.right * np.log(rows.confidence) - (1 - rows.right) * np.log(wrong))
 
 
-def ece(rows: FoldedRows, bins: Ints) -> float:
+def mean_gap(rows: FoldedRows, bins: Ints) -> float:
     gap, share, _ = bin_gaps(rows, bins)
     return float(share @ np.abs(gap))
 

@@ -1,7 +1,8 @@
 """Tests with a known error rate whether calibration has failed.
 
-Raw ECE is positive even for a perfect model, and more so with fewer rows, so it has no meaningful
-threshold. The quantities here allow for noise, and for the votes of one prompt moving together.
+The binned gap is positive even for a perfect model, and more so with fewer rows, so it has no
+meaningful threshold. The quantities here allow for noise, and for the votes of one prompt moving
+together.
 """
 
 from typing import Any
@@ -40,14 +41,15 @@ def ece_lower_bound(
     n_resamples: int = 1000,
     seed: int = 0,
 ) -> float:
-    """A number the true equal-mass ECE exceeds with probability `level`; 0 or less where noise
-    explains what is seen.
+    """A number the true ECE exceeds with probability `level`; 0 or less where noise explains what
+    is seen.
 
-    ECE is at most the true one plus the noise of the bins' accuracies (triangle inequality). The
-    `level` quantile of that noise, drawn by a wild bootstrap that flips the sign of each group's
-    residuals (Cameron, Gelbach and Miller 2008), is subtracted. They are not centred on their bin,
-    which would lose a degree of freedom a bin and fire too often on small ones. `n_bins` follows
-    from the number of groups, 2 to 10, unless given. Raises as the metrics do.
+    The binned gap is at most the true ECE plus the noise of the bins' accuracies (triangle
+    inequality). The `level` quantile of that noise, drawn by a wild bootstrap that flips the sign
+    of each group's residuals (Cameron, Gelbach and Miller 2008), is subtracted. They are not
+    centred on their bin, which would lose a degree of freedom a bin and fire too often on small
+    ones. `n_bins` follows from the number of groups, 2 to 10, unless given. Raises as the metrics
+    do.
     """
     rows = FoldedRows.from_predictions(p, outcomes, weights=weights, groups=groups)
     n_groups = int(rows.group.max()) + 1

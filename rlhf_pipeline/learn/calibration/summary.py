@@ -29,10 +29,10 @@ from rlhf_pipeline.learn.calibration.metrics import (
     FoldedRows,
     Groups,
     Ints,
-    ece,
     equal_mass_bins,
     equal_width_bins,
     log_losses,
+    mean_gap,
     smooth_share,
     squared_errors,
     subtract_noise,
@@ -89,8 +89,8 @@ def calibration_metrics(
     intervals = {
         name: interval_of(partial(_mean, name=name)) for name in ("right", "brier", "log_loss")
     }
-    intervals["ece"] = interval(ece(rows, bins), _gap_sum(again))
-    intervals["ece_debiased"] = _debiased_interval(
+    intervals["binned_gap"] = interval(mean_gap(rows, bins), _gap_sum(again))
+    intervals["ece"] = _debiased_interval(
         totals, supposed, again, by_chance, params.level, interval
     )
     # resampling equal values gives equal values, which is not certainty
@@ -99,10 +99,10 @@ def calibration_metrics(
     return CalibrationMetrics(
         n=count,
         accuracy=intervals["right"],
-        ece_equal_mass=intervals["ece"],
+        binned_gap=intervals["binned_gap"],
         brier=intervals["brier"],
         log_loss=intervals["log_loss"],
-        ece_debiased=intervals["ece_debiased"],
+        ece=intervals["ece"],
         slope=_slope(rows, params.level, count),
     )
 

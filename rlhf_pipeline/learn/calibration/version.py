@@ -61,10 +61,10 @@ def calibration_figures(report: CalibrationReport) -> dict[str, float]:
     intervals: dict[str, Interval | None] = {
         "accuracy": raw.accuracy,
         "noise_ceiling": report.noise_ceiling,
-        "ece_raw": raw.ece_equal_mass,
-        "ece_calibrated": calibrated.ece_equal_mass,
-        "ece_debiased_raw": raw.ece_debiased,
-        "ece_debiased_calibrated": calibrated.ece_debiased,
+        "binned_gap_raw": raw.binned_gap,
+        "binned_gap_calibrated": calibrated.binned_gap,
+        "ece_raw": raw.ece,
+        "ece_calibrated": calibrated.ece,
         "slope_raw": raw.slope,
         "slope_calibrated": calibrated.slope,
         "brier_calibrated": calibrated.brier,
@@ -75,7 +75,7 @@ def calibration_figures(report: CalibrationReport) -> dict[str, float]:
         for stage, metrics in (("raw", head.raw), ("calibrated", head.calibrated)):
             if metrics is not None:
                 intervals |= {
-                    f"ece_debiased_{stage}_in_{head.group}": metrics.ece_debiased,
+                    f"ece_{stage}_in_{head.group}": metrics.ece,
                     f"slope_{stage}_in_{head.group}": metrics.slope,
                     f"brier_{stage}_in_{head.group}": metrics.brier,
                 }

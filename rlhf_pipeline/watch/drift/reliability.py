@@ -24,8 +24,8 @@ class Reliability:
     n: int
     bins: tuple[ReliabilityBin, ...]
     slope: Interval | None
-    ece: Interval
-    ece_debiased: Interval | None
+    binned_gap: Interval
+    ece: Interval | None
     ece_lower_bound: float
     brier: Interval
 
@@ -83,8 +83,8 @@ def _measure_reliability(
         n=len(p),
         bins=reliability_table(p, outcome, weights=weights, groups=groups),
         slope=slope,
-        ece=measured.ece_equal_mass,
-        ece_debiased=measured.ece_debiased,
+        binned_gap=measured.binned_gap,
+        ece=measured.ece,
         ece_lower_bound=ece_lower_bound(p, outcome, weights=weights, groups=groups),
         brier=measured.brier,
     )

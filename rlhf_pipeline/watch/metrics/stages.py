@@ -82,7 +82,7 @@ def group_points(
             {
                 "groups.accuracy": calibration.calibrated.accuracy,
                 "groups.accuracy_ceiling": calibration.noise_ceiling,
-                "groups.ece": calibration.calibrated.ece_debiased,
+                "groups.ece": calibration.calibrated.ece,
                 "groups.calibration_slope": calibration.calibrated.slope,
             },
             reward_model=model,
@@ -105,7 +105,7 @@ def version_points(
             {
                 "versions.accuracy": figures.accuracy,
                 "versions.accuracy_ceiling": ceiling,
-                "versions.ece": figures.ece_debiased,
+                "versions.ece": figures.ece,
             },
             reward_model=label,
         )

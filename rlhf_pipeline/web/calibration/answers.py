@@ -84,8 +84,8 @@ class ProbeOut(Answer):
         default=None,
         description="Accuracy of a perfect model on the same comparisons; null if unknown.",
     )
+    binned_gap: Interval | None = None
     ece: Interval | None = None
-    ece_debiased: Interval | None = None
     slope: Interval | None = None
     brier: Interval | None = None
     raw_bins: tuple[ReliabilityBin, ...] = Field(

@@ -132,8 +132,8 @@ def _chart_calibrators(site: Site) -> Chart:
             CalibratorError(
                 label=f"{entry.reward_model.rpartition('@')[2]}, {entry.method} {entry.version}",
                 name=f"{name_models(entry.reward_model)}, {entry.state}",
-                before=entry.raw.ece_debiased,
-                after=entry.calibrated.ece_debiased,
+                before=entry.raw.ece,
+                after=entry.calibrated.ece,
                 link=_link_calibrator(entry.reward_model, entry.version),
             )
             for entry in entries

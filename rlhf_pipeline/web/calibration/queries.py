@@ -119,9 +119,9 @@ def write_headline(probe: ProbeOut | None) -> str:
     if probe is None or probe.reward_model is None:
         return "Calibration"
     name = name_models(probe.reward_model)
-    if probe.ece_debiased is None:
+    if probe.ece is None:
         return f"Calibration of {name}"
-    error = f"{probe.ece_debiased.value:.0%} off on average"
+    error = f"{probe.ece.value:.0%} off on average"
     if probe.slope is not None and not probe.slope.low <= 1 <= probe.slope.high:
         lean = "overconfident" if probe.slope.high < 1 else "underconfident"
         first = name_models(probe.reward_model, is_first=True)

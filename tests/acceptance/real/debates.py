@@ -22,7 +22,7 @@ from tests.acceptance.real.votes import (
 )
 
 FILE = Path(__file__).with_name("debate_figures.json")
-FIGURES = ("accuracy", "ECE", "ECE without its noise")
+FIGURES = ("accuracy", "binned gap", "ECE")
 WIDTH = 5  # standard deviations to either side of the mean of the splits
 
 
@@ -48,8 +48,8 @@ def measure_split(home: Home, folder: Path, number: int) -> dict[str, float]:
     return {
         "accuracy": report["raw"]["accuracy"]["value"],
         "noise ceiling": report["noise_ceiling"]["value"],
-        "ECE": report["calibrated"]["ece_equal_mass"]["value"],
-        "ECE without its noise": report["calibrated"]["ece_debiased"]["value"],
+        "binned gap": report["calibrated"]["binned_gap"]["value"],
+        "ECE": report["calibrated"]["ece"]["value"],
     }
 
 

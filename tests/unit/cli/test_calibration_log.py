@@ -41,10 +41,10 @@ def entry(hour: int = 0, *, model: str = "old.reward_model@4", **more) -> dict:
     metrics = CalibrationMetrics(
         n=50,
         accuracy=interval,
-        ece_equal_mass=interval,
+        binned_gap=interval,
         brier=interval,
         log_loss=interval,
-        ece_debiased=interval,
+        ece=interval,
         slope=None,
     )
     report = CalibrationReport(

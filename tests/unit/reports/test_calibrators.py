@@ -50,10 +50,10 @@ def test_errors_by_group_withhold_small_groups() -> None:
     assert [tick.label for tick in source.y.ticks] == ["chat", "web"]
     chat = group_of["source", "chat"]
     assert (before.x[0], after.x[0]) == (
-        chat.raw.ece_debiased.value,
-        chat.calibrated.ece_debiased.value,
+        chat.raw.ece.value,
+        chat.calibrated.ece.value,
     )
-    assert (after.n, after.low[0]) == ((120, 60), chat.calibrated.ece_debiased.low)
+    assert (after.n, after.low[0]) == ((120, 60), chat.calibrated.ece.low)
     assert after.links == ("/?source=chat", "/?source=web")
     assert "withheld, fewer than 10 pairs, by source: tiny (3)" in chart.notes
     assert chart_group_errors((), title="t").panels == ()
@@ -81,8 +81,8 @@ def test_errors_of_heads_follow_the_overall_one() -> None:
     assert before.n == (everything.raw.n, 60, 60)
     helpful = heads()[0]
     assert (after.x[1], after.low[1]) == (
-        helpful.calibrated.ece_debiased.value,
-        helpful.calibrated.ece_debiased.low,
+        helpful.calibrated.ece.value,
+        helpful.calibrated.ece.low,
     )
     assert before.links[1] == "/?dimension=helpful"
     assert "withheld, fewer than 10 pairs, by dimension: tiny (3)" in chart.notes

@@ -83,7 +83,7 @@ def test_the_page_has_the_series_as_a_picture_with_counts_and_as_a_table(windows
         "Votes",
         "Share predicted right",
         "Noise ceiling",
-        "ECE without its noise",
+        "ECE",
         "Brier score",
         "Reward model",
     )

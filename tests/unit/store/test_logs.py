@@ -56,10 +56,10 @@ def report(reward_model: str = "demo.reward_model@1", value: float = 0.1) -> Cal
     metrics = CalibrationMetrics(
         n=50,
         accuracy=interval,
-        ece_equal_mass=interval,
+        binned_gap=interval,
         brier=interval,
         log_loss=interval,
-        ece_debiased=interval,
+        ece=interval,
         slope=None,
     )
     bins = (

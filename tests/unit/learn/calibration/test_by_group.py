@@ -74,7 +74,7 @@ def test_small_group_without_errors_is_not_certain() -> None:
     assert group.calibrated is not None
     assert group.calibrated.accuracy.high == 1.0
     assert group.calibrated.accuracy.low == pytest.approx(0.757, abs=0.001)  # Wilson's for 12 of 12
-    ece = group.calibrated.ece_debiased
+    ece = group.calibrated.ece
     assert ece is not None
     # 12 of 12 at 0.9 are no rare thing
     assert (ece.low, ece.value) == (0.0, pytest.approx(0.1, abs=0.01))

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from rlhf_pipeline.core.errors import ModelError
-from rlhf_pipeline.learn.calibration import CALIBRATORS, calibrator_from_json, ece_equal_mass
+from rlhf_pipeline.learn.calibration import CALIBRATORS, binned_gap, calibrator_from_json
 from rlhf_pipeline.simulation.testing import check_calibrator
 from rlhf_pipeline.simulation.testing.models import draw_votes
 
@@ -28,8 +28,8 @@ def test_errorless_model_never_predicts_certainty():
 def test_overconfidence_vanishes_on_unseen_rows(name):
     fitted = CALIBRATORS[name]().fit(*draw_votes(0))
     margins, outcomes = draw_votes(1)
-    before = ece_equal_mass(CALIBRATORS["none"]().transform(margins), outcomes)
-    assert ece_equal_mass(fitted.transform(margins), outcomes) < 0.5 * before
+    before = binned_gap(CALIBRATORS["none"]().transform(margins), outcomes)
+    assert binned_gap(fitted.transform(margins), outcomes) < 0.5 * before
 
 
 def test_the_temperature_of_tripled_logits_is_three():

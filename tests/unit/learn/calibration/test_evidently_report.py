@@ -11,7 +11,7 @@ from rlhf_pipeline.learn.calibration import (
     evidently_calibration_report,
     run_calibration_tests,
 )
-from rlhf_pipeline.learn.calibration.metrics import brier, ece_equal_mass
+from rlhf_pipeline.learn.calibration.metrics import binned_gap, brier
 
 
 def rows(sharpen: float, n: int = 400, seed: int = 0) -> pd.DataFrame:
@@ -30,9 +30,7 @@ def rows(sharpen: float, n: int = 400, seed: int = 0) -> pd.DataFrame:
 def test_our_metrics_are_in_evidentlys_report():
     frame = rows(1.0)
     result = evidently_calibration_report(frame, rows(1.0, seed=1))
-    assert result.values["ece_equal_mass"] == pytest.approx(
-        ece_equal_mass(frame["p"], frame["outcome"])
-    )
+    assert result.values["binned_gap"] == pytest.approx(binned_gap(frame["p"], frame["outcome"]))
     assert result.values["brier"] == pytest.approx(brier(frame["p"], frame["outcome"]))
     assert len(json.dumps(result.json)) < 200_000
 
@@ -93,7 +91,7 @@ def test_html_report_has_reliability_diagram_and_ceiling():
     ):
         assert phrase in html
     drawn = next(
-        m["config"] for m in result.json["metrics"] if m["config"]["quantity"] == "ece_equal_mass"
+        m["config"] for m in result.json["metrics"] if m["config"]["quantity"] == "binned_gap"
     )
     assert drawn["noise_ceiling"] == [0.81, 0.777, 0.85]
 

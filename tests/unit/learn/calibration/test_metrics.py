@@ -5,9 +5,9 @@ from rlhf_pipeline.core.errors import InvalidScores, NotEnoughData
 from rlhf_pipeline.core.intervals import BootstrapParams
 from rlhf_pipeline.learn.calibration.metrics import (
     FoldedRows,
+    binned_gap,
     brier,
-    ece_debiased,
-    ece_equal_mass,
+    ece,
     log_loss,
 )
 from rlhf_pipeline.learn.calibration.monitoring import ece_lower_bound, overconfidence_p_value
@@ -39,7 +39,7 @@ def test_few_groups_widen_the_interval_and_are_reported(n_groups):
     y = (rng.random(120) < p).astype(float)
     each = calibration_metrics(p, y)
     few = calibration_metrics(p, y, groups=np.arange(120) % n_groups)
-    for name in ("accuracy", "ece_equal_mass", "brier", "log_loss"):
+    for name in ("accuracy", "binned_gap", "brier", "log_loss"):
         wide, narrow = getattr(each, name), getattr(few, name)
         assert narrow.value == wide.value
         assert narrow.high - narrow.low > 0.7 * (wide.high - wide.low)
@@ -64,7 +64,7 @@ def test_accuracy_uses_the_side_with_the_higher_score():
 
 def test_ece_is_the_gap_between_confidence_and_accuracy():
     p, y = np.full(100, 0.9), np.r_[np.ones(70), np.zeros(30)]
-    assert ece_equal_mass(p, y) == pytest.approx(0.2)
+    assert binned_gap(p, y) == pytest.approx(0.2)
 
 
 def test_coin_has_brier_a_quarter_and_log_loss_log_two():
@@ -78,23 +78,21 @@ def test_metrics_do_not_depend_on_the_side_called_a():
     p, y = world(0)
     flip = np.random.default_rng(5).random(200) < 0.5
     swapped = np.where(flip, 1 - p, p), np.where(flip, 1 - y, y)
-    for metric in (ece_equal_mass, ece_debiased, brier, log_loss):
+    for metric in (binned_gap, ece, brier, log_loss):
         assert metric(p, y) == pytest.approx(metric(*swapped))
     assert calibration_slope(p, y).value == pytest.approx(calibration_slope(*swapped).value)
 
 
 def test_debiasing_removes_most_of_the_noise():
     plain, debiased = (
-        np.mean([metric(*world(seed, 300)) for seed in range(60)])
-        for metric in (ece_equal_mass, ece_debiased)
+        np.mean([metric(*world(seed, 300)) for seed in range(60)]) for metric in (binned_gap, ece)
     )
     assert plain > 0.045
     assert debiased < 0.65 * plain
     far = [
-        (ece_equal_mass(*world(s, 300, sharpen=3)), ece_debiased(*world(s, 300, sharpen=3)))
-        for s in range(30)
+        (binned_gap(*world(s, 300, sharpen=3)), ece(*world(s, 300, sharpen=3))) for s in range(30)
     ]
-    assert abs(np.mean(far, axis=0)[1] - ece_equal_mass(*world(99, 200_000, sharpen=3))) < 0.015
+    assert abs(np.mean(far, axis=0)[1] - binned_gap(*world(99, 200_000, sharpen=3))) < 0.015
 
 
 def test_lower_bound_of_ece_has_nominal_coverage():
@@ -109,7 +107,7 @@ def test_lower_bound_of_ece_has_nominal_coverage():
             )
             <= 0.05
         )
-    truth = ece_equal_mass(*world(99, 200_000, sharpen=2.5))
+    truth = binned_gap(*world(99, 200_000, sharpen=2.5))
     bounds = np.array(
         [ece_lower_bound(*world(seed, 400, sharpen=2.5), seed=seed) for seed in range(100)]
     )
@@ -128,8 +126,8 @@ def test_the_reliability_table_counts_every_row_once():
 @pytest.mark.parametrize(
     "metric",
     [
-        ece_equal_mass,
-        ece_debiased,
+        binned_gap,
+        ece,
         brier,
         log_loss,
         calibration_slope,
@@ -209,24 +207,24 @@ def test_unanimous_rows_are_not_certainty(n, p, right):
     metrics = calibration_metrics(np.full(n, p), np.full(n, right))
     for name in (
         "accuracy",
-        "ece_debiased",
-        "ece_equal_mass",
+        "ece",
+        "binned_gap",
         "brier",
         "log_loss",
     ):
         interval = getattr(metrics, name)
         assert interval.low < interval.high, name
         assert interval.low <= interval.value <= interval.high
-    assert metrics.ece_debiased.high <= 1.0
+    assert metrics.ece.high <= 1.0
     assert metrics.slope is None
     # What the other votes of a calibrated model could have been is no miscalibration: 15 of 15 at
     # 0.9 are every fifth such draw.
-    assert (metrics.ece_debiased.low == 0.0) == (p == 0.9 or (p == 0.6 and n == 2))
+    assert (metrics.ece.low == 0.0) == (p == 0.9 or (p == 0.6 and n == 2))
 
 
 def test_slope_and_debiased_ece_have_nominal_coverage():
     for sharpen in (1.0, 2.0):
-        truth = ece_equal_mass(*world(99, 200_000, sharpen))
+        truth = binned_gap(*world(99, 200_000, sharpen))
         measurements = [
             calibration_metrics(*world(seed, 400, sharpen), params=BootstrapParams(n_resamples=200))
             for seed in range(60)
@@ -236,7 +234,7 @@ def test_slope_and_debiased_ece_have_nominal_coverage():
         assert (
             np.mean(
                 [
-                    m.ece_debiased.low <= truth + 0.002 and truth <= m.ece_debiased.high
+                    m.ece.low <= truth + 0.002 and truth <= m.ece.high
                     for m in measurements
                 ]
             )
@@ -251,7 +249,7 @@ def test_unanimous_bins_do_not_flag_a_calibrated_model(n):
         for seed in range(150)
     ]
     # without the noise of such bins: 9 and 5 %
-    assert np.mean([m.ece_debiased.low > 0 for m in measurements]) <= 0.025
+    assert np.mean([m.ece.low > 0 for m in measurements]) <= 0.025
 
 
 def test_overconfidence_test_fires_on_doubled_logits():

@@ -160,7 +160,7 @@ def test_window_uses_its_own_days_and_ceiling(world) -> None:
         p, (inside["choice"] == "a").astype(float), groups=inside["prompt_id"].to_numpy()
     )
     assert (nine.ece, nine.brier, nine.accuracy) == (
-        alone.ece_debiased,
+        alone.ece,
         alone.brier,
         alone.accuracy,
     )

@@ -90,7 +90,7 @@ def run(pairs: pd.DataFrame, sharpen: float, **more):
 def test_calibration_cuts_ece_by_more_than_30_percent():
     calibrator, report = run(make_pairs(), 3.0)
     assert report.method == calibrator.name != "none"
-    for before, after in ((report.raw.ece_equal_mass, report.calibrated.ece_equal_mass),):
+    for before, after in ((report.raw.binned_gap, report.calibrated.binned_gap),):
         assert after.value <= 0.7 * before.value
     assert report.calibrated.log_loss.value < report.raw.log_loss.value
     assert report.calibrated.accuracy == report.raw.accuracy

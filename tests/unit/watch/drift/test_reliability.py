@@ -40,9 +40,9 @@ def test_overconfident_slope_is_below_one() -> None:
     assert good.slope.low < 1 < good.slope.high
     assert bad.slope is not None
     assert bad.slope.high < 0.6
-    assert good.ece_debiased is not None
-    assert bad.ece_debiased is not None
-    assert bad.ece_debiased.low > good.ece_debiased.value + 0.05
+    assert good.ece is not None
+    assert bad.ece is not None
+    assert bad.ece.low > good.ece.value + 0.05
     assert bad.ece_lower_bound > 0 > good.ece_lower_bound
 
 
