@@ -52,7 +52,7 @@ def _keep_valid(
 
 
 def _mark(measured: Iterable[Measured], hashes: Mapping[str, str]) -> list[Measured]:
-    return [each.model_copy(update={"rests_on": hashes[each.day]}) for each in measured]
+    return [figures.model_copy(update={"rests_on": hashes[figures.day]}) for figures in measured]
 
 
 @dataclass(frozen=True)
@@ -174,7 +174,7 @@ class PolicySeries:
     def until(self, day: str, n_days: int) -> list[PolicyDay]:
         """Those of `day` and of the `n_days` before it, oldest first."""
         first = _days_until(day, n_days + 1)[0]
-        return [self.days[each] for each in sorted(self.days) if first <= each <= day]
+        return [self.days[past_day] for past_day in sorted(self.days) if first <= past_day <= day]
 
 
 def load_policy_days(
@@ -194,8 +194,8 @@ def load_policy_days(
         measured = [_summarise_policy(day, files, store) for day in missing]
     except (ArtefactError, FrameError) as cause:
         return PolicySeries({}, left_out=f"{LEFT_OUT}a day's frames cannot be read. {cause}")
-    new = _mark([each for each in measured if each is not None], hashes)
-    return PolicySeries(valid | {each.day: each for each in new}, new)
+    new = _mark([policy_day for policy_day in measured if policy_day is not None], hashes)
+    return PolicySeries(valid | {policy_day.day: policy_day for policy_day in new}, new)
 
 
 def _summarise_policy(day: str, files: Artefacts, store: Store) -> PolicyDay | None:
@@ -267,12 +267,14 @@ def read_policy_reference(
         return None
     *earlier, today = deployed
     days = [
-        each.day for each in earlier if (each.policy, each.reward_model) == (today.policy, label)
+        past_day.day
+        for past_day in earlier
+        if (past_day.policy, past_day.reward_model) == (today.policy, label)
     ]
     began = {
-        each.label: each.promoted_at
+        promotion.label: promotion.promoted_at
         for served in (today.policy, label)
-        for each in champions.store.promotions.history(served.rpartition("@")[0])
+        for promotion in champions.store.promotions.history(served.rpartition("@")[0])
     }
     if not days or not began.keys() >= {today.policy, label} or began[today.policy] < began[label]:
         return None

@@ -163,9 +163,9 @@ def evaluation(
             pages={
                 **{
                     files.report_path("samples", f"{result.candidate}_{other}"): keep_samples(
-                        *each
+                        *entry
                     ).model_dump_json()
-                    for other, each in by_champion.items()
+                    for other, entry in by_champion.items()
                 },
                 files.report_path("evaluation", result.candidate): page,
             },

@@ -73,7 +73,7 @@ def preference_pairs(
     """
     if context.job_name == "retraining":  # its first stage
         record_launch(context, store)
-    last_decision = max((each.stored_id for each in store.decisions.fires()), default=0)
+    last_decision = max((decision.stored_id for decision in store.decisions.fires()), default=0)
     votes_until = votes_up_to(votes, config.up_to_seq)
     ids = votes_until["comparison_id"].unique().tolist()
     rule = TeachingRule.of(

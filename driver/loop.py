@@ -54,9 +54,12 @@ class Loop:
             self.invalid_settings = str(cause)
             return self._try(ALERTS, partial(self._tick, ALERTS))
         schedules = self.runner.repository.schedule_defs
-        n = sum(self._try(each.name, partial(self._run_schedule, each)) for each in schedules)
-        sensors = [each for each in SENSORS if each != "retraining" or self.monitors_drift]
-        return n + sum(self._try(each, partial(self._tick, each)) for each in sensors)
+        n = sum(
+            self._try(schedule.name, partial(self._run_schedule, schedule))
+            for schedule in schedules
+        )
+        sensors = [sensor for sensor in SENSORS if sensor != "retraining" or self.monitors_drift]
+        return n + sum(self._try(sensor, partial(self._tick, sensor)) for sensor in sensors)
 
     def describe_waiting(self) -> str:
         """What is wrong with the settings, else `sensor: reason` of each sensor that waits for

@@ -139,15 +139,15 @@ class Client:
 
     def lease(self, n: int = 5) -> Lease:
         """Lease up to `n` cards to judge; cards you still hold come first."""
-        return self._post("cards:lease", Lease, {"n": n}, again=True)
+        return self._post("cards:lease", Lease, {"n": n}, is_repeatable=True)
 
     def extend(self) -> int:
         """Extend all leases you hold; returns their number."""
-        return self._post("cards:extend", Extended, again=True).n
+        return self._post("cards:extend", Extended, is_repeatable=True).n
 
     def release(self, card_id: str) -> None:
         """Return a card without judging it."""
-        self._post(f"cards/{quote(card_id, safe='')}:release", Answer, again=False)
+        self._post(f"cards/{quote(card_id, safe='')}:release", Answer, is_repeatable=False)
 
     def vote(self, choice: Choice | str, **options: Unpack[VoteOptions]) -> VoteReceipt:
         """Cast a vote on a card (`card_id`: a is the left side) or, with the permission
@@ -155,12 +155,14 @@ class Client:
         """
         body = _drop_missing({**options, "choice": choice})
         key = body.pop("idempotency_key", None) or _new_key()
-        return self._post("votes", VoteReceipt, body, key=key, again=True)
+        return self._post("votes", VoteReceipt, body, key=key, is_repeatable=True)
 
     def vote_batch(self, votes: Sequence[VoteBody]) -> tuple[BatchResult, ...]:
         """Cast up to 50 votes. Each gets its own result, in order."""
         bodies = [{"idempotency_key": _new_key()} | _drop_missing(vote) for vote in votes]
-        return self._post("votes:batch", BatchResults, {"votes": bodies}, again=True).results
+        return self._post(
+            "votes:batch", BatchResults, {"votes": bodies}, is_repeatable=True
+        ).results
 
     def votes(self, only: VoteFilter = VoteFilter(limit=100)) -> Iterator[ListedVote]:  # noqa: B008
         """Recorded votes, newest first; `limit` is the size of a page."""
@@ -196,12 +198,12 @@ class Client:
             "priority": priority,
             "annotator_id": annotator_id,
         }
-        return self._post("comparisons:offer", Offered, _drop_missing(body), again=False)
+        return self._post("comparisons:offer", Offered, _drop_missing(body), is_repeatable=False)
 
     def withdraw(self, ids: Sequence[str]) -> int:
         """Withdraw the open judgements of comparisons; returns their number."""
         body = {"ids": list(ids)}
-        return self._post("comparisons:withdraw", Withdrawn, body, again=False).n_withdrawn
+        return self._post("comparisons:withdraw", Withdrawn, body, is_repeatable=False).n_withdrawn
 
     def predict(self, *pairs: PairToPredict) -> Predictions:
         """Predict with the champion reward model which completion people prefer, for 1 to 50
@@ -211,7 +213,7 @@ class Client:
         probabilities were never compared with votes: read `GET calibrations` before using them.
         """
         body = {"pairs": [pair.model_dump() for pair in pairs]}
-        return self._post("predictions", Predictions, body, again=True)
+        return self._post("predictions", Predictions, body, is_repeatable=True)
 
     def users(self, *, limit: int = 100) -> Iterator[User]:
         """All users of the project, by e-mail address."""
@@ -241,7 +243,7 @@ class Client:
         body = {
             "figures": [figure.model_dump(mode="json", exclude_none=True) for figure in figures]
         }
-        return self._post("metrics/production", StoredFigures, body, again=True)
+        return self._post("metrics/production", StoredFigures, body, is_repeatable=True)
 
     def decisions(self, *, limit: int = 100) -> Iterator[DecisionOut]:
         """Decisions to retrain, to answer otherwise, or to hold, newest first."""
@@ -252,7 +254,7 @@ class Client:
     ) -> DecisionOut:
         """Answer a decision that waits for a person."""
         body = {"answer": answer, "reason": reason}
-        return self._post(f"decisions/{decision_id}:answer", DecisionOut, body, again=False)
+        return self._post(f"decisions/{decision_id}:answer", DecisionOut, body, is_repeatable=False)
 
     def alerts(self, only: AlertFilter = AlertFilter(limit=100)) -> Iterator[Alert]:  # noqa: B008
         """Alerts, newest first; by default those that are open or acknowledged."""
@@ -266,7 +268,7 @@ class Client:
         """
         body = feedback.model_dump(mode="json", exclude_none=True)
         key = idempotency_key or _new_key()
-        return self._post("feedback", Feedback, body, key=key, again=True)
+        return self._post("feedback", Feedback, body, key=key, is_repeatable=True)
 
     def close(self) -> None:
         """Close the connections."""
@@ -297,17 +299,23 @@ class Client:
         return self._read(self._http.build_request("GET", f"/{path}", params=params), kind, True)
 
     def _post(
-        self, path: str, kind: type[A], body: Any = None, *, key: str | None = None, again: bool
+        self,
+        path: str,
+        kind: type[A],
+        body: Any = None,
+        *,
+        key: str | None = None,
+        is_repeatable: bool,
     ) -> A:
         """`again`: sending the request twice does no more than once."""
         # without the slash `votes:batch` would be a URL of scheme `votes`
         headers = {} if key is None else {"Idempotency-Key": key}
         request = self._http.build_request("POST", f"/{path}", json=body, headers=headers)
-        return self._read(request, kind, again)
+        return self._read(request, kind, is_repeatable)
 
-    def _read(self, request: httpx.Request, kind: type[A], again: bool) -> A:
+    def _read(self, request: httpx.Request, kind: type[A], is_repeatable: bool) -> A:
         """Raises the ApiError that matches an unsuccessful answer."""
-        response = self._send(request, again)
+        response = self._send(request, is_repeatable)
         if not response.is_success:
             raise _error_of(response)
         try:
@@ -321,14 +329,14 @@ class Client:
                 status=response.status_code,
             ) from cause
 
-    def _send(self, request: httpx.Request, again: bool) -> httpx.Response:
+    def _send(self, request: httpx.Request, is_repeatable: bool) -> httpx.Response:
         """Send a request, again while that is safe and may help, after growing delays with jitter,
         so that waiting clients do not return at the same moment.
         """
         n = 0
         while True:
             n += 1
-            is_last = n == TRIES or not again
+            is_last = n == TRIES or not is_repeatable
             delay = min(self._longest_wait_s, 0.05 * 2**n) * random.uniform(0.5, 1.5)
             try:
                 response = self._http.send(request)

@@ -75,11 +75,11 @@ def retraining_sensor(tick: SensorTick) -> dg.SensorResult | dg.SkipReason:
         if request.tags[ATTEMPT_TAG] == "1"
     ]
     decisions = [decision] if decision and is_new else []
-    reported = {each.stored_id: each for each in (*decisions, *begun)}
+    reported = {decision.stored_id: decision for decision in (*decisions, *begun)}
     skip = describe(decision) if decision else "no open drift or calibration event"
     return dg.SensorResult(
         run_requests=requests,
-        asset_events=[decision_event(each) for each in reported.values()],
+        asset_events=[decision_event(decision) for decision in reported.values()],
         skip_reason=None if requests else skip,
     )
 
@@ -111,7 +111,7 @@ def _record_outcomes(project: str, instance: dg.DagsterInstance, store: Store) -
 
 def _record_late_successes(project: str, instance: dg.DagsterInstance, store: Store) -> None:
     """Mark as succeeded the jobs whose gate decided before their cancellation was seen."""
-    orders = {run_key(project, each): each for each in store.training_jobs.failed_orders()}
+    orders = {run_key(project, order): order for order in store.training_jobs.failed_orders()}
     if not orders:
         return
     successes = dg.RunsFilter(
@@ -162,7 +162,7 @@ def _reported_days(settings: Settings, store: Store, decision: TriggerDecision) 
     assert decision.quarantine is not None
     voted = store.votes.touched_days(decision.quarantine.from_seq - 1)
     reported = Artefacts(settings.frames).days("drift_report")
-    return sorted({str(each.day) for each in voted} & set(reported))
+    return sorted({str(vote_day.day) for vote_day in voted} & set(reported))
 
 
 def _is_launched(decision: TriggerDecision) -> bool:

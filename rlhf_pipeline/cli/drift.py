@@ -153,7 +153,9 @@ def _build_clusters(day: DayClusters, *, is_detailed: bool) -> Iterator[dict[str
 
 def _format_change(before: Interval | None, now: Interval | None) -> str:
     """From the reference to the day; a dash for too few prompts."""
-    return " → ".join("-" if each is None else f"{each.value:.3f}" for each in (before, now))
+    return " → ".join(
+        "-" if estimate is None else f"{estimate.value:.3f}" for estimate in (before, now)
+    )
 
 
 def _describe_tests(rows: pd.DataFrame) -> Iterator[str]:

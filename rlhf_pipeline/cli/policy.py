@@ -197,7 +197,9 @@ def read_jobs(workspace: Workspace, only: int | None = None) -> list[TrainingJob
     settings, store = workspace.settings, workspace.store
     decisions = store.decisions.all()
     orders = [d for d in list_orders(decisions) if only in (None, d.decision_id)]
-    answers: dict[int | None, TriggerDecision] = {each.answers: each for each in decisions}
+    answers: dict[int | None, TriggerDecision] = {
+        decision.answers: decision for decision in decisions
+    }
     runs = _read_runs(workspace, orders)
     jobs = []
     for decision in orders:
@@ -219,7 +221,7 @@ def read_jobs(workspace: Workspace, only: int | None = None) -> list[TrainingJob
 def _read_runs(workspace: Workspace, orders: Sequence[TriggerDecision]) -> dict[int, JobRun]:
     if not orders:
         return {}
-    ids = [each.stored_id for each in orders]
+    ids = [order.stored_id for order in orders]
     runs: dict[int, JobRun] = load_driver(workspace.settings).read_job_runs(ids)
     return runs
 
@@ -239,7 +241,7 @@ def read_stages(workspace: Workspace, job: TrainingJob) -> list[TrackedRun]:
 
 
 def read_job_figures(job: TrainingJob, stages: Sequence[TrackedRun]) -> JobFigures | None:
-    trained = [each for each in stages if each.tags.get("dagster.asset") == CANDIDATE]
+    trained = [stage for stage in stages if stage.tags.get("dagster.asset") == CANDIDATE]
     if not trained:
         return None
     ended = trained[-1].ended_at or (job.run and job.run.ended_at) or datetime.now(UTC)
@@ -295,17 +297,17 @@ def _echo_job(workspace: Workspace, job: TrainingJob) -> None:
     if figures := read_job_figures(job, stages):
         for line in _describe_figures(figures, has_ended=job.state in ENDED):
             echo(f"  {line}")
-    for verdict in (each.metrics["promoted"] for each in stages if "promoted" in each.metrics):
+    for verdict in (stage.metrics["promoted"] for stage in stages if "promoted" in stage.metrics):
         echo(f"  the gate {'promoted' if verdict else 'did not promote'} the candidate")
     show(
         [
             {
-                "stage": each.tags.get("dagster.asset", each.name),
-                "started": f"{each.started_at:%H:%M:%S}",
-                "status": each.status.lower(),
-                "numbers": ", ".join(_list_numbers(each)[:SHOWN_NUMBERS]),
+                "stage": stage.tags.get("dagster.asset", stage.name),
+                "started": f"{stage.started_at:%H:%M:%S}",
+                "status": stage.status.lower(),
+                "numbers": ", ".join(_list_numbers(stage)[:SHOWN_NUMBERS]),
             }
-            for each in stages
+            for stage in stages
         ],
         title=f"stages of run {job.run.run_id[:8]}" if job.run else "",
         empty="Its run has not begun." if job.state == "queued" else "No stage has begun.",

@@ -132,28 +132,30 @@ def describe_retraining(store: Store, trigger: TriggerParams) -> Iterator[str]:
         format_count(n_events, "open drift or calibration event") if n_events else "no open event"
     )
     yield f"{events}; fires when {needed}"
-    fires = [each for each in decisions if each.action == "fire" and each.actor is None]
+    fires = [
+        decision for decision in decisions if decision.action == "fire" and decision.actor is None
+    ]
     if fires:
         over = fires[-1].decided_at + timedelta(hours=trigger.cool_down_hours)
         if over > datetime.now(UTC):
             yield f"cool-down until {over:%Y-%m-%d %H:%M} UTC"
-    for each in find_waiting(decisions):
+    for decision in find_waiting(decisions):
         yield (
-            f"decision {each.decision_id} waits for a person ({each.remedy}): "
-            f"`rlhf triggers answer {each.decision_id} retrain --reason WHY`, or `nothing`"
+            f"decision {decision.decision_id} waits for a person ({decision.remedy}): "
+            f"`rlhf triggers answer {decision.decision_id} retrain --reason WHY`, or `nothing`"
         )
-    for each in find_active_quarantines(decisions):
-        assert each.quarantine is not None
+    for decision in find_active_quarantines(decisions):
+        assert decision.quarantine is not None
         yield (
-            f"decision {each.decision_id} leaves out votes of "
-            f"{format_count(len(each.quarantine.annotator_ids), 'annotator')} from vote "
-            f"{each.quarantine.from_seq:,} on; its page undoes it"
+            f"decision {decision.decision_id} leaves out votes of "
+            f"{format_count(len(decision.quarantine.annotator_ids), 'annotator')} from vote "
+            f"{decision.quarantine.from_seq:,} on; its page undoes it"
         )
-    for each in decisions:
-        if each.order is not None and each.state in OPEN_STATES:
+    for decision in decisions:
+        if decision.order is not None and decision.state in OPEN_STATES:
             yield (
-                f"training job {each.decision_id} by {each.order.strategy} is open: "
-                f"`rlhf policy status {each.decision_id}`"
+                f"training job {decision.decision_id} by {decision.order.strategy} is open: "
+                f"`rlhf policy status {decision.decision_id}`"
             )
     if decisions:
         last = decisions[-1]

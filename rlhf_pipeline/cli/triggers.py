@@ -59,7 +59,7 @@ def list_decisions(
         show_json([decision.model_dump(mode="json") for decision in decisions])
     else:
         show(
-            [_build_row(each, answered.get(each.stored_id)) for each in decisions],
+            [_build_row(decision, answered.get(decision.stored_id)) for decision in decisions],
             title=f"{format_count(len(decisions), 'decision')}, all times in UTC",
             empty=NO_DECISION if day_range.is_open else "No decision in these days.",
         )
@@ -98,11 +98,11 @@ def explain(
         show(
             [
                 {
-                    "cause": CAUSES[each.name],
-                    "probability": format_estimate(each.probability),
-                    "added errors, points": _points(each.effect) if each.probability else "-",
+                    "cause": CAUSES[cause.name],
+                    "probability": format_estimate(cause.probability),
+                    "added errors, points": _points(cause.effect) if cause.probability else "-",
                 }
-                for each in causes.causes
+                for cause in causes.causes
             ],
             title="causes",
             empty="",

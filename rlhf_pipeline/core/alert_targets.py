@@ -55,7 +55,7 @@ class AlertTarget(BaseModel):
     @model_validator(mode="after")
     def _check_channel(self) -> Self:
         for name in ("url", "secret"):
-            n_set = sum(getattr(self, each) is not None for each in (name, f"{name}_file"))
+            n_set = sum(getattr(self, field) is not None for field in (name, f"{name}_file"))
             if name not in NEEDED[self.channel] and n_set:
                 raise ValueError(f"the channel {self.channel} has no {name}; remove it")
             if name in NEEDED[self.channel] and n_set != 1:

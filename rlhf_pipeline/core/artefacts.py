@@ -127,11 +127,11 @@ class Artefacts:
     def hash_days(self, days: Sequence[str], stages: Sequence[str]) -> dict[str, str]:
         """One hash per day over that day's files of `stages`, also for days without a file."""
         contents = get_many([self.path(stage, day) for day in days for stage in stages])
-        each = [
+        hashes = [
             "" if content is None else hashlib.sha256(content).hexdigest() for content in contents
         ]
         return {
-            day: content_hash(each[i * len(stages) : (i + 1) * len(stages)])
+            day: content_hash(hashes[i * len(stages) : (i + 1) * len(stages)])
             for i, day in enumerate(days)
         }
 

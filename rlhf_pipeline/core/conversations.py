@@ -148,13 +148,15 @@ def parse_messages(value: Any) -> list[Message]:
     """
     documents: list[Message] = []
     if isinstance(value, Mapping):
-        documents = [_parse_document(each) for each in _require_list(value.get("documents"))]
+        documents = [
+            _parse_document(document) for document in _require_list(value.get("documents"))
+        ]
         value = value.get("messages") or value.get("conversations")
     if not isinstance(value, list | tuple) or not value:
         raise ConversationError(
             'expected a list of messages, such as [{"role": "user", "content": "Hi"}]'
         )
-    messages = [_parse_message(each) for each in value]
+    messages = [_parse_message(message) for message in value]
     if not any(message.text for message in messages):
         raise ConversationError("all messages are empty. Give one with a text")
     return [*documents, *messages]
@@ -173,7 +175,7 @@ def parse_transcript(text: str) -> list[Message] | None:
         for label, end in zip(labels, ends, strict=True)
     ]
     # with one speaker only it is a list of fields
-    return messages if {"user", "assistant"} <= {each.role for each in messages} else None
+    return messages if {"user", "assistant"} <= {message.role for message in messages} else None
 
 
 def split_turns(prompt: str) -> tuple[Turn, ...]:
@@ -273,7 +275,7 @@ def _parse_list(text: str) -> Any:
         return None
     if isinstance(value, dict):
         return value if {"messages", "conversations"} & value.keys() else None
-    return value if value and all(isinstance(each, dict | str) for each in value) else None
+    return value if value and all(isinstance(message, dict | str) for message in value) else None
 
 
 def _parse_message(value: Any) -> Message:

@@ -322,15 +322,15 @@ def _find_outdating_decision(champion: Promotion, store: Store) -> int | None:
     followed = champion.last_decision
     return max(
         (
-            each.stored_id
-            for each in store.decisions.fires()
-            if each.remedy in RECOMPUTING_REMEDIES
-            and each.quarantine is not None
-            and each.quarantine.from_seq <= (champion.data_seq or 0)
+            decision.stored_id
+            for decision in store.decisions.fires()
+            if decision.remedy in RECOMPUTING_REMEDIES
+            and decision.quarantine is not None
+            and decision.quarantine.from_seq <= (champion.data_seq or 0)
             and (
-                each.stored_id > followed
+                decision.stored_id > followed
                 if followed is not None
-                else each.decided_at > champion.promoted_at
+                else decision.decided_at > champion.promoted_at
             )
         ),
         default=None,

@@ -160,7 +160,7 @@ def find_promotion_shifts(
     """
 
     def find_policy(day: date) -> str | None:
-        days = [each for each in policies if each <= day]
+        days = [policy_day for policy_day in policies if policy_day <= day]
         return policies[max(days)] if days else None
 
     return {
@@ -186,7 +186,9 @@ def _order(names: set[tuple[str, str]]) -> list[tuple[str, str]]:
 
 
 def _decision_panel(x: Axis, decisions: Sequence[Decided]) -> Panel:
-    visible_decisions = [each for each in decisions if x.low <= day_value(each[0]) <= x.high]
+    visible_decisions = [
+        decision for decision in decisions if x.low <= day_value(decision[0]) <= x.high
+    ]
     return Panel(
         title="Decisions of the trigger and of people",
         x=x,

@@ -66,10 +66,10 @@ def chart_evolution(
             "win rate",
             versions,
             {
-                "by the judge": [each.win_rate for each in rows],
-                "at equal length": [each.length_controlled_win_rate for each in rows],
+                "by the judge": [row.win_rate for row in rows],
+                "at equal length": [row.length_controlled_win_rate for row in rows],
                 "by the reward model that labelled its training pairs": [
-                    each.win_rate_by_labels for each in rows
+                    row.win_rate_by_labels for row in rows
                 ],
             },
             (Mark(style="line", role="perfect", y=(0.5, 0.5), name="equally good"),),
@@ -79,23 +79,23 @@ def chart_evolution(
             "share right",
             versions,
             {
-                "this version": [each.checkable_candidate for each in rows],
-                "champion of that time": [each.checkable_champion for each in rows],
+                "this version": [row.checkable_candidate for row in rows],
+                "champion of that time": [row.checkable_champion for row in rows],
             },
         ),
         _panel(
             "KL from the champion of that time, in nats per token",
             "nats per token",
             versions,
-            {"this version": [each.kl for each in rows]},
+            {"this version": [row.kl for row in rows]},
         ),
         _panel(
             "Mean length, in characters",
             "characters",
             versions,
             {
-                "this version": [each.length_candidate for each in rows],
-                "champion of that time": [each.length_champion for each in rows],
+                "this version": [row.length_candidate for row in rows],
+                "champion of that time": [row.length_champion for row in rows],
             },
         ),
     ]
@@ -131,8 +131,8 @@ def _share_panel(
 
 def _panel(title: str, label: str, versions: Sequence[int], values: Values) -> Panel:
     spread = WIDE_SPREAD if len(versions) <= FEW_VERSIONS else SPREAD
-    curves = {name: each for name, each in values.items() if any(each)}
-    ends = [end for each in curves.values() for end in list_ends(each)]
+    curves = {name: estimates for name, estimates in values.items() if any(estimates)}
+    ends = [end for curve in curves.values() for end in list_ends(curve)]
     low, high = min([0.0, *ends]), max(ends, default=1.0) * 1.08 or 1.0
     return Panel(
         title=title,
@@ -142,12 +142,12 @@ def _panel(title: str, label: str, versions: Sequence[int], values: Values) -> P
         series=tuple(
             point_series(
                 versions,
-                each,
+                estimates,
                 role=ROLES[name],
                 name=name,
                 offset=spread * (i - (len(curves) - 1) / 2),
             )
-            for i, (name, each) in enumerate(curves.items())
+            for i, (name, estimates) in enumerate(curves.items())
         ),
     )
 

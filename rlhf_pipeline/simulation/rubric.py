@@ -47,7 +47,7 @@ def judge_rubric(
     gaps = utility_gaps(sample, references, [taste, *RUBRIC.values()])
     felt = gaps[:, 1:] + HALO * gaps[:, :1]
     of_comparison = dict(zip(sample["comparison_id"], felt, strict=True))
-    annotators = {each.annotator_id: each for each in pool.annotators}
+    annotators = {annotator.annotator_id: annotator for annotator in pool.annotators}
 
     def answer(vote: NewVote) -> NewVote:
         truth = of_comparison.get(vote.comparison_id)

@@ -162,8 +162,8 @@ class AlertMessages(Repository):
     def mark_failed(self, message_id: str, error: str, *, next_attempt_at: datetime | None) -> None:
         """Record a failed attempt; without a next one the message is dead until it is replayed."""
         is_dead = next_attempt_at is None
-        again = {"state": "dead"} if is_dead else {"next_attempt_at": next_attempt_at}
-        failed = self._update(message_id, last_error=error.replace("\0", ""), **again)
+        new_state = {"state": "dead"} if is_dead else {"next_attempt_at": next_attempt_at}
+        failed = self._update(message_id, last_error=error.replace("\0", ""), **new_state)
         with self._database.write_transaction() as connection:
             connection.execute(failed)
 
@@ -171,9 +171,9 @@ class AlertMessages(Repository):
         """Send a dead message again, from its first attempt; the audit chain keeps who wanted it.
         Raises NotFound for an unknown one.
         """
-        again = {"state": "pending", "n_attempts": 0, "next_attempt_at": now}
+        new_state = {"state": "pending", "n_attempts": 0, "next_attempt_at": now}
         with audited_transaction(self._database) as (connection, ledger):
-            replayed = self._update(message_id, from_state="dead", **again)
+            replayed = self._update(message_id, from_state="dead", **new_state)
             row = connection.execute(replayed.returning(alert_messages)).mappings().first()
             if row is None:
                 raise NotFound(f"No dead message {message_id}. The page Alerts lists them.")

@@ -369,11 +369,11 @@ def fill_offers(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> No
 
 def _fill_one_offer() -> Update:
     """Of the unfinished offers to the annotator and to anybody, the former: its name sorts last."""
-    each = offers.alias("each")
-    waiting = select(func.max(each.c.offered_to)).where(
-        each.c.comparison_id == bindparam("comparison"),
-        each.c.offered_to.in_([ANYBODY, bindparam("annotator")]),
-        each.c.n_done < each.c.n_wanted,
+    open_offers = offers.alias("open_offers")
+    waiting = select(func.max(open_offers.c.offered_to)).where(
+        open_offers.c.comparison_id == bindparam("comparison"),
+        open_offers.c.offered_to.in_([ANYBODY, bindparam("annotator")]),
+        open_offers.c.n_done < open_offers.c.n_wanted,
     )
     return (
         offers.update()

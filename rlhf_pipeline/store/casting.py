@@ -326,16 +326,16 @@ def _select_turns(is_sqlite: bool) -> Select[Any]:
     """
     pairs = bindparam("pairs", type_=String())
     if is_sqlite:
-        each = func.json_each(pairs).table_valued("value")
+        rows = func.json_each(pairs).table_valued("value")
         pair: list[ColumnElement[str]] = [
-            func.json_extract(each.c.value, f"$[{i}]") for i in (0, 1)
+            func.json_extract(rows.c.value, f"$[{i}]") for i in (0, 1)
         ]
     else:
-        each = func.json_array_elements(cast(pairs, JSON)).table_valued("value")
-        pair = [each.c.value.op("->>", return_type=String())(i) for i in (0, 1)]
+        rows = func.json_array_elements(cast(pairs, JSON)).table_valued("value")
+        pair = [rows.c.value.op("->>", return_type=String())(i) for i in (0, 1)]
     return (
         select(*(votes.c[name] for name in _TURN_COLUMNS))
-        .select_from(each)
+        .select_from(rows)
         .join(votes, and_(votes.c.comparison_id == pair[0], votes.c.annotator_id == pair[1]))
     )
 

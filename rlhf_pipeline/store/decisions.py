@@ -215,14 +215,14 @@ class Decisions(Repository):
             tuple(read_events(connection, which)) for which in (IS_OPEN, self._is_held(connection))
         )
         closed = self._list_closed(connection) if held_events else set()
-        held_events = tuple(each for each in held_events if each.event_id not in closed)
+        held_events = tuple(event for event in held_events if event.event_id not in closed)
         unfinished = [
             build_decision(row)
             for row in connection.execute(
                 select(decisions).where(decisions.c.state.in_(OPEN_STATES))
             ).mappings()
         ]
-        n_ordered = sum(each.order is not None for each in unfinished)
+        n_ordered = sum(decision.order is not None for decision in unfinished)
         return TriggerEvidence(
             champion=champion,
             open_events=open_events,

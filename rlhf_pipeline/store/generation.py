@@ -124,8 +124,8 @@ class GenerationLedger(LedgerReports):
                     connection, runs, [row | {"origin": origin} | dict.fromkeys(ENDS)]
                 )
                 return False, False
-            again = {**dict.fromkeys(ENDS), "origin": origin, "ended_at": run.ended_at}
-            connection.execute(update(runs).where(self._is_of_run(runs, run_id)).values(again))
+            reopening = {**dict.fromkeys(ENDS), "origin": origin, "ended_at": run.ended_at}
+            connection.execute(update(runs).where(self._is_of_run(runs, run_id)).values(reopening))
         return True, run.ended_at is not None
 
     def _update_known_items(self, run_id: str, batch: Sequence[WorkItem]) -> list[WorkItem]:

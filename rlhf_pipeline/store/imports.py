@@ -106,26 +106,27 @@ class Imports(Repository):
             if i.state == "finished" and _has_accepted_rows(r := records[i.import_id])
         }
         half = []
-        for each in votes_imports:
-            record = records[each.import_id]
+        for votes_import in votes_imports:
+            record = records[votes_import.import_id]
             days, read_as = record.get(DAYS), _reading_hash(record)
             # a running one may write any day
-            has_begun = bool(days) or (days is None and each.state == "started")
+            has_begun = bool(days) or (days is None and votes_import.state == "started")
             is_repeated = (
-                record.get("sha256") is not None and completed.get(read_as, 0) > each.import_id
+                record.get("sha256") is not None
+                and completed.get(read_as, 0) > votes_import.import_id
             )
             if (
-                each.state != "finished"
+                votes_import.state != "finished"
                 and has_begun
                 and TAKEN_AT not in record
                 and not is_repeated
             ):
                 half.append(
                     UnfinishedImport(
-                        import_id=each.import_id,
-                        file=each.file,
-                        state=each.state,
-                        started_at=each.started_at,
+                        import_id=votes_import.import_id,
+                        file=votes_import.file,
+                        state=votes_import.state,
+                        started_at=votes_import.started_at,
                         first_day=days[0] if days else None,
                         n_days=len(days or ()),
                         error=record.get("error"),
@@ -144,12 +145,12 @@ class Imports(Repository):
             return []
         with audited_transaction(self._database) as (connection, ledger):
             self._fail_abandoned(connection)
-            for each in half:
-                text = self._update_record(connection, each.import_id, {TAKEN_AT: now})
+            for votes_import in half:
+                text = self._update_record(connection, votes_import.import_id, {TAKEN_AT: now})
                 ledger.append(
                     actor="import",
                     action="import.take_as_is",
-                    object_id=f"import {each.import_id}",
+                    object_id=f"import {votes_import.import_id}",
                     digest=content_hash(text),
                 )
         return half

@@ -74,18 +74,18 @@ class StandingJudgements(Repository):
         self, connection: Connection, annotator_id: str, at: datetime
     ) -> tuple[int, int]:
         """Number of second judgements, and of those with the same choice as the first."""
-        first, again = votes.alias("first"), votes.alias("again")
-        of_first = first.c.pass_no == 1, first.c.comparison_id == again.c.comparison_id
+        first, repeat = votes.alias("first"), votes.alias("again")
+        of_first = first.c.pass_no == 1, first.c.comparison_id == repeat.c.comparison_id
         both = and_(is_standing_judgement(first, annotator_id, at=at), *of_first)
         query = (
-            select(first.c.choice == again.c.choice, func.count())
-            .select_from(again)
+            select(first.c.choice == repeat.c.choice, func.count())
+            .select_from(repeat)
             .join(first, both)
             .where(
-                is_standing_judgement(again, annotator_id, at=at),
-                again.c.pass_no == 2,
+                is_standing_judgement(repeat, annotator_id, at=at),
+                repeat.c.pass_no == 2,
             )
-            .group_by(first.c.choice == again.c.choice)
+            .group_by(first.c.choice == repeat.c.choice)
         )
         counts = {bool(row[0]): int(row[1]) for row in connection.execute(query)}
         return sum(counts.values()), counts.get(True, 0)
@@ -98,13 +98,13 @@ class StandingJudgements(Repository):
             comparisons.c.comparison_id == votes.c.comparison_id,
             comparisons.c.gold.is_not(None),
         )
-        each = votes.c.stated_confidence, comparisons.c.gold == votes.c.choice
+        keys = votes.c.stated_confidence, comparisons.c.gold == votes.c.choice
         query = (
-            select(*each, func.count())
+            select(*keys, func.count())
             .select_from(votes)
             .join(comparisons, same)
             .where(stood, votes.c.pass_no == 1)
-            .group_by(*each)
+            .group_by(*keys)
         )
         return [GoldCount(row[0], bool(row[1]), int(row[2])) for row in connection.execute(query)]
 

@@ -134,7 +134,7 @@ def _measure(of: Any, name: str) -> Ratio | None:
     is_judging, is_sided = choice != Choice.SKIP.value, choice.in_(SIDES)
     if name == AGREEMENT:  # of pairs of votes on one comparison, as `votes.agreement` counts them
         is_first = and_(is_judging, of.repeat_of.is_(None))
-        same = [_pairs(and_(is_first, choice == each.value)) for each in Choice]
+        same = [_pairs(and_(is_first, choice == side.value)) for side in Choice]
         return _pairs(is_first), sum(same[1:], same[0])
     if name == "choice.skip":
         return _share(literal(1) == 1, ~is_judging)

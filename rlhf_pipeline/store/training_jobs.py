@@ -115,7 +115,7 @@ class TrainingJobs(Repository):
     def failed_orders(self) -> list[TriggerDecision]:
         """Orders of training jobs that failed or were cancelled, oldest first."""
         failed = self._read("failed")
-        return [each for each in failed if each.order is not None]
+        return [decision for decision in failed if decision.order is not None]
 
     def lease(self, decision_id: int, attempt: int, *, now: datetime, lease: timedelta) -> bool:
         """Whether the caller may submit this attempt now; if so, nobody else may until `lease` has
@@ -231,19 +231,19 @@ class TrainingJobs(Repository):
     def _find_order(self, connection: Connection, order: TrainingOrder) -> TriggerDecision | None:
         fires = select(decisions).where(decisions.c.action == "fire")
         for row in connection.execute(fires.order_by(decisions.c.decision_id)).mappings():
-            each = build_decision(row)
-            if each.order is None:
+            decision = build_decision(row)
+            if decision.order is None:
                 continue
-            is_same = each.order.stages == order.stages
-            if order.key is not None and each.order.key == order.key:
+            is_same = decision.order.stages == order.stages
+            if order.key is not None and decision.order.key == order.key:
                 if is_same:
-                    return each
+                    return decision
                 raise IdempotencyConflict(
-                    f"The key {order.key!r} is that of job {each.decision_id}, which has other "
+                    f"The key {order.key!r} is that of job {decision.decision_id}, which has other "
                     "parameters. Choose another key."
                 )
-            if order.key is None and is_same and each.state in OPEN_STATES:
-                return each
+            if order.key is None and is_same and decision.state in OPEN_STATES:
+                return decision
         return None
 
     def _change_state(

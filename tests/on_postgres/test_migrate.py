@@ -73,7 +73,8 @@ def test_moved_home_has_every_row_and_continues(
     settings = Settings.read({"RLHF_HOME": str(moved)}, moved)
     with Workspace(settings).store as store, Store.of_home(Settings(home=used)) as before:
         assert store.votes.log().equals(before.votes.log())
-        assert integrity.find_orphans(store.database) == []
+        with store.database.read_transaction() as connection:
+            assert integrity.find_orphans(connection) == []
         late = votes(store.comparisons.for_days([DAY]))[0]
         vote = store.votes.cast(
             late.model_copy(update={"annotator_id": "b", "idempotency_key": "b"})

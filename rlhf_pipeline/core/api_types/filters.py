@@ -242,5 +242,5 @@ class PointFilter(DatedFilter):
 
 def _strip(value: Any) -> Any:
     if isinstance(value, list):
-        return [_strip(each) for each in value]
+        return [_strip(part) for part in value]
     return value.strip() if isinstance(value, str) else value

@@ -74,7 +74,7 @@ def build_rows(
     if kind == "preference":
         rows = preferences
     else:
-        rows = [row for each in preferences for row in _split_sides(each, kind)]
+        rows = [row for preference in preferences for row in _split_sides(preference, kind)]
         judgements = _rows_of_judgements(feedback)
         rows += [row for row in judgements if kind == "unpaired" or row.pop("label")]
     frame = pd.DataFrame(rows, columns=list(COLUMNS)).drop_duplicates("row_id")

@@ -140,7 +140,7 @@ class _Bands:
         # Arrays over all texts at once: 100,000 rows take seconds. An object for each text, as in
         # datasketch, takes a minute.
         words = [[*(text.casefold().split() or [""]), *[""] * (SHINGLE - 1)] for text in texts]
-        lengths = np.array([len(each) - SHINGLE + 1 for each in words])
+        lengths = np.array([len(text) - SHINGLE + 1 for text in words])
         all_words = np.fromiter(chain.from_iterable(words), dtype=object)
         ids = pd.factorize(all_words)[0].astype(np.uint64)
         draw = np.random.default_rng(0)

@@ -119,10 +119,10 @@ def self_consistency(
     """Share of repeated judgements that equal the first, see `repeat_judgements`; None without
     any.
     """
-    again = repeat_judgements(votes, choices)
-    if again.empty:
+    repeats = repeat_judgements(votes, choices)
+    if repeats.empty:
         return None
-    same, groups = again["same"].to_numpy(dtype=bool), again["prompt_id"].to_numpy()
+    same, groups = repeats["same"].to_numpy(dtype=bool), repeats["prompt_id"].to_numpy()
     return interval_of_mean(same, groups=groups, params=params or AgreementParams())
 
 

@@ -158,8 +158,8 @@ def annotator_figures(
             measure, count_name, encode_annotators(judgements.loc[what.index, "annotator_id"]), what
         )
 
-    again = repeat_judgements(keep_rows(votes, votes["annotator_id"].isin(names)))
-    timed_votes, sure = (
+    repeats = repeat_judgements(keep_rows(votes, votes["annotator_id"].isin(names)))
+    timed_votes, confident_votes = (
         judgements[judgements["duration_s"].notna()],
         compare_with_others(judgements),
     )
@@ -172,7 +172,10 @@ def annotator_figures(
             for name in interval_columns(measure)
         },
         **tell.share(
-            "self_consistency", "n_again", encode_annotators(again["annotator_id"]), again["same"]
+            "self_consistency",
+            "n_again",
+            encode_annotators(repeats["annotator_id"]),
+            repeats["same"],
         ),
         **tell.median(
             "median_seconds",
@@ -186,7 +189,9 @@ def annotator_figures(
         **share("same_as_before", "n_followed", _repeats_side(judgements)),
         **share("gold_accuracy", "n_gold", matches_gold(judgements, comparisons)),
         **tell.confidence(
-            encode_annotators(sure["annotator_id"]), sure["stated_confidence"], sure["is_right"]
+            encode_annotators(confident_votes["annotator_id"]),
+            confident_votes["stated_confidence"],
+            confident_votes["is_right"],
         ),
     }
     frame = check_frame(pd.DataFrame(figures), ANNOTATOR_FIGURES)

@@ -125,7 +125,7 @@ def annotators_over_time(
     def share(measure: str, count_name: str, what: "pd.Series[bool]") -> Figures:
         return tell.share(measure, count_name, _codes(judgements.loc[what.index, "cell"]), what)
 
-    timed_votes, sure = (
+    timed_votes, confident_votes = (
         judgements[judgements["duration_s"].notna()],
         compare_with_others(judgements, "in_window"),
     )
@@ -151,9 +151,9 @@ def annotators_over_time(
             **share("share_left", "n_sided", side[side != 0] > 0),
             **share("self_consistency", "n_again", _repeats_answer(everything, judgements)),
             **tell.confidence(
-                _codes(judgements.loc[sure.index, "cell"]),
-                sure["stated_confidence"],
-                sure["is_right"],
+                _codes(judgements.loc[confident_votes.index, "cell"]),
+                confident_votes["stated_confidence"],
+                confident_votes["is_right"],
             ),
         }
     )
@@ -239,7 +239,7 @@ def _repeats_answer(cast: pd.DataFrame, judgements: pd.DataFrame) -> "pd.Series[
     is_repeat = judgements["repeat_of"].notna()
     repeats = judgements.loc[is_repeat].assign(about=judgements["repeat_of"], turn=0)
     passes = judgements.loc[~is_repeat & (judgements["pass_no"].fillna(1) > 1)].assign(
-        about=judgements["comparison_id"], turn=lambda again: again["pass_no"] - 1
+        about=judgements["comparison_id"], turn=lambda later: later["pass_no"] - 1
     )
     of_any = not_skipped.assign(about=not_skipped["comparison_id"], turn=0)
     of_pass = not_skipped.assign(
@@ -247,8 +247,8 @@ def _repeats_answer(cast: pd.DataFrame, judgements: pd.DataFrame) -> "pd.Series[
     )
     matches = []
     by = ["annotator_id", "about", "turn"]
-    for again, before in ((repeats, of_any), (passes, of_pass)):
-        both = again[["seq", *by, "choice"]].merge(
+    for later, before in ((repeats, of_any), (passes, of_pass)):
+        both = later[["seq", *by, "choice"]].merge(
             before[["seq", *by, "choice"]], on=by, suffixes=("", "_first")
         )
         both = both[both["seq_first"] < both["seq"]].sort_values("seq_first")

@@ -176,14 +176,14 @@ def _mean_majority_share(counts: pd.DataFrame) -> float:
     (n_votes, fewer), times = np.unique(
         np.stack([n, np.minimum(k, n - k)]), axis=1, return_counts=True
     )
-    each = np.unique(n_votes)
+    sizes = np.unique(n_votes)
     return float(
         np.average(
             [
                 mean_decidedness(n_votes[n_votes == m], fewer[n_votes == m], times[n_votes == m])
-                for m in each
+                for m in sizes
             ],
-            weights=[m * times[n_votes == m].sum() for m in each],
+            weights=[m * times[n_votes == m].sum() for m in sizes],
         )
     )
 

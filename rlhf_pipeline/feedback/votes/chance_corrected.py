@@ -65,8 +65,8 @@ def krippendorff_alpha(
         params,
         n_groups,
     )
-    each, _ = _alpha_agreements(parts)
-    if np.ptp(each) > SAME:
+    agreements, _ = _alpha_agreements(parts)
+    if np.ptp(agreements) > SAME:
         return interval
     low, high = (
         float(_correct_for_chance(end, by_chance)[0])

@@ -82,8 +82,8 @@ def repeat_passes(votes: pd.DataFrame) -> pd.DataFrame:
     current_votes = standing_votes(votes)
     pass_no = current_votes["pass_no"].fillna(1)
     first = current_votes.loc[pass_no == 1, [*JUDGE, "choice"]]
-    again = current_votes.loc[pass_no > 1, ["prompt_id", *JUDGE, "pass_no", "choice"]]
-    both = again.merge(first, on=JUDGE, suffixes=("", "_first"))
+    repeats = current_votes.loc[pass_no > 1, ["prompt_id", *JUDGE, "pass_no", "choice"]]
+    both = repeats.merge(first, on=JUDGE, suffixes=("", "_first"))
     return both[["prompt_id", *JUDGE, "pass_no", "choice_first", "choice"]]
 
 

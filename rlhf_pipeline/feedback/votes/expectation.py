@@ -116,8 +116,8 @@ class ExpectationStep:
         of_nodes = slopes(probabilities, np.repeat(posterior, times, axis=0), self._powers)
         by_power = Slopes(
             *(
-                _powers_of_difference(each, np.repeat(mean, times), np.repeat(sd, times))
-                for each in of_nodes
+                _powers_of_difference(node_slopes, np.repeat(mean, times), np.repeat(sd, times))
+                for node_slopes in of_nodes
             )
         )
         self._add_slopes(sums, part, ends, toward, probabilities.odds, by_power)

@@ -273,7 +273,7 @@ class _Fit:
         """A fit of other votes that starts at this one's population."""
         other = _Fit(votes, utilities, self.params)
         other.mean, other.spread, other.steps = (
-            each.copy() for each in (self.mean, self.spread, self.steps)
+            state.copy() for state in (self.mean, self.spread, self.steps)
         )
         other.theta = np.tile(self.mean, (len(other.theta), 1))
         other.tolerance = max(self.tolerance, REFIT_TOLERANCE)

@@ -73,7 +73,7 @@ class JudgementArrays:
         other = copy(self)
         mask = np.isin(self.comparison, indices)
         other.side, other.strength, other.display_side = (
-            each[mask] for each in (self.side, self.strength, self.display_side)
+            column[mask] for column in (self.side, self.strength, self.display_side)
         )
         other.ids, other.prompts = self.ids[indices], self.prompts[indices]
         other.comparison = np.searchsorted(indices, self.comparison[mask])

@@ -212,8 +212,8 @@ def _count_dimension_votes(votes: pd.DataFrame, chosen_sides: Mapping[str, str])
                 counts[comparison_id][name][side != chosen] += 1
     return pd.Series(
         {
-            each: json.dumps(dimension_counts, sort_keys=True)
-            for each, dimension_counts in counts.items()
+            pair_id: json.dumps(dimension_counts, sort_keys=True)
+            for pair_id, dimension_counts in counts.items()
         },
         dtype="object",
     )

@@ -85,9 +85,9 @@ def measure_corrections(
     for _ in range(n_refits):
         answers, d, theta = _simulate(fit, votes, utilities, rng)
         refits.append((refit(answers, utilities), d, theta[:, DISCRIMINATION]))
-    ratios = [typical / max(again.mean[DISCRIMINATION], 1e-9) for again, _, _ in refits]
+    ratios = [typical / max(refit.mean[DISCRIMINATION], 1e-9) for refit, _, _ in refits]
     scale = float(np.exp(np.mean(np.log(np.clip(ratios, *FACTORS)))))
-    estimates = np.concatenate([again.d[0] for again, _, _ in refits])
+    estimates = np.concatenate([refit.d[0] for refit, _, _ in refits])
     truth = np.concatenate([d for _, d, _ in refits])
     utility = _bounded(float(estimates @ truth / max(estimates @ estimates, 1e-9)))
 
@@ -100,30 +100,30 @@ def measure_corrections(
         discrimination=scale,
         utility=utility,
         utility_sd=widen(
-            [(d - utility * again.d[0]) / (utility * np.sqrt(again.d[1])) for again, d, _ in refits]
+            [(d - utility * refit.d[0]) / (utility * np.sqrt(refit.d[1])) for refit, d, _ in refits]
         ),
         preference_sd=widen(
             [
-                (typical * d / (scale * utility) - again.mean[DISCRIMINATION] * again.d[0])
-                / again.preference_sd
-                for again, d, _ in refits
+                (typical * d / (scale * utility) - refit.mean[DISCRIMINATION] * refit.d[0])
+                / refit.preference_sd
+                for refit, d, _ in refits
             ]
         ),
         discrimination_sd=widen(
             [
                 (
-                    _equivalent_slopes(again, d, true_slopes, utility) / scale
-                    - again.theta[:, DISCRIMINATION]
+                    _equivalent_slopes(refit, d, true_slopes, utility) / scale
+                    - refit.theta[:, DISCRIMINATION]
                 )
-                / np.sqrt(again.covariance[:, DISCRIMINATION, DISCRIMINATION])
-                for again, d, true_slopes in refits
+                / np.sqrt(refit.covariance[:, DISCRIMINATION, DISCRIMINATION])
+                for refit, d, true_slopes in refits
             ]
         ),
     )
 
 
 def _equivalent_slopes(
-    again: FittedVotes, d: Floats, true_slopes: Floats, utility: float
+    refit: FittedVotes, d: Floats, true_slopes: Floats, utility: float
 ) -> Floats:
     """The discriminations (annotators,) at which the refit states the reliability that
     `true_slopes` have on the true differences `d`. So the widths contain what a few completions
@@ -132,7 +132,7 @@ def _equivalent_slopes(
     from scipy.special import expit
 
     truth = expit(np.abs(d)[:, None] * SLOPES).mean(axis=0)
-    stated = again.reliability(SLOPES, utility)
+    stated = refit.reliability(SLOPES, utility)
     return np.asarray(np.interp(np.interp(true_slopes, SLOPES, truth), stated, SLOPES))
 
 

@@ -65,11 +65,15 @@ NO_QUARANTINES = Quarantines()
 def find_active_quarantines(decisions: Iterable[TriggerDecision]) -> list[TriggerDecision]:
     """The decisions whose quarantine nobody has lifted."""
     all_decisions = list(decisions)
-    lifted = {each.answers for each in all_decisions if each.remedy == "lift_quarantine"}
+    lifted = {
+        decision.answers for decision in all_decisions if decision.remedy == "lift_quarantine"
+    }
     return [
-        each
-        for each in all_decisions
-        if each.action == "fire" and each.remedy == "quarantine" and each.decision_id not in lifted
+        decision
+        for decision in all_decisions
+        if decision.action == "fire"
+        and decision.remedy == "quarantine"
+        and decision.decision_id not in lifted
     ]
 
 
@@ -164,6 +168,6 @@ def decide_labels(labels: pd.DataFrame, decided: Mapping[str, str | None]) -> pd
     """SOFT_LABELS with the certainty of a decision for side a or b in place of the annotator
     model's probability, which rests on the overruled votes too.
     """
-    sure = labels["comparison_id"].map(decided).map({"a": 1.0, "b": 0.0})
-    certain = {name: sure.fillna(labels[name]) for name in ("p_a", "p_low", "p_high")}
+    decided_p = labels["comparison_id"].map(decided).map({"a": 1.0, "b": 0.0})
+    certain = {name: decided_p.fillna(labels[name]) for name in ("p_a", "p_low", "p_high")}
     return labels.assign(**certain)

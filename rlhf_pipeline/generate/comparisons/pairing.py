@@ -97,15 +97,15 @@ def pair_completions(
         )
     ]
     fresh = shuffle_by_seed(pd.DataFrame(rows, columns=list(COMPARISONS.columns)), params.seed)
-    again = select_repeats(
+    repeats = select_repeats(
         fresh, earlier, round(params.repeat_share * len(fresh)), day=day, seed=params.seed
     )
     # Repeats of earlier days may come at any time; those of this day only after all its pairs.
-    own = again["repeat_of"].isin(fresh["comparison_id"])
+    own = repeats["repeat_of"].isin(fresh["comparison_id"])
     comparisons = pd.concat(
         [
-            shuffle_by_seed(pd.concat([fresh, again[~own]], ignore_index=True), params.seed),
-            again[own],
+            shuffle_by_seed(pd.concat([fresh, repeats[~own]], ignore_index=True), params.seed),
+            repeats[own],
         ],
         ignore_index=True,
     )

@@ -65,13 +65,13 @@ def select_repeats(
 
 def _swap_sides(comparisons: pd.DataFrame, day: str, seed: int) -> pd.DataFrame:
     renaming = SWAPPED_COLUMNS | {b: a for a, b in SWAPPED_COLUMNS.items()}
-    again = comparisons.rename(columns=renaming)[list(COMPARISONS.columns)].reset_index(drop=True)
-    again = again.assign(day=day, seed=seed, repeat_of=comparisons["comparison_id"].to_numpy())
+    repeats = comparisons.rename(columns=renaming)[list(COMPARISONS.columns)].reset_index(drop=True)
+    repeats = repeats.assign(day=day, seed=seed, repeat_of=comparisons["comparison_id"].to_numpy())
     id_parts = zip(
-        again["prompt_id"],
-        again["completion_a_id"],
-        again["completion_b_id"],
-        again["repeat_of"],
+        repeats["prompt_id"],
+        repeats["completion_a_id"],
+        repeats["completion_b_id"],
+        repeats["repeat_of"],
         strict=True,
     )
-    return again.assign(comparison_id=[comparison_id(day, *row) for row in id_parts])
+    return repeats.assign(comparison_id=[comparison_id(day, *row) for row in id_parts])

@@ -56,13 +56,13 @@ class AnthropicBackend(HTTPBackend["AsyncAnthropic"]):
     def _build_body(self, request: CompletionRequest) -> dict[str, Any]:
         # calls of tools need their definitions there, which a prompt lacks
         chat = build_chat(request.prompt, takes_tools=False)
-        system = [each["content"] for each in chat if each["role"] == "system"]
+        system = [turn["content"] for turn in chat if turn["role"] == "system"]
         if request.system is not None:
             system = [request.system, *system]
         body: dict[str, Any] = {
             "model": self.model,
             "max_tokens": request.max_tokens,
-            "messages": [each for each in chat if each["role"] != "system"],
+            "messages": [turn for turn in chat if turn["role"] != "system"],
             "extra_body": {"temperature": request.temperature},
         }
         if request.top_p < 1:

@@ -110,38 +110,36 @@ class BatchLane(HostedLane):
         """Report batches that are over, or lost. One that is missing for long is lost: before,
         another process may be submitting it, or key and address may be wrong.
         """
-        for each in await self._persist(self.work.ledger.read_batches, self.work.run_id):
-            batch, age = await self._find(each), utc_now() - each.submitted_at
-            message = (
-                f"{self.key[0]} does not know the batch {each.batch_id or each.submission_id}."
-            )
+        for row in await self._persist(self.work.ledger.read_batches, self.work.run_id):
+            batch, age = await self._find(row), utc_now() - row.submitted_at
+            message = f"{self.key[0]} does not know the batch {row.batch_id or row.submission_id}."
             if batch is not None:
                 if batch.status in OVER:
-                    await self._read(each, batch)
-            elif age >= (UNLISTED_AFTER if each.batch_id is None else GONE_AFTER):
+                    await self._read(row, batch)
+            elif age >= (UNLISTED_AFTER if row.batch_id is None else GONE_AFTER):
                 message += " It may be billed. Request its items again with --retry-lost."
-                self._report(each, {}, fault("lost", message))
-            elif each.batch_id is not None:
+                self._report(row, {}, fault("lost", message))
+            elif row.batch_id is not None:
                 message += (
                     " Set api_key (RLHF_API_KEY) and base_url (RLHF_BASE_URL) as they were then."
                 )
                 self.closed = fault("unknown_model", message)
 
-    async def _find(self, each: LedgerBatch) -> "Batch | None":
+    async def _find(self, row: LedgerBatch) -> "Batch | None":
         """The provider's batch; one whose submission was interrupted is looked for in its list."""
         from openai import NotFoundError
 
         batches = self._backend.open_client().batches
-        if each.batch_id is not None:
+        if row.batch_id is not None:
             with suppress(NotFoundError):
-                return await batches.retrieve(each.batch_id)
+                return await batches.retrieve(row.batch_id)
             return None
         async for batch in batches.list(limit=100):
-            if (batch.metadata or {}).get(SUBMISSION) == content_id(each.submission_id):
+            if (batch.metadata or {}).get(SUBMISSION) == content_id(row.submission_id):
                 return batch
         return None
 
-    async def _read(self, each: LedgerBatch, batch: "Batch") -> None:
+    async def _read(self, row: LedgerBatch, batch: "Batch") -> None:
         from openai import NotFoundError
 
         replies = dict[str, Reply]()
@@ -153,16 +151,14 @@ class BatchLane(HostedLane):
         why = f"The batch {batch.id} is {batch.status}, and has no readable line for it"
         for error in (batch.errors and batch.errors.data) or ():
             why += f"; {self._backend.redact(error.message)}"
-        self._report(each, replies, fault(kind, f"{why}."))
+        self._report(row, replies, fault(kind, f"{why}."))
 
-    def _report(self, each: LedgerBatch, replies: Mapping[str, Reply], missing: Reply) -> None:
+    def _report(self, row: LedgerBatch, replies: Mapping[str, Reply], missing: Reply) -> None:
         """Leave an attempt for each item; one that stays open goes into the next batch."""
-        for claim in each.claims:
+        for claim in row.claims:
             reply = replies.get(str(claim.item_no), missing)
             self.closed = self.closed or (reply if reply.closes else None)
             attempt = build_attempt(
                 self.key, self.work.plan, claim, reply, self.work.params, utc_now()
             )
-            self.attempts.append(
-                replace(attempt, not_before=None, submission_id=each.submission_id)
-            )
+            self.attempts.append(replace(attempt, not_before=None, submission_id=row.submission_id))

@@ -72,10 +72,10 @@ class CompletionWork:
 def persist_with_retry(ledger: WorkLedger, do: Callable[..., T], *args: Any, **more: Any) -> T:
     """Write to the ledger; retry while the store refuses, because a refused write keeps nothing."""
     waits_s = ledger.write_again_s
-    again = Retrying(
+    retrying = Retrying(
         retry=retry_if_exception_type(StoreError),
         wait=wait_chain(*map(wait_fixed, waits_s)),
         stop=stop_after_attempt(len(waits_s) + 1),
         reraise=True,
     )
-    return again(do, *args, **more)
+    return retrying(do, *args, **more)

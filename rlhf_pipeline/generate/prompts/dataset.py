@@ -241,14 +241,14 @@ def _list_cell(value: Any) -> list[Any]:
 def _list_turns(history: Any) -> list[Any]:
     """Messages of a history: messages, or pairs of a text of the user and one of the assistant."""
     turns: list[Any] = []
-    for each in _list_cell(history):
-        if isinstance(each, list | tuple) and len(each) == 2:
+    for turn in _list_cell(history):
+        if isinstance(turn, list | tuple) and len(turn) == 2:
             turns += [
                 {"role": role, "content": text}
-                for role, text in zip(("user", "assistant"), each, strict=True)
+                for role, text in zip(("user", "assistant"), turn, strict=True)
             ]
         else:
-            turns.append(each)
+            turns.append(turn)
     return turns
 
 

@@ -116,7 +116,7 @@ def _reduce(candidate: Any, champion: Any) -> Any:
     """KL and entropy at each position, (2, positions), of logits (positions, vocabulary)."""
     import torch
 
-    log_p, log_q = (each.double().log_softmax(-1) for each in (candidate, champion))
+    log_p, log_q = (logits.double().log_softmax(-1) for logits in (candidate, champion))
     p = log_p.exp()
     # negative only by rounding
     return torch.stack([(p * (log_p - log_q)).sum(-1).clamp(min=0.0), -(p * log_p).sum(-1)])

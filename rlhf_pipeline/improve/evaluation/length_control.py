@@ -38,7 +38,7 @@ def length_controlled_win_rate(
     own = 1 / np.bincount(index)[index]
     x = np.tanh(difference / spread)
     value, *by_member = (
-        _fit_at_equal_length(x, each, own[None, :])[0] for each in (win, *member_wins)
+        _fit_at_equal_length(x, outcome, own[None, :])[0] for outcome in (win, *member_wins)
     )
     rng = np.random.default_rng([seed, n_prompts])
     drawn: list[Floats] = []

@@ -128,12 +128,12 @@ def find_bin(bins: tuple[ReliabilityBin, ...], value: float) -> ReliabilityBin:
     votes.
     """
     inside = [
-        each
-        for each in bins
-        if each.low <= value < each.high or (value == 1.0 and each.high == 1.0)
+        bin for bin in bins if bin.low <= value < bin.high or (value == 1.0 and bin.high == 1.0)
     ]
     if not inside:
-        there = ", ".join(f"{each.low:.2f}-{each.high:.2f}" for each in bins)
+        there = ", ".join(
+            f"{reliability_bin.low:.2f}-{reliability_bin.high:.2f}" for reliability_bin in bins
+        )
         raise NotEnoughData(
             f"No votes in the bin of {value:g}. Bins with votes: {there or 'none'}."
         )

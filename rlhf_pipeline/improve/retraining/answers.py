@@ -12,8 +12,12 @@ Answer = Literal["quarantine", "retrain", "nothing"]
 
 def find_waiting(decisions: Sequence[TriggerDecision]) -> list[TriggerDecision]:
     """The decisions that wait for a person's answer, oldest first."""
-    answered = {each.answers for each in decisions}
-    return [each for each in decisions if waits(each) and each.decision_id not in answered]
+    answered = {decision.answers for decision in decisions}
+    return [
+        decision
+        for decision in decisions
+        if waits(decision) and decision.decision_id not in answered
+    ]
 
 
 def waits(decision: TriggerDecision) -> bool:

@@ -49,7 +49,7 @@ class TrainingJob(Record):
 
 def list_orders(decisions: list[TriggerDecision]) -> list[TriggerDecision]:
     """The decisions that ordered a training job, oldest first."""
-    return [each for each in decisions if each.order is not None]
+    return [decision for decision in decisions if decision.order is not None]
 
 
 def build_job(

@@ -252,7 +252,7 @@ class SentinelWatch:
         self.measurements += broadcast_object_list([measurement])
         if not PartialState().is_main_process:
             return
-        rows = [each.model_dump(mode="json") for each in self.measurements]
+        rows = [measurement.model_dump(mode="json") for measurement in self.measurements]
         write_atomically(self.log, json.dumps(rows).encode())
 
 

@@ -284,7 +284,9 @@ def _has_another_cause(event: DriftEvent, question: LeftToPeople, params: Trigge
 
 def find_open_question(evidence: TriggerEvidence) -> int | None:
     """The decision about annotators that waits for a person's answer."""
-    open_ids = [each.decision_id for each in evidence.left_to_people if not each.is_answered]
+    open_ids = [
+        question.decision_id for question in evidence.left_to_people if not question.is_answered
+    ]
     return open_ids[0] if open_ids else None
 
 

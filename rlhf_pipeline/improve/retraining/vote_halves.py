@@ -39,7 +39,9 @@ def is_for_judging(prompt_ids: Iterable[str]) -> npt.NDArray[np.bool_]:
     """Whether the votes on each prompt are for judging candidates, (n,); the others are for
     labels.
     """
-    numbers = [int(content_hash("half of the votes", each)[:8], 16) for each in prompt_ids]
+    numbers = [
+        int(content_hash("half of the votes", prompt_id)[:8], 16) for prompt_id in prompt_ids
+    ]
     return np.asarray(np.array(numbers, dtype=np.int64) % 2 == 1)
 
 

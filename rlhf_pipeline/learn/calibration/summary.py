@@ -77,24 +77,24 @@ def calibration_metrics(
     sizes = np.cumsum([block.shape[1] for block in blocks.values()])[:-1]
     resamples = resampled_totals(np.concatenate(list(blocks.values()), axis=1), rows.group, params)
     totals = {name: block.sum(axis=0, keepdims=True) for name, block in blocks.items()}
-    again = dict(zip(blocks, np.split(resamples, sizes, axis=1), strict=True))
-    supposed, by_chance = _perturb_uniform_bins(totals, again, rows, bins, params)
+    redrawn = dict(zip(blocks, np.split(resamples, sizes, axis=1), strict=True))
+    supposed, by_chance = _perturb_uniform_bins(totals, redrawn, rows, bins, params)
 
     def interval(value: float, resampled: Floats) -> Interval:
         return percentile_interval(value, resampled, count, params, n_groups)
 
     def interval_of(measure: Callable[[Totals], Floats]) -> Interval:
-        return interval(float(measure(totals)[0]), measure(again))
+        return interval(float(measure(totals)[0]), measure(redrawn))
 
     intervals = {
         name: interval_of(partial(_mean, name=name)) for name in ("right", "brier", "log_loss")
     }
-    intervals["binned_gap"] = interval(mean_gap(rows, bins), _gap_sum(again))
+    intervals["binned_gap"] = interval(mean_gap(rows, bins), _gap_sum(redrawn))
     intervals["ece"] = _debiased_interval(
-        totals, supposed, again, by_chance, params.level, interval
+        totals, supposed, redrawn, by_chance, params.level, interval
     )
     # resampling equal values gives equal values, which is not certainty
-    if has_no_scatter(_mean(again, "right")):
+    if has_no_scatter(_mean(redrawn, "right")):
         intervals = _widen_to_wilson(intervals, rows, n_groups, params.level)
     return CalibrationMetrics(
         n=count,
@@ -163,7 +163,7 @@ def _slope(rows: FoldedRows, level: float, n: int) -> Interval | None:
 
 def _perturb_uniform_bins(
     totals: Totals,
-    again: Totals,
+    redrawn: Totals,
     rows: FoldedRows,
     bins: Ints,
     params: BootstrapParams,
@@ -175,7 +175,7 @@ def _perturb_uniform_bins(
     """
     rng = np.random.default_rng([params.seed, len(rows.right)])
     supposed = {"mass": totals["mass"], "gap": totals["gap"].copy()}
-    by_chance = np.full(again["gap"].shape, np.nan)
+    by_chance = np.full(redrawn["gap"].shape, np.nan)
     for k in np.unique(bins):
         inside = (bins == k) & (rows.weight > 0)
         shares = np.unique(rows.right[inside])
@@ -185,9 +185,9 @@ def _perturb_uniform_bins(
         rate = smooth_share(share, n)
         confidence = np.average(rows.confidence[inside], weights=rows.weight[inside])
         supposed["gap"][:, k] += (rate - share) * totals["bin_mass"][:, k]
-        error = (rng.binomial(n, rate, params.n_resamples) / n - share) * again["bin_mass"][:, k]
-        again["gap"][:, k] += error
-        again["bin_right"][:, k] += error
+        error = (rng.binomial(n, rate, params.n_resamples) / n - share) * redrawn["bin_mass"][:, k]
+        redrawn["gap"][:, k] += error
+        redrawn["bin_right"][:, k] += error
         by_chance[:, k] = rng.binomial(n, confidence, params.n_resamples) / n - confidence
     return supposed, by_chance
 
@@ -267,7 +267,7 @@ def _debiased(totals: Totals) -> Floats:
 def _debiased_interval(
     totals: Totals,
     supposed: Totals,
-    again: Totals,
+    redrawn: Totals,
     by_chance: Floats,
     level: float,
     interval: Around,
@@ -278,8 +278,8 @@ def _debiased_interval(
     `_perturb_uniform_bins`.
     """
     value, plain = float(_debiased(totals)[0]), float(_gap_sum(totals)[0])
-    resampled = np.clip(value - (_debiased(again) - float(_gap_sum(supposed)[0])), 0.0, 1.0)
-    deviation = again["gap"] / again["mass"] - totals["gap"] / totals["mass"]
+    resampled = np.clip(value - (_debiased(redrawn) - float(_gap_sum(supposed)[0])), 0.0, 1.0)
+    deviation = redrawn["gap"] / redrawn["mass"] - totals["gap"] / totals["mass"]
     chance = by_chance * totals["bin_mass"] / totals["mass"]
     noise = np.abs(np.where(np.isnan(chance), deviation, chance)).sum(axis=1)
     estimate = interval(max(0.0, value), resampled)

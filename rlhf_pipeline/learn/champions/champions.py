@@ -303,7 +303,9 @@ class Champions:
         if kind == "reward_model":
             refusal = self.refusal(label)
             return None if refusal is None else refusal.cause
-        promoted = {each.label for each in self.store.promotions.history(label.rpartition("@")[0])}
+        promoted = {
+            promotion.label for promotion in self.store.promotions.history(label.rpartition("@")[0])
+        }
         gate = next((g for g in reversed(self.store.gates.all()) if g.candidate == label), None)
         if gate is None or gate.promoted or label in promoted:
             return None

@@ -52,7 +52,9 @@ def measure_versions(
 def _load_promoted(champions: Champions, but: str) -> Iterator[CalibratedModel]:
     registry = champions.registry
     history = champions.store.promotions.history(registry.model_name("reward_model"))
-    numbers = dict.fromkeys(each.version for each in reversed(history) if each.label != but)
+    numbers = dict.fromkeys(
+        promotion.version for promotion in reversed(history) if promotion.label != but
+    )
     for number in list(numbers)[: MOST_VERSIONS - 1]:
         try:
             version = registry.get("reward_model", number)

@@ -352,7 +352,7 @@ class TransformerRewardModel(RewardModel):
         scores = self.member_scores([prompts[i] for i in sample], [completions[i] for i in sample])
         raw = scores.mean(axis=0)
         self.score_mean_, self.score_std_ = float(raw.mean()), float(max(raw.std(), 1e-12))
-        self._known = {text: each - self.score_mean_ for text, each in self._known.items()}
+        self._known = {text: score - self.score_mean_ for text, score in self._known.items()}
 
     def _open_reader(self, folder: Path) -> TokenReader:
         from transformers import AutoConfig

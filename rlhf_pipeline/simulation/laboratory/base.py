@@ -59,7 +59,8 @@ class LabScenario(Protocol):
 def measure_share(observations: Sequence[Observation]) -> Interval:
     """The share of what was counted that counts."""
     return share_of(
-        sum(each.n_counts for each in observations), sum(each.n_counted for each in observations)
+        sum(observation.n_counts for observation in observations),
+        sum(observation.n_counted for observation in observations),
     )
 
 

@@ -19,7 +19,7 @@ def find_day_events(
     p, error = votes["p"].to_numpy(dtype=float), votes["error"].to_numpy(dtype=float)
     outcome = ((p > 0.5) != (error == 1)).astype(float)
     published = votes["published_id"].to_numpy(dtype=str)
-    starts = {each: int(np.argmax(day == each)) for each in np.unique(day)}
+    starts = {number: int(np.argmax(day == number)) for number in np.unique(day)}
     for end in np.unique(np.searchsorted(seq, ticks, side="right")).tolist():
         if not end:
             continue

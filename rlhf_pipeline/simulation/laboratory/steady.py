@@ -57,8 +57,8 @@ def measure_rate(observations: Sequence[Observation]) -> Interval:
     """What counts per 1,000 votes, with the exact interval of a Poisson count (Garwood 1936)."""
     from scipy.stats import chi2
 
-    n = sum(each.n_counts for each in observations)
-    thousands = sum(each.n_counted for each in observations) / 1000
+    n = sum(observation.n_counts for observation in observations)
+    thousands = sum(observation.n_counted for observation in observations) / 1000
     low = float(chi2.ppf(0.025, 2 * n)) / 2 if n else 0.0
     high = float(chi2.ppf(0.975, 2 * n + 2)) / 2
     return Interval(
@@ -69,7 +69,10 @@ def measure_rate(observations: Sequence[Observation]) -> Interval:
 def measure_others(observations: Sequence[Observation]) -> Interval:
     """Responses per 1,000 votes that retrain nothing."""
     return measure_rate(
-        [each.model_copy(update={"n_counts": each.n_others}) for each in observations]
+        [
+            observation.model_copy(update={"n_counts": observation.n_others})
+            for observation in observations
+        ]
     )
 
 

@@ -92,22 +92,22 @@ def _build_row(scenario: LabScenario, observed: Sequence[Observation]) -> SuiteR
 def _measure_more(observed: Sequence[Observation]) -> dict[str, Any]:
     """The figures of a row that has them, by their field."""
     more: dict[str, Any] = {}
-    if all(each.n_others is not None for each in observed):
+    if all(world.n_others is not None for world in observed):
         more["others"] = measure_others(observed)
-    if all(each.is_confirmed is not None for each in observed):
-        n_confirmed = sum(bool(each.is_confirmed) for each in observed)
+    if all(world.is_confirmed is not None for world in observed):
+        n_confirmed = sum(bool(world.is_confirmed) for world in observed)
         more["confirmed"] = share_of(n_confirmed, len(observed))
-    if waited := [each.n_waited for each in observed if each.n_waited is not None]:
-        more["waited"] = tuple(float(each) for each in np.quantile(waited, [0.5, 0.9]))
+    if waited := [world.n_waited for world in observed if world.n_waited is not None]:
+        more["waited"] = tuple(float(quantile) for quantile in np.quantile(waited, [0.5, 0.9]))
     return more
 
 
 def _build_totals(observed: Mapping[str, Sequence[Observation]]) -> Iterator[SuiteRow]:
     """The rows that sum up or reread observations of others, where those were run."""
     steady = [name for name in observed if LAB_SCENARIOS[name].group == NOTHING_HAPPENS]
-    single = [each.name for each in SINGLE_CAUSES if each.name in observed]
+    single = [cause.name for cause in SINGLE_CAUSES if cause.name in observed]
     if len(steady) > 1:
-        rows = [each for name in steady for each in observed[name]]
+        rows = [world for name in steady for world in observed[name]]
         yield SuiteRow(
             name="all_steady",
             group=NOTHING_HAPPENS,
@@ -123,7 +123,7 @@ def _build_totals(observed: Mapping[str, Sequence[Observation]]) -> Iterator[Sui
             group=CAUSES,
             title="all rows of one cause",
             unit=SINGLE_CAUSES[0].unit,
-            figure=measure_share([each for name in single for each in observed[name]]),
+            figure=measure_share([world for name in single for world in observed[name]]),
             bar=SINGLE_CAUSES[0].bar,
         )
     if rows := list(observed.get("cause_taste", ())):
@@ -132,6 +132,6 @@ def _build_totals(observed: Mapping[str, Sequence[Observation]]) -> Iterator[Sui
             group=CAUSES,
             title="worlds of cause_taste",
             unit="retrains",
-            figure=share_of(sum(bool(each.retrains) for each in rows), len(rows)),
+            figure=share_of(sum(bool(row.retrains) for row in rows), len(rows)),
             bar=RETRAINED_BAR,
         )

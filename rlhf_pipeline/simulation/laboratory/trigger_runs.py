@@ -131,8 +131,8 @@ class TriggerRun:
             of_test = [e for e in confirming if e.detector == SequentialTest.name]
             decisive = (of_test[:1] or confirming)[-1]
             votes = self._own_votes[self._own_votes["seq"] <= tick]
-            for each in own if self._left else [decisive]:
-                events[each.event_id] = examine(each, votes, self._reference)
+            for event in own if self._left else [decisive]:
+                events[event.event_id] = examine(event, votes, self._reference)
             causes = find_causes_of([events[decisive.event_id]])
             decision = decide(
                 TriggerEvidence(

@@ -41,8 +41,8 @@ def check_generator(
     params = PromptParams(n=50, categories=shares, seed=3)
     first = generate_with(make(), params, day=DAY)
     _check_frame(name, first, quotas(50, shares))
-    again = generate_with(make(), params, day=DAY)
-    assert again.equals(first), f"{name}: the same params and day give other prompts."
+    repeated = generate_with(make(), params, day=DAY)
+    assert repeated.equals(first), f"{name}: the same params and day give other prompts."
     other = generate_with(make(), params, day=NEXT_DAY)
     assert other["seed"].iloc[0] != first["seed"].iloc[0], f"{name}: two days share a seed."
     if has_difficulties:
@@ -102,8 +102,8 @@ def check_backend(make: Callable[[], CompletionBackend], *, secret: str | None =
     assert alone == texts, f"{name}: a request alone gets another text than in a batch."
     backward = [result.text for result in complete(backend, requests[::-1])]
     assert backward[::-1] == texts, f"{name}: results do not follow the order of the requests."
-    again = [result.text for result in complete(make(), requests)]
-    assert again == texts, f"{name}: a new backend gives other texts for the same requests."
+    repeated = [result.text for result in complete(make(), requests)]
+    assert repeated == texts, f"{name}: a new backend gives other texts for the same requests."
     greedy = [build_request(temperature=0.0, seed=seed) for seed in range(3)]
     assert len({result.text for result in complete(backend, greedy)}) == 1, (
         f"{name}: at temperature 0 the text depends on the seed."

@@ -154,11 +154,11 @@ def _check_files(model: RewardModel, pairs: pd.DataFrame) -> None:
         model.save(Path(folder) / "model")
         kind = read_config(Path(folder) / "model")["kind"]
         assert kind == model.name, f"{model.name}: config.json says kind {kind!r}."
-        again = type(model).load(Path(folder) / "model", encoder=model.encoder)
-    assert again.weights_hash == model.weights_hash, (
+        reloaded = type(model).load(Path(folder) / "model", encoder=model.encoder)
+    assert reloaded.weights_hash == model.weights_hash, (
         f"{model.name}: the loaded model has another weights_hash than the saved one."
     )
-    assert np.allclose(again.score(*texts), model.score(*texts), atol=1e-5), (
+    assert np.allclose(reloaded.score(*texts), model.score(*texts), atol=1e-5), (
         f"{model.name}: the loaded model gives other scores than the saved one."
     )
 
@@ -223,8 +223,8 @@ def _check_json(kind: type[Calibrator]) -> None:
     assert state.get("method") == kind.name, (
         f"{kind.name}: to_json()['method'] is {state.get('method')!r}; it must be the name."
     )
-    again = kind.from_json(state)
-    assert np.array_equal(again.transform(GRID), fitted.transform(GRID)), (
+    reloaded = kind.from_json(state)
+    assert np.array_equal(reloaded.transform(GRID), fitted.transform(GRID)), (
         f"{kind.name}: from_json(to_json()) gives other probabilities."
     )
 

@@ -234,8 +234,8 @@ def _check_training(make: Callable[[], Strategy], folder: Path, family: str) -> 
     assert make().train(policy, pairs, out, PARAMS, reward=reward, progress=fail) == report, (
         f"{name}: called again with the same inputs, it returns another report."
     )
-    again = _train_with_interruption(make, policy, pairs, folder / "again")
-    assert again.content_hash == report.content_hash, (
+    resumed = _train_with_interruption(make, policy, pairs, folder / "again")
+    assert resumed.content_hash == report.content_hash, (
         f"{name}: an interrupted training ends with other weights than an uninterrupted one of "
         "the same seed."
     )

@@ -107,11 +107,11 @@ def _find_end(
     """Why the change needs nobody any more; empty while it does. A retraining ends it only with the
     policy that it leads to: until that serves, people get completions of the old taste.
     """
-    answers = [each for each in decisions if each.answers == decision.stored_id]
-    if any(each.action == "hold" for each in answers):
+    answers = [reply for reply in decisions if reply.answers == decision.stored_id]
+    if any(answer.action == "hold" for answer in answers):
         is_policy_kept = decision.action == "fire"
         return "a person kept the present policy" if is_policy_kept else "a person dismissed it"
-    if any(each.state == "succeeded" for each in answers):
+    if any(answer.state == "succeeded" for answer in answers):
         return "the run of a person's answer finished"
     if decision.remedy == "dismiss":
         return "later votes show no rise: a false alarm"
@@ -148,12 +148,12 @@ def _describe_progress(
         question = f"It asks people, by {name}: {remedy}."
         return "waits for a person", question, "Answer the decision on its page."
     has_retrained = any(
-        each.action == "fire"
-        and each.state == "succeeded"
-        and each.stored_id >= decision.stored_id
-        and each.remedy in (None, *RETRAINING_REMEDIES)
-        and each.order is None  # an ordered training fits no reward model
-        for each in decisions
+        later.action == "fire"
+        and later.state == "succeeded"
+        and later.stored_id >= decision.stored_id
+        and later.remedy in (None, *RETRAINING_REMEDIES)
+        and later.order is None  # an ordered training fits no reward model
+        for later in decisions
     )
     if has_retrained and decision.remedy in RETRAINING_REMEDIES:
         why = "No policy has been promoted since."
@@ -190,7 +190,7 @@ def _collect_evidence(decision: TriggerDecision, causes: ChangeCauses | None) ->
     if causes is not None:
         evidence |= {
             "cause": causes.causes[0].name,
-            "probabilities": {each.name: round(each.probability, 3) for each in causes.causes},
+            "probabilities": {cause.name: round(cause.probability, 3) for cause in causes.causes},
             "change_seq": causes.change_seq,
             "rise": causes.rise.model_dump(mode="json"),
         }

@@ -33,8 +33,8 @@ NAT64 = IPv6Network("64:ff9b::/96")
 # Alibaba, Amazon and Google; and addresses of which only the network's own translator knows where
 # they lead (RFC 8215, and IPv4-compatible ones), such as to those.
 NEVER = tuple(
-    ip_network(each)
-    for each in (
+    ip_network(network)
+    for network in (
         "168.63.129.16/32",
         "192.0.0.0/24",
         "100.100.100.200/32",

@@ -40,8 +40,8 @@ class AlertPlan:
         self, alert: Alert, kind: MessageKind, targets: Sequence[str], now: datetime
     ) -> list[AlertMessage]:
         return [
-            build_message(alert, kind, each, now, project=self.project, web_url=self.web_url)
-            for each in targets
+            build_message(alert, kind, target, now, project=self.project, web_url=self.web_url)
+            for target in targets
         ]
 
 
@@ -82,7 +82,9 @@ def advance(
                 moved.append((None, _open(rule, reading, now, next_id)))
                 next_id += 1
     reason = "there is no such figure any more, or the rule was changed"
-    moved += [(each, _end(each, reason, now)) for each in active.values() if each.opened_at <= now]
+    moved += [
+        (alert, _end(alert, reason, now)) for alert in active.values() if alert.opened_at <= now
+    ]
     for before, after in moved:
         kind, targets = _find_due(plan, before, after, now)
         noted_alert = after if kind in (None, "resolved") else _note_sent(after, kind, targets, now)
@@ -121,12 +123,12 @@ def _select(rule: AlertRule, readings: Sequence[Reading], now: datetime) -> Iter
     """
     matches = [
         reading
-        for reading in sorted(readings, key=lambda each: (each.day, each.measured_at))
+        for reading in sorted(readings, key=lambda r: (r.day, r.measured_at))
         if reading.name == rule.reads and rule.labels.items() <= reading.labels.items()
     ]
     is_count = rule.reads in METRICS and METRICS[rule.reads].is_count_of_day
     last_day = now.date() - timedelta(days=is_count and rule.comparison == "below")
-    newest = {each.subject: each for each in matches if each.day <= last_day}
+    newest = {match.subject: match for match in matches if match.day <= last_day}
     for reading in newest.values() if rule.is_on else ():
         if is_count and reading.day < last_day:
             yield replace(reading, value=0.0, low=None, high=None, of_day=last_day)
@@ -227,8 +229,8 @@ def _find_due(
     after = timedelta(minutes=params.escalate_after_minutes)
     if after and alert.level + 1 < len(levels) and now - alert.level_at >= after:
         return "escalated", levels[alert.level + 1]
-    again = timedelta(hours=params.remind_after_hours)
-    if again and now - alert.notified_at >= again:
+    pause = timedelta(hours=params.remind_after_hours)
+    if pause and now - alert.notified_at >= pause:
         return "reminder", alert.targets
     return None, ()
 

@@ -282,8 +282,8 @@ class _Changed:
             return IMPOSSIBLE
         turned = self._turned()
         gains, rises = self._gain(turned), turned - self.chance
-        sums = np.stack([_sum_by(code, each, len(names)) for each in gains])
-        risen = np.stack([_sum_by(code, each, len(names)) for each in rises])
+        sums = np.stack([_sum_by(code, gain, len(names)) for gain in gains])
+        risen = np.stack([_sum_by(code, rise, len(names)) for rise in rises])
         top = int(np.logaddexp.reduce(sums, axis=0).argmax())
         evidence = {"category": str(names[top])} | self._compare(code == top)
         return _Term(sums.ravel(), risen.ravel() / len(code), evidence)
@@ -305,7 +305,9 @@ class _Changed:
         code, names = pd.factorize(self.after["annotator_id"])
         ways = [_sum_by(code, self._gain(np.full(len(code), 0.5)), len(names))]
         for chance in self._one_sided():  # (q, n)
-            by_share = [_sum_by(code, self._gain(each), len(names)) for each in chance]
+            by_share = [
+                _sum_by(code, self._gain(share_chance), len(names)) for share_chance in chance
+            ]
             ways.append(np.logaddexp.reduce(by_share, axis=0) - np.log(len(SIDES)))
         if len(ways) > 1:
             ways.append(np.logaddexp.reduce(ways, axis=0) - np.log(len(ways)))
@@ -321,16 +323,16 @@ class _Changed:
         chances = weights @ flat / weights.sum()
         rise = _sum_by(code, 0.5 - self.chance, len(names))
         suspects = [i for i in np.argsort(-chances) if chances[i] > CARELESS]
-        each = [
+        people = [
             {"annotator_id": str(names[i]), "probability": round(float(chances[i]), 3)}
             | self._compare(code == i)
             for i in suspects[:MAX_NAMED]
         ]
         evidence = {
-            "annotator_ids": [person["annotator_id"] for person in each],
+            "annotator_ids": [person["annotator_id"] for person in people],
             "n_annotators": len(suspects),
             "n_active": len(names),
-            "each": each,
+            "people": people,
         } | self._compare(np.isin(code, suspects))
         return _Term(ratios, flat @ rise / len(code), evidence, log_prior)
 
@@ -392,7 +394,7 @@ def _find_offsets(rows: pd.DataFrame, by: str, sd: float) -> tuple[float, dict[s
     bias, _ = fit_bias(odds, error, np.ones(len(odds)))
     p = _expit(odds + bias)
     code, names = pd.factorize(rows[by])
-    excess, information = (_sum_by(code, each, len(names)) for each in (error - p, p * (1 - p)))
+    excess, information = (_sum_by(code, terms, len(names)) for terms in (error - p, p * (1 - p)))
     return bias, dict(zip(names, excess / (information + 1 / sd**2), strict=True))
 
 

@@ -149,8 +149,8 @@ def find_cluster(
     """
     # an id begins with the day on which the cluster was first found
     days = [d for d in files.report_days("clusters") if d >= cluster_id[:10] and day in (None, d)]
-    for each in reversed(days):
-        for day_clusters in files.read_reports("clusters", [each], DayClusters).values():
+    for past_day in reversed(days):
+        for day_clusters in files.read_reports("clusters", [past_day], DayClusters).values():
             for cluster in day_clusters.clusters:
                 if cluster.cluster_id == cluster_id:
                     return day_clusters, cluster

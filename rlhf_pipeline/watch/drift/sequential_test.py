@@ -182,7 +182,7 @@ class _Evidence:
             if self.risen[i] <= 0:
                 self.risen[i], self.since[i] = 0.0, seq
             self.risen[i] += step
-        self.mean = sum(math.exp(min(each, 700.0)) for each in self.logs) / len(SHIFTS)
+        self.mean = sum(math.exp(min(log_value, 700.0)) for log_value in self.logs) / len(SHIFTS)
 
     @property
     def change_seq(self) -> int:
@@ -254,7 +254,7 @@ class _StreamDetector:
         odds = v.stated + day.offsets[who]
         p = _expit(odds)
         information = weight * p * (1 - p)
-        steps = [weight * each for each in _log_ratios(odds, p, v.error)]
+        steps = [weight * log_ratio for log_ratio in _log_ratios(odds, p, v.error)]
         of_person = week.add(day.person_days[who].add(steps, information), information)
         counted = day.whole.add(of_person, information)
         self._all.add(counted, steps, v.seq)
@@ -271,7 +271,7 @@ class _StreamDetector:
 
     def _find_signal(self, v: StreamVote) -> Signal | None:
         n = len(self._categories)
-        shared = sum(each.mean for each in self._categories.values()) / n
+        shared = sum(category.mean for category in self._categories.values()) / n
         value = (self._all.mean + shared) / 2 if n > 1 else self._all.mean
         if value < self._limit:
             return None
@@ -280,7 +280,7 @@ class _StreamDetector:
         category = top if is_category else None
         since = (self._categories[top] if is_category else self._all).change_seq
         votes = [
-            each for each in self._since_signal if each[0] >= since and category in (None, each[1])
+            step for step in self._since_signal if step[0] >= since and category in (None, step[1])
         ]
         return Signal(
             seq=v.seq,

@@ -39,8 +39,8 @@ class SecretFilter:
     def __init__(self, settings: Settings):
         self._settings = settings
         targets = settings.alert_targets
-        self._names = [each.name for each in targets]
-        files = [file for each in targets for file in (each.url_file, each.secret_file)]
+        self._names = [target.name for target in targets]
+        files = [file for target in targets for file in (target.url_file, target.secret_file)]
         self._files = [file for file in (settings.api_key_file, *files) if file is not None]
         self._secrets: list[str] = []
         self._changed_at: list[int] | None = None  # of each file; None: not read yet

@@ -124,7 +124,9 @@ def compare(site: Site, filters: ComparedVersionsFilter) -> ComparedVersions:
         reward_model=evaluation.reward_model,
         evaluation_set=evaluation.evaluation_set,
         win_rate=rate.complement() if is_turned else rate,
-        dimensions=tuple(each.complement() for each in dimensions) if is_turned else dimensions,
+        dimensions=tuple(dimension.complement() for dimension in dimensions)
+        if is_turned
+        else dimensions,
         points=_read_points(site, label_of(site, filters.a), label_of(site, filters.b)),
         categories=tuple(sorted({row.category for row in every})),
         n_rows=len(rows),

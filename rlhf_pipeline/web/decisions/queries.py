@@ -44,20 +44,20 @@ def page(site: Site, *, cursor: str | None, limit: int) -> Page[DecisionOut]:
     answers = site.store.decisions.find_answers()
     after = make_cursor(decisions[-1].stored_id) if len(decisions) == limit else None
     times = find_changes(site.store, decisions)
-    items = tuple(describe_decision(each, answers, times) for each in decisions)
+    items = tuple(describe_decision(decision, answers, times) for decision in decisions)
     return Page(items=items, next=after)
 
 
 def find_waiting(store: Store) -> list[TriggerDecision]:
     """Those that a person may answer now, oldest first."""
-    decisions = [each for each in store.decisions.held_with_remedy() if waits(each)]
+    decisions = [decision for decision in store.decisions.held_with_remedy() if waits(decision)]
     answers = store.decisions.find_answers() if decisions else {}
-    return [each for each in decisions if each.stored_id not in answers]
+    return [decision for decision in decisions if decision.stored_id not in answers]
 
 
 def find_changes(store: Store, decisions: Sequence[TriggerDecision]) -> dict[int, datetime]:
     """When the votes were cast at which the decisions date their changes, by seq."""
-    return store.votes.times(each.change_seq for each in decisions)
+    return store.votes.times(decision.change_seq for decision in decisions)
 
 
 def describe(store: Store, decision: TriggerDecision) -> DecisionOut:

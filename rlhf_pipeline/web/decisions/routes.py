@@ -79,7 +79,9 @@ def show_list(site: AnySite, request: Request, principal: Reader, filters: Shown
         site,
         principal,
         ListPage(filters, read_all(site, principal, filters)),
-        waiting=[queries.describe(site.store, each) for each in queries.find_waiting(site.store)],
+        waiting=[
+            queries.describe(site.store, decision) for decision in queries.find_waiting(site.store)
+        ],
         names=names_for(site, principal),
     )
 
@@ -186,7 +188,7 @@ def _render_one(
         principal,
         status=problem.status if problem else 200,
         decision=decision,
-        figures={each["annotator_id"]: each for each in careless.evidence.get("each", ())}
+        figures={row["annotator_id"]: row for row in careless.evidence.get("people", ())}
         if careless and decision.remedy == "quarantine"
         else {},
         problem=problem.detail if problem else None,

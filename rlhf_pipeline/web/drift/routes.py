@@ -142,9 +142,9 @@ def _list_decisions(site: Site) -> list[Decided]:
     answers = site.store.decisions.find_answers()
     return [
         (
-            each.decided_at.date(),
-            summarise_decision(each, answers.get(each.stored_id)),
-            f"/decisions/{each.decision_id}",
+            decision.decided_at.date(),
+            summarise_decision(decision, answers.get(decision.stored_id)),
+            f"/decisions/{decision.decision_id}",
         )
-        for each in site.store.decisions.all()
+        for decision in site.store.decisions.all()
     ]

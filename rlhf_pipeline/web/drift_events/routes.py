@@ -42,16 +42,16 @@ def read_all(site: AnySite, _: Reader, filters: Asked) -> Page[DriftEventOut]:
     """Drift and calibration events, those of the newest votes first."""
     place = parse_cursor(filters.cursor, int, str)
     rows = site.store.events.page(filters, before=(place[0], place[1]) if place else None)
-    times = site.store.votes.times(each.event.change_seq for each in rows)
+    times = site.store.votes.times(row.event.change_seq for row in rows)
     last = rows[-1].event if len(rows) == filters.limit else None
     return Page(
         items=tuple(
             DriftEventOut(
-                **each.event.model_dump(),
-                changed_at=times.get(each.event.change_seq or 0),
-                decision_id=each.decision_id,
+                **row.event.model_dump(),
+                changed_at=times.get(row.event.change_seq or 0),
+                decision_id=row.decision_id,
             )
-            for each in rows
+            for row in rows
         ),
         next=make_cursor(last.seq, last.event_id) if last else None,
     )
@@ -71,7 +71,7 @@ def show_page(site: AnySite, request: Request, principal: Reader, filters: Shown
         ListPage(filters, page, FIELDS),
         newest=newest[0] if newest else None,
         n_open=len(site.store.events.find_open()),
-        figures={each.event_id: format_figures(each.evidence) for each in page.items},
+        figures={item.event_id: format_figures(item.evidence) for item in page.items},
         display=display_name,
         name_figure=name_figure,
         name_stream=name_stream,

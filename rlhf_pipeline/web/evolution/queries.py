@@ -192,7 +192,7 @@ def _read_started(site: Site) -> dict[str, DecisionOut]:
     answers = site.store.decisions.find_answers()
     fires = site.store.decisions.fires()
     times = find_changes(site.store, fires)
-    return {each.run_id: describe_decision(each, answers, times) for each in fires if each.run_id}
+    return {fire.run_id: describe_decision(fire, answers, times) for fire in fires if fire.run_id}
 
 
 def _describe_training(site: Site, version: ModelVersion) -> PolicyTraining:

@@ -37,7 +37,7 @@ def write_headline(
     and its answer.
     """
     decisions = site.store.decisions.all()
-    by_id = {each.stored_id: each for each in decisions}
+    by_id = {decision.stored_id: decision for decision in decisions}
     by_kind = {champion.kind: champion for champion in champions}
     changes = read_changes(
         decisions,
@@ -56,8 +56,8 @@ def write_headline(
             decision, event_days.cast if event_days else decision.decided_at.date()
         )
 
-    waiting = [each for each in changes if each.value]
-    urgent = [each for each in waiting if each.progress in (NOT_SERVED, "waits for a person")]
+    waiting = [change for change in changes if change.value]
+    urgent = [change for change in waiting if change.progress in (NOT_SERVED, "waits for a person")]
     if waiting:
         reading = (urgent or waiting)[-1]
         others = len(waiting) - 1
@@ -67,7 +67,10 @@ def write_headline(
             tone="problem" if urgent or reading.progress == "its run failed" else "warning",
             acts=tuple(_list_acts(reading, principal, gate)),
         )
-    is_left = any(each.answers and gate and each.decided_at > gate.decided_at for each in decisions)
+    is_left = any(
+        decision.answers and gate and decision.decided_at > gate.decided_at
+        for decision in decisions
+    )
     if gate is not None and _is_refusal_of_now(gate, by_kind) and not is_left:
         return Headline(
             text=f"{_describe_refusal(gate)} Policy {_number(gate.champion)} serves on.",

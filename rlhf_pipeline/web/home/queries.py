@@ -223,7 +223,7 @@ def _read_champions(site: Site) -> tuple[ChampionState, ...]:
         for kind in ("reward_model", "policy")
     }
     champions = {kind: promotion for kind, promotion in promotions.items() if promotion is not None}
-    moments = [each.promoted_at for each in champions.values()]
+    moments = [champion.promoted_at for champion in champions.values()]
     days = find_vote_days(site.store, site.settings.project, moments)
     rates = {  # none against the version that a roll back ended
         (gate.candidate, gate.champion): gate.evaluation.win_rate

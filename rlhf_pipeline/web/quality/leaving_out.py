@@ -173,9 +173,9 @@ def _find_decision(site: Site, annotator_id: str) -> TriggerDecision | None:
     active = find_active_quarantines(site.store.decisions.fires())
     return next(
         (
-            each
-            for each in reversed(active)
-            if each.quarantine is not None and annotator_id in each.quarantine.annotator_ids
+            decision
+            for decision in reversed(active)
+            if decision.quarantine is not None and annotator_id in decision.quarantine.annotator_ids
         ),
         None,
     )

@@ -143,12 +143,12 @@ def read_spending(site: AnySite) -> SpendingOut:
         this_month=_add_up(spent, today.replace(day=1)),
         days_30=_add_up(spent, first),
         budget_per_day=budget,
-        days=tuple(each for each in reversed(spent) if each.day >= first),
+        days=tuple(point for point in reversed(spent) if point.day >= first),
     )
 
 
 def _add_up(spent: Sequence[MetricPoint], since: date) -> float:
-    return sum(each.value or 0.0 for each in spent if each.day >= since)
+    return sum(point.value or 0.0 for point in spent if point.day >= since)
 
 
 @pages.get("/runs")

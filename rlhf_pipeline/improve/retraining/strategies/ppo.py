@@ -182,8 +182,8 @@ def _trainer_class() -> Any:
         def training_step(self, model: Any, inputs: Any, num_items_in_batch: Any = None) -> Any:
             model.train()
             batch = self._sample(inputs["prompt"])
-            split = [each.chunk(self.n_parts) for each in batch.values()]
-            parts = [dict(zip(batch, each, strict=True)) for each in zip(*split, strict=True)]
+            split = [tensor.chunk(self.n_parts) for tensor in batch.values()]
+            parts = [dict(zip(batch, chunks, strict=True)) for chunks in zip(*split, strict=True)]
             for epoch in range(self.params.ppo_epochs):
                 loss = sum(self._step_back(model, part, batch["mask"].sum()) for part in parts)
                 if epoch < self.params.ppo_epochs - 1:  # the trainer takes the last step itself
@@ -226,7 +226,7 @@ def _trainer_class() -> Any:
             attention = torch.cat([inputs["attention_mask"], mask.long()], dim=1)
             self._total_train_tokens += int(attention.sum())
             # logits of the whole batch would need more memory than the optimiser's steps
-            split = (each.chunk(self.n_parts) for each in (ids, attention, mask))
+            split = (tensor.chunk(self.n_parts) for tensor in (ids, attention, mask))
             parts = [self._evaluate_both(*part) for part in zip(*split, strict=True)]
             log_p, values, entropy, parent_log_p = map(torch.cat, zip(*parts, strict=True))
             completions = [

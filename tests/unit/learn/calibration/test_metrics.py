@@ -232,12 +232,7 @@ def test_slope_and_debiased_ece_have_nominal_coverage():
         # 95 % are promised; of 60, chance alone leaves 83 % or more in 999 of 1000 trials.
         assert np.mean([m.slope.low <= 1 / sharpen <= m.slope.high for m in measurements]) >= 0.83
         assert (
-            np.mean(
-                [
-                    m.ece.low <= truth + 0.002 and truth <= m.ece.high
-                    for m in measurements
-                ]
-            )
+            np.mean([m.ece.low <= truth + 0.002 and truth <= m.ece.high for m in measurements])
             >= 0.83
         )
 

@@ -60,7 +60,7 @@ def test_careless_annotators_are_named_by_their_votes_alone(one_sided: float) ->
     """They answer by a coin, or mostly one displayed side."""
     causes = find("carelessness", one_sided=one_sided, n_after=900)
     assert causes.causes[0].name == "carelessness"
-    named = {each["annotator_id"] for each in causes.causes[0].evidence["each"]}
+    named = {each["annotator_id"] for each in causes.causes[0].evidence["people"]}
     assert named == set(causes.causes[0].evidence["annotator_ids"])
     careless = {f"annotator {i}" for i in range(12)}
     assert len(named & careless) > 6
