@@ -24,7 +24,6 @@ def build_dataset_rows(n: int = 2, **columns) -> pd.DataFrame:
         "label": None,
         "strength": 0.75,
         "agreement": 1.0,
-        "context": "[]",
         "category": "factual",
         "day": "2026-03-01",
     }

@@ -10,6 +10,7 @@ from rlhf_pipeline.core.records import Record, Text
 
 DatasetType = Literal["preference", "sft", "unpaired"]
 DatasetStatus = Literal["draft", "curating", "ready", "exported", "archived"]
+PairStatus = Literal["accepted", "rejected"]
 # names by which other tools call the types
 TYPE_ALIASES: dict[str, DatasetType] = {
     "preference_pairs": "preference",
@@ -24,7 +25,6 @@ MOVES: dict[DatasetStatus, tuple[DatasetStatus, ...]] = {
     "exported": ("exported", "curating", "archived"),
     "archived": (),
 }
-EDITABLE: tuple[DatasetStatus, ...] = ("draft", "curating")
 MOST_IDS = 1_000  # of one query, and rows of one bulk
 LongText = Annotated[Text, Field(max_length=200_000)]
 Value = Annotated[Text, Field(min_length=1, max_length=200)]
@@ -39,24 +39,21 @@ def check_move(name: str, old: DatasetStatus, new: DatasetStatus) -> None:
         )
 
 
-def check_editable(name: str, status: DatasetStatus) -> None:
-    """Raises DatasetConflict where a version is frozen or the data set archived."""
-    if status not in EDITABLE:
-        cure = (
-            "Make a new data set."
-            if status == "archived"
-            else "Set its status to curating: the frozen versions stay as they are."
+def find_edited_status(name: str, status: DatasetStatus, *, begins: bool = False) -> DatasetStatus:
+    """The status after an edit: that of a frozen data set becomes `curating`, for its next version,
+    and with `begins` a draft's too. Raises DatasetConflict for an archived one.
+    """
+    if status == "archived":
+        raise DatasetConflict(
+            f"Data set {name!r} is archived and cannot be edited. Make a new one."
         )
-        raise DatasetConflict(f"Data set {name!r} is {status} and cannot be edited. {cure}")
+    return "draft" if status == "draft" and not begins else "curating"
 
 
 class VoteQuery(Record):
     """Which preference pairs of votes a data set holds. What is left out chooses all."""
 
     categories: tuple[Value, ...] = Field(default=(), max_length=100)
-    sources: tuple[Value, ...] = Field(
-        default=(), max_length=100, description="data sets the comparisons were imported from"
-    )
     since: date | None = Field(default=None, description="first day of the last vote")
     until: date | None = None
     min_agreement: float = Field(default=0.5, ge=0.5, le=1)
@@ -64,7 +61,9 @@ class VoteQuery(Record):
     cluster: Value | None = Field(
         default=None, description="id of an error cluster, as the page of clusters shows it"
     )
-    comparison_ids: tuple[Value, ...] = Field(default=(), max_length=MOST_IDS)
+    comparison_ids: tuple[Value, ...] = Field(
+        default=(), max_length=MOST_IDS, description="hand-picked; empty chooses all"
+    )
 
 
 class FeedbackQuery(Record):
@@ -135,7 +134,7 @@ class CuratedPair(PairTexts):
     pair_id: int
     revision: int
     dataset_id: int
-    status: Literal["accepted", "rejected"]
+    status: PairStatus
     feedback_id: int | None = Field(description="feedback that it was made from")
     edited_by: str
     edited_at: datetime

@@ -494,7 +494,7 @@ DATASET_ROWS = FrameSchema(
             "JSON list of what it was made from: comparison:ID, feedback:ID, pair:ID@REVISION"
         ),
         "prompt_id": text("its prompt"),
-        "prompt": text("text of the prompt"),
+        "prompt": text("text of the prompt, or messages and documents as a conversation"),
         "completion": text("the preferred completion, the one to imitate, or the one judged"),
         "rejected": text("the other completion of a preference row", nullable=True),
         "label": flag("whether the completion of an unpaired row is desirable", nullable=True),
@@ -504,7 +504,6 @@ DATASET_ROWS = FrameSchema(
             nullable=True,
             **PROBABILITY,
         ),
-        "context": json_text("JSON list of documents that the completions were given"),
         "category": text("category of the prompt", nullable=True),
         "day": DAY,
     },

@@ -14,6 +14,8 @@ from rlhf_pipeline.store.calibrations import Calibrations
 from rlhf_pipeline.store.cards import Cards, RemainingWork
 from rlhf_pipeline.store.comparisons import Comparisons, PublishResult
 from rlhf_pipeline.store.completions_cache import CompletionsCache
+from rlhf_pipeline.store.curated_pairs import CuratedPairs
+from rlhf_pipeline.store.datasets import Datasets
 from rlhf_pipeline.store.decisions import Decisions
 from rlhf_pipeline.store.detectors import Detectors
 from rlhf_pipeline.store.engine import BUSY_TIMEOUT_S, Database
@@ -83,6 +85,8 @@ class Store:
         self.rules = Rules(database)
         self.evaluation_sets = EvaluationSets(database)
         self.feedback = FeedbackEntries(database)
+        self.datasets = Datasets(database)
+        self.curated_pairs = CuratedPairs(database)
         self.metric_points = MetricPoints(database)
         self.annotator_groups = AnnotatorGroups(database)
         self.preferences = Preferences(database)

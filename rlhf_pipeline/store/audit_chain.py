@@ -27,11 +27,13 @@ from rlhf_pipeline.store.schema import (
     audit,
     calibrations,
     chain_heads,
+    dataset_versions,
     decisions,
     evaluation_sets,
     feedback,
     gates,
     guidelines,
+    pair_revisions,
     predictions,
     taste_changes,
     votes,
@@ -78,6 +80,20 @@ AUDITED_TABLES = {
     "gate": AuditedTable(gates, cast(gates.c.gate_id, String), "decision of the gate"),
     "taste_change": AuditedTable(
         taste_changes, cast(taste_changes.c.change_id, String), "taste change"
+    ),
+    "dataset_version": AuditedTable(
+        dataset_versions,
+        cast(dataset_versions.c.dataset_id, String)
+        + " version "
+        + cast(dataset_versions.c.version, String),
+        "version of a data set",
+    ),
+    "pair": AuditedTable(
+        pair_revisions,
+        cast(pair_revisions.c.pair_id, String)
+        + " revision "
+        + cast(pair_revisions.c.revision, String),
+        "revision of a preference pair",
     ),
     "calibration": AuditedTable(
         calibrations,

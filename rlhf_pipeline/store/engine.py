@@ -192,6 +192,14 @@ class Database:
         if rows:
             connection.execute(table.insert(), list(rows))
 
+    def insert_new(
+        self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
+    ) -> None:
+        """Insert rows but those whose key exists."""
+        if rows:
+            insert = sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
+            connection.execute(insert.on_conflict_do_nothing(), list(rows))
+
     def upsert(
         self,
         connection: Connection,

@@ -8,14 +8,15 @@ in training like any other vote. Annotators never judge their own text again.
 import json
 import secrets
 from collections.abc import Mapping
-from datetime import UTC
+from datetime import UTC, datetime, time, timedelta
 from random import Random
-from typing import Any
+from typing import Any, get_args
 
-from sqlalchemy import Connection, and_, func, or_, select
+from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
 
-from rlhf_pipeline.core.api_types.filters import FeedbackFilter
+from rlhf_pipeline.core.api_types.filters import FeedbackFilter, FeedbackKind
 from rlhf_pipeline.core.conversations import prompt_id
+from rlhf_pipeline.core.curation import FeedbackQuery
 from rlhf_pipeline.core.errors import IdempotencyConflict
 from rlhf_pipeline.core.records import (
     AnnotatorKind,
@@ -138,6 +139,25 @@ class FeedbackEntries(Repository):
             .limit(only.limit)
         )
         return [_feedback_of(row) for row in self._database.fetch_mappings(query)]
+
+    def select(self, query: FeedbackQuery) -> list[Feedback]:
+        """All entries that a data set's query chooses, oldest first. Days are those of
+        `created_at`.
+        """
+        column = feedback.c
+        kinds = query.kinds or get_args(FeedbackKind)
+        conditions: list[ColumnElement[bool]] = [column.kind.in_(kinds)]
+        if query.session_id:
+            conditions.append(column.session_id == query.session_id)
+        if query.since:
+            conditions.append(column.created_at >= datetime.combine(query.since, time(), UTC))
+        if query.until:
+            end = datetime.combine(query.until, time(), UTC) + timedelta(days=1)
+            conditions.append(column.created_at < end)
+        if query.feedback_ids:
+            conditions.append(column.feedback_id.in_(query.feedback_ids))
+        chosen = select(feedback).where(*conditions).order_by(column.feedback_id)
+        return [_feedback_of(row) for row in self._database.fetch_mappings(chosen)]
 
     def count_by_kind(self) -> dict[str, int]:
         """Number of entries by kind."""

@@ -31,7 +31,10 @@ from sqlalchemy.schema import CreateIndex, CreateTable
 from rlhf_pipeline.core.errors import UnstorableText
 
 # Triggers refuse to change or remove their rows.
-APPEND_ONLY = ("votes", "predictions", "audit", "guidelines", "annotation_rules", "feedback")
+APPEND_ONLY = (
+    *("votes", "predictions", "audit", "guidelines", "annotation_rules", "feedback"),
+    *("dataset_versions", "dataset_rows", "dataset_sources", "pair_revisions"),
+)
 ONLY_ROW = 1  # key of a table that has one row
 
 
@@ -736,6 +739,75 @@ feedback = _table(
     CheckConstraint("kind IN ('thumbs', 'rating', 'correction', 'detailed')", name="kind"),
     Index("ix_feedback_session", "session_id", "feedback_id"),
     key=("feedback_id",),
+)
+
+datasets = _table(
+    "datasets",
+    _count("dataset_id"),
+    _text("name"),
+    _text("description"),
+    _id("type"),
+    _id("status"),
+    _text("query"),
+    _count("n_rows", comment="of the last build"),
+    _text("quality", nullable=True),
+    _text("last_export", nullable=True),
+    _id("created_by"),
+    _time("created_at"),
+    _time("updated_at"),
+    CheckConstraint("type IN ('preference', 'sft', 'unpaired')", name="type"),
+    CheckConstraint(
+        "status IN ('draft', 'curating', 'ready', 'exported', 'archived')", name="status"
+    ),
+    UniqueConstraint("name", name="uq_datasets_name"),
+    key=("dataset_id",),
+)
+
+dataset_versions = _table(
+    "dataset_versions",
+    _count("dataset_id"),
+    Column("version", Integer, nullable=False, autoincrement=False),
+    Column("content_hash", String(64), nullable=False),
+    _count("n_rows"),
+    _text("query"),
+    _text("quality"),
+    _id("frozen_by"),
+    _time("frozen_at"),
+    _refers("dataset_id", "datasets"),
+    Index("ix_dataset_versions_content", "content_hash"),
+    key=("dataset_id", "version"),
+)
+
+# The rows of versions, by the hash of all of them: equal versions share theirs.
+dataset_rows = _table(
+    "dataset_rows",
+    Column("content_hash", String(64), nullable=False),
+    _count("row_no"),
+    _text("record"),
+    key=("content_hash", "row_no"),
+)
+
+dataset_sources = _table(
+    "dataset_sources",
+    _id("source", comment="comparison:ID, feedback:ID or pair:ID"),
+    Column("content_hash", String(64), nullable=False),
+    key=("source", "content_hash"),
+)
+
+pair_revisions = _table(
+    "pair_revisions",
+    _count("pair_id"),
+    Column("revision", Integer, nullable=False, autoincrement=False),
+    _count("dataset_id"),
+    _id("status"),
+    _count("feedback_id", nullable=True),
+    _text("record"),
+    _id("edited_by"),
+    _time("edited_at"),
+    CheckConstraint("status IN ('accepted', 'rejected')", name="status"),
+    _refers("dataset_id", "datasets"),
+    Index("ix_pair_revisions_dataset", "dataset_id", "pair_id"),
+    key=("pair_id", "revision"),
 )
 
 metric_points = _table(

@@ -2,7 +2,20 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import (
+    BigInteger,
+    CheckConstraint,
+    Column,
+    DateTime,
+    ForeignKeyConstraint,
+    Integer,
+    PrimaryKeyConstraint,
+    String,
+    Text,
+    UniqueConstraint,
+)
 
 if TYPE_CHECKING:  # 0.1 s, and only an upgrade needs it
     from alembic.operations import Operations
@@ -23,8 +36,83 @@ class SchemaChange:
     fingerprint: str
 
 
+def _number(name: str, **more: Any) -> Column[int]:
+    number = BigInteger().with_variant(Integer(), "sqlite")
+    return Column(name, number, nullable=more.pop("nullable", False), autoincrement=False, **more)
+
+
+def _text(name: str, *, nullable: bool = False) -> Column[str]:
+    return Column(name, Text, nullable=nullable)
+
+
+def _id(name: str, length: int | None = None) -> Column[str]:
+    return Column(name, String(length), nullable=False)
+
+
+def _time(name: str) -> Column[Any]:
+    return Column(name, DateTime(timezone=True), nullable=False)
+
+
+def _refers_to_dataset(table: str) -> ForeignKeyConstraint:
+    name = f"fk_{table}_dataset_id_datasets"
+    return ForeignKeyConstraint(["dataset_id"], ["datasets.dataset_id"], name=name)
+
+
+def _add_datasets(operations: "Operations") -> None:
+    operations.create_table(
+        "datasets",
+        _number("dataset_id"),
+        *(_text("name"), _text("description"), _id("type"), _id("status"), _text("query")),
+        _number("n_rows"),
+        *(_text("quality", nullable=True), _text("last_export", nullable=True)),
+        *(_id("created_by"), _time("created_at"), _time("updated_at")),
+        CheckConstraint("type IN ('preference', 'sft', 'unpaired')", name="type"),
+        CheckConstraint(
+            "status IN ('draft', 'curating', 'ready', 'exported', 'archived')", name="status"
+        ),
+        UniqueConstraint("name", name="uq_datasets_name"),
+        PrimaryKeyConstraint("dataset_id"),
+    )
+    operations.create_table(
+        "dataset_versions",
+        _number("dataset_id"),
+        Column("version", Integer, nullable=False, autoincrement=False),
+        _id("content_hash", 64),
+        _number("n_rows"),
+        *(_text("query"), _text("quality"), _id("frozen_by"), _time("frozen_at")),
+        _refers_to_dataset("dataset_versions"),
+        PrimaryKeyConstraint("dataset_id", "version"),
+    )
+    operations.create_index("ix_dataset_versions_content", "dataset_versions", ["content_hash"])
+    operations.create_table(
+        "dataset_rows",
+        *(_id("content_hash", 64), _number("row_no"), _text("record")),
+        PrimaryKeyConstraint("content_hash", "row_no"),
+    )
+    operations.create_table(
+        "dataset_sources",
+        *(_id("source"), _id("content_hash", 64)),
+        PrimaryKeyConstraint("source", "content_hash"),
+    )
+    operations.create_table(
+        "pair_revisions",
+        _number("pair_id"),
+        Column("revision", Integer, nullable=False, autoincrement=False),
+        *(_number("dataset_id"), _id("status"), _number("feedback_id", nullable=True)),
+        *(_text("record"), _id("edited_by"), _time("edited_at")),
+        CheckConstraint("status IN ('accepted', 'rejected')", name="status"),
+        _refers_to_dataset("pair_revisions"),
+        PrimaryKeyConstraint("pair_id", "revision"),
+    )
+    operations.create_index(
+        "ix_pair_revisions_dataset", "pair_revisions", ["dataset_id", "pair_id"]
+    )
+
+
 BASE = "6119e5780122"  # fingerprint of schema.py in 0.1.0
-CHANGES: tuple[SchemaChange, ...] = ()
+CHANGES: tuple[SchemaChange, ...] = (
+    SchemaChange("add curated data sets", _add_datasets, "791f328a7282"),
+)
 
 
 def list_versions(changes: Sequence[SchemaChange] = CHANGES) -> list[str]:

@@ -15,7 +15,7 @@ def test_dpo_trains_a_step_on_an_export(tmp_path, name):
     from datasets import load_dataset
     from trl import DPOConfig, DPOTrainer
 
-    rows = build_dataset_rows(8, context='["The atlas."]')
+    rows = build_dataset_rows(8)
     file = tmp_path / "set.jsonl"
     file.write_bytes(EXPORTERS[name]().export(rows, "preference"))
     policy = load_policy(build_policy(tmp_path / "policy"))

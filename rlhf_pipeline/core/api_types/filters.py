@@ -14,6 +14,7 @@ from pydantic import (
 )
 
 from rlhf_pipeline.core.api_types.base import LARGEST, MOST_LISTED
+from rlhf_pipeline.core.curation import DatasetStatus, DatasetType, PairStatus
 from rlhf_pipeline.core.monitoring import AlertState, MessageState
 from rlhf_pipeline.core.records import Record, Text
 
@@ -165,6 +166,20 @@ class FeedbackFilter(Filter):
     kind: FeedbackKind | None = None
     session_id: Value = None
     created_by: Value = None
+
+
+class DatasetFilter(Filter):
+    """Which data sets. Archived ones are listed only where `status` names them."""
+
+    status: DatasetStatus | None = None
+    type: DatasetType | None = None
+
+
+class PairFilter(Filter):
+    """Which hand-made preference pairs."""
+
+    dataset_id: Number = None
+    status: PairStatus | None = None
 
 
 class DriftEventFilter(Filter):

@@ -18,6 +18,7 @@ from typing import Any
 
 import pandas as pd
 
+from rlhf_pipeline.core.conversations import Message, prompt_id, read_messages, write_prompt
 from rlhf_pipeline.core.curation import CuratedPair, DatasetType, VoteQuery
 from rlhf_pipeline.core.frames import DATASET_ROWS, PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.core.records import Feedback, content_id
@@ -84,12 +85,12 @@ def build_rows(
 def _rows_of_votes(pairs: pd.DataFrame) -> Iterator[Row]:
     names = ("comparison_id", "prompt_id", "prompt", "chosen", "rejected", "margin", "agreement")
     values = pairs[[*names, "category", "day"]].itertuples(index=False, name=None)
-    for comparison_id, prompt_id, prompt, chosen, rejected, margin, agreement, *more in values:
+    for comparison_id, own_id, prompt, chosen, rejected, margin, agreement, *more in values:
         yield _make_row(
             [f"comparison:{comparison_id}"],
             prompt,
             chosen,
-            prompt_id=prompt_id,
+            prompt_id=own_id,
             rejected=rejected,
             strength=margin,
             agreement=agreement,
@@ -104,13 +105,13 @@ def _rows_of_curated(pairs: Iterable[CuratedPair]) -> Iterator[Row]:
             origin = [f"pair:{pair.pair_id}@{pair.revision}"]
             if pair.feedback_id is not None:
                 origin.append(f"feedback:{pair.feedback_id}")
+            documents = [Message(role="document", content=text) for text in pair.context]
             yield _make_row(
                 origin,
-                pair.prompt,
+                write_prompt([*documents, *read_messages(pair.prompt)]),
                 pair.chosen,
                 rejected=pair.rejected,
                 strength=pair.strength,
-                context=json.dumps(pair.context, ensure_ascii=False),
                 day=pair.edited_at.date().isoformat(),
             )
 
@@ -189,10 +190,9 @@ def _make_row(sources: list[str], prompt: str, completion: str, **more: Any) -> 
     return {
         "row_id": sources[0],
         "sources": json.dumps(sources),
-        "prompt_id": content_id("prompt", prompt),
+        "prompt_id": prompt_id(prompt),
         "prompt": prompt,
         "completion": completion,
-        "context": "[]",
         **more,
     }
 

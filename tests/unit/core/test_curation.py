@@ -5,7 +5,7 @@ from itertools import pairwise
 import pytest
 from pydantic import ValidationError
 
-from rlhf_pipeline.core.curation import MOVES, PairTexts, check_editable, check_move
+from rlhf_pipeline.core.curation import MOVES, PairTexts, check_move, find_edited_status
 from rlhf_pipeline.core.errors import DatasetConflict
 
 TEXTS = {"prompt": "p", "chosen": "c", "rejected": "r"}
@@ -26,10 +26,20 @@ def test_an_illegal_move_names_the_legal_ones(old, new):
         check_move("set", old, new)
 
 
-@pytest.mark.parametrize("status", ["ready", "exported", "archived"])
-def test_a_frozen_set_is_not_edited(status):
+def test_an_edit_opens_a_frozen_set_for_its_next_version():
+    edited = {status: find_edited_status("set", status) for status in MOVES if status != "archived"}
+    assert edited == {
+        "draft": "draft",
+        "curating": "curating",
+        "ready": "curating",
+        "exported": "curating",
+    }
+    assert find_edited_status("set", "draft", begins=True) == "curating"
+
+
+def test_an_archived_set_is_not_edited():
     with pytest.raises(DatasetConflict, match="cannot be edited"):
-        check_editable("set", status)
+        find_edited_status("set", "archived")
 
 
 def test_every_status_can_be_reached():

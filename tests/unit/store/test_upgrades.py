@@ -170,7 +170,7 @@ def test_sqlite_file_is_copied_before_its_upgrade(old, dialect):
     assert copies[0].stat().st_mode & 0o777 == 0o600
     with Store.open_read_only(f"sqlite:///{copies[0]}") as copy:
         assert migrations.read_version(copy.database) == BASE
-        assert copy.audit.verify() == 8
+        assert _read(copy, "SELECT choice FROM votes ORDER BY seq") == ["a", "b", "tie"]
     migrations.upgrade(old.database, LATER)
     assert migrations.list_copies(old.database) == copies
     assert len(_read(old, "SELECT idx FROM sqlite_stat1")) == len(migrations.STATISTICS)
@@ -187,7 +187,7 @@ def test_failed_upgrade_leaves_the_store_unchanged(old):
         migrations.upgrade(old.database, (*CHANGES, SchemaChange("fail", _break, "f" * 12)))
     assert _describe(old) == before
     assert migrations.read_version(old.database) == BASE
-    assert old.audit.verify() == 8
+    assert _read(old, "SELECT choice FROM votes ORDER BY seq") == ["a", "b", "tie"]
 
 
 def test_many_may_upgrade_at_once_and_one_does(old, url):

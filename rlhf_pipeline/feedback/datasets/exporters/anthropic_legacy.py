@@ -2,10 +2,12 @@
 
 from typing import ClassVar
 
+from rlhf_pipeline.core.conversations import build_chat
 from rlhf_pipeline.core.curation import DatasetType
-from rlhf_pipeline.feedback.datasets.exporters.base import Line, LineExporter, Row, write_prompt
+from rlhf_pipeline.feedback.datasets.exporters.base import Line, LineExporter, Row
 
 HUMAN, ASSISTANT = "Human: ", "\n\nAssistant:"
+SPEAKERS = {"system": "", "user": HUMAN, "assistant": "Assistant: "}
 
 
 class AnthropicLegacy(LineExporter):
@@ -16,12 +18,16 @@ class AnthropicLegacy(LineExporter):
     types: ClassVar[tuple[DatasetType, ...]] = ("sft", "preference")
 
     def build_line(self, row: Row, kind: DatasetType) -> Line:
-        return {"input": f"{HUMAN}{write_prompt(row)}{ASSISTANT}", "output": row["completion"]}
+        turns = [
+            f"{SPEAKERS.get(message['role'], HUMAN)}{message['content']}"
+            for message in build_chat(row["prompt"])
+        ]
+        return {"input": "\n\n".join(turns) + ASSISTANT, "output": row["completion"]}
 
     def find_fault(self, line: Line) -> str | None:
         text, output = line.get("input"), line.get("output")
-        if not isinstance(text, str) or not (text.startswith(HUMAN) and text.endswith(ASSISTANT)):
-            return "input must begin with 'Human: ' and end with 'Assistant:'"
-        if not text.removeprefix(HUMAN).removesuffix(ASSISTANT).strip():
-            return "the prompt is blank"
+        if not isinstance(text, str) or HUMAN not in text or not text.endswith(ASSISTANT):
+            return "input must hold 'Human: ' and end with 'Assistant:'"
+        if not text.rpartition(HUMAN)[2].removesuffix(ASSISTANT).strip():
+            return "the last message is blank"
         return None if isinstance(output, str) and output.strip() else "output is blank"

@@ -1,6 +1,5 @@
 """The protocol of an export format, and the base of those with one JSON object a line."""
 
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, ClassVar, Protocol
@@ -75,25 +74,6 @@ class LineExporter(ABC):
                 "again."
             )
         return "".join(lines).encode()
-
-
-def write_context(row: Row) -> str:
-    """The documents of a row as one text; empty without any."""
-    documents = json.loads(row["context"])
-    return "Context:\n" + "\n\n".join(documents) if documents else ""
-
-
-def write_prompt(row: Row) -> str:
-    """The prompt as one text, after its documents."""
-    context = write_context(row)
-    return f"{context}\n\n{row['prompt']}" if context else str(row["prompt"])
-
-
-def write_messages(row: Row) -> list[Line]:
-    """The prompt as chat messages, with its documents as the system message."""
-    context = write_context(row)
-    system = [{"role": "system", "content": context}] if context else []
-    return [*system, {"role": "user", "content": row["prompt"]}]
 
 
 def write_answer(text: str) -> Line:

@@ -6,6 +6,7 @@ customization.
 
 from typing import ClassVar
 
+from rlhf_pipeline.core.conversations import build_chat
 from rlhf_pipeline.core.curation import DatasetType
 from rlhf_pipeline.feedback.datasets.exporters.base import (
     Line,
@@ -13,14 +14,13 @@ from rlhf_pipeline.feedback.datasets.exporters.base import (
     Row,
     find_message_fault,
     write_answer,
-    write_messages,
 )
 
 KEYS = {"system", "messages"}
 
 
 class Bedrock(LineExporter):
-    """`system`, where a row has documents, and `messages`, the user's and the assistant's in
+    """`system`, where a prompt has such a message, and the user's and the assistant's `messages` in
     turns.
     """
 
@@ -31,9 +31,11 @@ class Bedrock(LineExporter):
     most: ClassVar[int | None] = 10_000
 
     def build_line(self, row: Row, kind: DatasetType) -> Line:
-        *system, prompt = write_messages(row)
-        line = {"messages": [prompt, write_answer(row["completion"])]}
-        return {"system": system[0]["content"], **line} if system else line
+        chat = build_chat(row["prompt"])
+        system = [message["content"] for message in chat if message["role"] == "system"]
+        turns = [message for message in chat if message["role"] != "system"]
+        line = {"messages": [*turns, write_answer(row["completion"])]}
+        return {"system": "\n\n".join(system), **line} if system else line
 
     def find_fault(self, line: Line) -> str | None:
         unknown = sorted(set(line) - KEYS)

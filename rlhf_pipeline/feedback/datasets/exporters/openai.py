@@ -6,6 +6,7 @@ take the same preference lines.
 
 from typing import ClassVar
 
+from rlhf_pipeline.core.conversations import build_chat
 from rlhf_pipeline.core.curation import DatasetType
 from rlhf_pipeline.feedback.datasets.exporters.base import (
     Line,
@@ -13,7 +14,6 @@ from rlhf_pipeline.feedback.datasets.exporters.base import (
     Row,
     find_message_fault,
     write_answer,
-    write_messages,
 )
 
 ROLES = ("system", "user", "assistant")
@@ -28,7 +28,7 @@ class OpenAIChat(LineExporter):
     least: ClassVar[int] = 10
 
     def build_line(self, row: Row, kind: DatasetType) -> Line:
-        return {"messages": [*write_messages(row), write_answer(row["completion"])]}
+        return {"messages": [*build_chat(row["prompt"]), write_answer(row["completion"])]}
 
     def find_fault(self, line: Line) -> str | None:
         fault = find_message_fault(line.get("messages"), ROLES)
@@ -47,7 +47,11 @@ class OpenAIPreference(LineExporter):
 
     def build_line(self, row: Row, kind: DatasetType) -> Line:
         return {
-            "input": {"messages": write_messages(row), "tools": [], "parallel_tool_calls": True},
+            "input": {
+                "messages": build_chat(row["prompt"]),
+                "tools": [],
+                "parallel_tool_calls": True,
+            },
             "preferred_output": [write_answer(row["completion"])],
             "non_preferred_output": [write_answer(row["rejected"])],
         }

@@ -6,14 +6,13 @@ https://huggingface.co/docs/trl/dataset_formats. Every column of a file has one 
 
 from typing import ClassVar
 
+from rlhf_pipeline.core.conversations import build_chat, render_transcript
 from rlhf_pipeline.core.curation import DatasetType
 from rlhf_pipeline.feedback.datasets.exporters.base import (
     Line,
     LineExporter,
     Row,
     write_answer,
-    write_messages,
-    write_prompt,
 )
 
 
@@ -24,7 +23,7 @@ class Trl(LineExporter):
     title: ClassVar[str] = "TRL"
 
     def build_line(self, row: Row, kind: DatasetType) -> Line:
-        prompt = {"prompt": write_prompt(row)}
+        prompt = {"prompt": render_transcript(row["prompt"])}
         if kind == "preference":
             return prompt | {"chosen": row["completion"], "rejected": row["rejected"]}
         label = {"label": bool(row["label"])} if kind == "unpaired" else {}
@@ -38,7 +37,7 @@ class Trl(LineExporter):
 
 
 class TrlConversational(Trl):
-    """The same columns, each a list of messages; documents are the system message."""
+    """The same columns, each a list of messages."""
 
     name: ClassVar[str] = "trl_conversational"
     title: ClassVar[str] = "TRL, conversational"
@@ -50,7 +49,7 @@ class TrlConversational(Trl):
             for name, text in line.items()
             if name not in ("prompt", "label")
         }
-        return line | {"prompt": write_messages(row)} | answers
+        return line | {"prompt": build_chat(row["prompt"])} | answers
 
     def find_fault(self, line: Line) -> str | None:
         texts = {

@@ -5,6 +5,7 @@ from datetime import date
 
 import pytest
 
+from rlhf_pipeline.core.conversations import build_chat
 from rlhf_pipeline.core.curation import VoteQuery
 from rlhf_pipeline.feedback.datasets.dataset_rows import build_rows, select_vote_pairs
 from tests.dataset_rows import build_curated, build_feedback, build_vote_pairs
@@ -52,7 +53,9 @@ def test_a_hand_made_pair_keeps_its_strength_and_context():
     row = frame.iloc[0]
     assert (row["row_id"], row["strength"]) == ("pair:7@2", 0.75)
     assert json.loads(row["sources"]) == ["pair:7@2", "feedback:3"]
-    assert json.loads(row["context"]) == ["The manual says: make deploy."]
+    assert build_chat(row["prompt"])[0]["content"] == (
+        "The manual says: make deploy.\n\nHow do I deploy?"
+    )
 
 
 def test_a_rejected_pair_gives_no_row():

@@ -29,9 +29,18 @@ COLUMNS = {
 
 
 def build_set(kind, n=32):
-    """Rows of which one has documents and one has characters that files must escape."""
+    """Rows of which one is a conversation about a document, and one has characters that files must
+    escape.
+    """
     rows = build_dataset_rows(n, **{k: v[:n] if v else v for k, v in COLUMNS[kind].items()})
-    rows.loc[0, "context"] = json.dumps(["The atlas.", "The map, page 2."])
+    messages = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": "Hello"},
+        {"role": "assistant", "content": "Hello. Which town?"},
+        {"role": "document", "content": "The map, page 2."},
+        {"role": "user", "content": "Town 0"},
+    ]
+    rows.loc[0, "prompt"] = json.dumps(messages)
     rows.loc[1, "completion"] = 'Züri says "grüezi"\u2028\n✓'
     return rows
 
@@ -102,7 +111,7 @@ def test_a_table_is_read_back_equal(tmp_path, name, kind):
         ("openai_preference", "preference", {"rejected": ""}, "non_preferred_output: the assis"),
         ("openai_preference", "preference", {"rejected": "Town 3 lies by river 3."}, "are equal"),
         ("bedrock", "sft", {"prompt": ""}, "the user message is blank"),
-        ("anthropic", "sft", {"prompt": "\n"}, "the prompt is blank"),
+        ("anthropic", "sft", {"prompt": "\n"}, "last message is blank"),
         ("anthropic", "sft", {"completion": "\t"}, "output is blank"),
     ],
 )
@@ -128,7 +137,7 @@ USER, BOT = {"role": "user", "content": "u"}, {"role": "assistant", "content": "
         ("bedrock", {"messages": [BOT, USER]}, "alternate"),
         ("bedrock", {"messages": [USER, BOT, USER]}, "alternate"),
         ("bedrock", {"messages": [{"role": "system", "content": "s"}, BOT]}, "'system'"),
-        ("anthropic", {"input": "Hello", "output": "x"}, "begin with"),
+        ("anthropic", {"input": "Hello", "output": "x"}, "must hold"),
     ],
 )
 def test_a_line_against_the_rules_of_the_provider_is_refused(name, line, fault):
