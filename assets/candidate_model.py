@@ -114,6 +114,8 @@ def candidate_model(
                 "noise_ceiling_high": ceiling.high,
             }
         used = {"strategy": config.strategy, **report.params}
+        if labels := sorted(retraining_set["dataset"].dropna().unique()):
+            used["dataset"] = labels[0]  # a set is of one
         run.log_params(used)
         version = registry.register(
             "policy",

@@ -26,6 +26,7 @@ from rlhf_pipeline.core.errors import NotEnoughData
 from rlhf_pipeline.core.expectations import DataExpectation, ExpectationOutcome
 from rlhf_pipeline.core.records import CalibrationReport, ModelVersion
 from rlhf_pipeline.feedback.votes import Quarantines, TasteChanges
+from rlhf_pipeline.improve.curated_sets import take_training_pairs
 from rlhf_pipeline.improve.evaluation import CompletionJudge, frozen_prompt_ids
 from rlhf_pipeline.improve.evaluation_sets import require
 from rlhf_pipeline.improve.retraining.hard_negatives import add_hard_negatives
@@ -33,6 +34,7 @@ from rlhf_pipeline.improve.retraining.selection import (
     SelectionParams,
     find_set_problems,
     select_pairs,
+    take_dataset,
 )
 from rlhf_pipeline.improve.retraining.vote_halves import VoteHalves, label_reserved, score_pairs
 from rlhf_pipeline.learn.champions import CalibratedModel, Champions, compare_with_chance
@@ -74,7 +76,7 @@ def retraining_set(
     """Selects pairs by information: where the reward model is uncertain or disagreed with
     annotators outside quarantines. Pairs from before a change of taste get the refitted model's
     choice where it is sure. Excludes evaluation splits, frozen prompts and wrong answers preferred
-    to right ones.
+    to right ones. A curated data set is taken whole.
     """
     record_launch(context, store)
     pairs, judge = preference_pairs, champions.judge(reward_model)
@@ -97,7 +99,12 @@ def retraining_set(
         references=references,
     )
     frame, halves, obstacle = None, None, "separate_votes is off."
-    if config.separate_votes:
+    if config.dataset:
+        curated, label = take_training_pairs(store, config.dataset)
+        scores = score_pairs(curated, by_all)
+        frame = take_dataset(curated, scores, label, config, frozen_prompt_ids=frozen)
+        obstacle = f"A person chose the rows of data set {label}."
+    elif config.separate_votes:
         try:
             halves = VoteHalves.fit(by_all, reward_model, pairs, cache=champions.vote_halves)
             frame, obstacle = select(label_reserved(pairs, halves.labelling)), ""
@@ -109,7 +116,7 @@ def retraining_set(
         frame,
         pairs[(pairs["split"] == "train") & ~pairs["comparison_id"].isin(config.leave_out)],
         halves.labelling if halves else by_all,
-        config.hard_negatives,
+        0 if config.dataset else config.hard_negatives,
         confidence=config.relabel_confidence,
         references=references,
     )

@@ -1,5 +1,5 @@
 """What the store carries: a million imported votes, the queries over them, and people voting while
-it is busy. Prints one table.
+it is busy; freezing a data set. Prints one table.
 
     python benchmarks/bench_store.py [--votes 1000000] [--on sqlite,postgres]
         [--postgres postgresql://user@host/server]
@@ -28,16 +28,22 @@ ROOT = Path(__file__).parent.parent
 sys.path[:0] = [path for path in (str(ROOT), str(ROOT / "tests")) if path not in sys.path]
 
 import numpy as np  # noqa: E402
+import pandas as pd  # noqa: E402
 import pyarrow as pa  # noqa: E402
 import pyarrow.parquet as pq  # noqa: E402
 
 from benchmarks.measurement import LimitTable  # noqa: E402
 from benchmarks.voting_load import VOTERS, open_store, run_load  # noqa: E402
+from rlhf_pipeline.core.artefacts import Artefacts  # noqa: E402
+from rlhf_pipeline.core.curation import DatasetQuery, VoteQuery  # noqa: E402
+from rlhf_pipeline.core.frames import PREFERENCE_PAIRS, check_frame  # noqa: E402
+from rlhf_pipeline.improve import curated_sets  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
 
 MINUTES = {"comparisons": 5.0, "votes": 1.5}  # of the whole import
 MEGABYTES = 1_000  # of the contract of scale
 QUERY_MS = 100
+DATASET_PAIRS, FREEZE_S, LIST_MS = 100_000, 20, 300
 METRIC_MS = 2000
 VOTE_MS = 500
 VOTES_PER_COMPARISON = 5
@@ -240,6 +246,46 @@ def queries(table: LimitTable, where: str, store: Store) -> None:
         )
 
 
+def data_sets(table: LimitTable, where: str, store: Store, home: Path) -> None:
+    """A set of the first comparisons, as if people preferred a in each, is built and frozen."""
+    files = Artefacts(home / "frames")
+    batches, n = [], 0
+    for batch in store.comparisons.stream():
+        batches.append(batch.head(DATASET_PAIRS - n))
+        n += len(batches[-1])
+        if n == DATASET_PAIRS:
+            break
+    first = pd.concat(batches, ignore_index=True)
+    same = ("day", "comparison_id", "prompt_id", "prompt", "category")
+    figures = {"margin": 0.5, "agreement": 0.8, "n_votes": VOTES_PER_COMPARISON, "max_seq": 1}
+    pairs = pd.DataFrame(
+        {
+            **{name: first[name] for name in same},
+            "chosen": first["completion_a"],
+            "rejected": first["completion_b"],
+            "chosen_side": "a",
+            "annotator_kind": "human",
+            "split": "train",
+            **figures,
+        }
+    )
+    files.write_frame("preference_pairs", check_frame(pairs, PREFERENCE_PAIRS))
+    query = DatasetQuery(votes=VoteQuery())
+    numbers = [
+        store.datasets.add(f"set {i}", "preference", query, "", actor="bench").dataset_id
+        for i in range(200)
+    ]
+    curated_sets.build(files, store, numbers[0], actor="bench")
+    start = time.perf_counter()
+    curated_sets.freeze(files, store, numbers[0], actor="bench")
+    took = time.perf_counter() - start
+    what = f"a data set of {n:,} pairs is frozen"
+    table.print_row(where, what, f"{took:.1f} s", f"{FREEZE_S} s", passed=took <= FREEZE_S)
+    p95 = percentile(timed(store.datasets.page), 0.95)
+    what = f"a page of {len(numbers)} data sets"
+    table.print_row(where, what, f"p95 {p95:.1f} ms", f"{LIST_MS} ms", passed=p95 <= LIST_MS)
+
+
 def voting(table: LimitTable, where: str, url: str, n_predictions: int) -> None:
     with open_store(url) as store:
         ids = store.comparisons.find_offerable_ids(day=None, unvoted_only=False)[:n_predictions]
@@ -331,6 +377,7 @@ def measure(
     with open_store(url) as store:
         analysed(store)
         queries(table, where, store)
+        data_sets(table, where, store, home)
     voting(table, where, url, min(n_pairs, options.predictions))
 
 

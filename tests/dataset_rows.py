@@ -62,7 +62,6 @@ def build_curated(pair_id: int = 7, **fields) -> CuratedPair:
         "revision": 2,
         "dataset_id": 1,
         "status": "accepted",
-        "feedback_id": None,
         "edited_by": "u1",
         "edited_at": AT,
     }

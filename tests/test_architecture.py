@@ -62,7 +62,14 @@ INSIDE: dict[str, list[str]] = {
     "feedback": ["votes", "datasets"],
     "learn": ["reward_model", "calibration", "champions"],
     "watch": ["reflection", "drift", "metrics", "telemetry", "alerts"],
-    "improve": ["evaluation", "retraining", "reward_training", "loop_settings", "evaluation_sets"],
+    "improve": [
+        "evaluation",
+        "retraining",
+        "reward_training",
+        "loop_settings",
+        "evaluation_sets",
+        "curated_sets",
+    ],
     "simulation": ["laboratory"],
 }
 ALLOWED: dict[str, set[str]] = {
@@ -90,6 +97,7 @@ EXCEPTIONS: dict[str, set[str]] = {
     "watch.metrics": {"store", "watch.metrics.policy_intervals"},
     "improve.loop_settings": {"store"},
     "improve.evaluation_sets": {"store"},
+    "improve.curated_sets": {"store"},
     "registry.split_access_log": {"feedback.votes"},
 }
 

@@ -99,6 +99,7 @@ COMMANDS = {
     "drift": ("drift.app", "Drift reports and clusters of errors in the terminal."),
     "triggers": ("triggers.app", "Decisions to retrain, and what led to each."),
     "policy": ("policy.app", "Training jobs of the policy."),
+    "datasets": ("datasets.app", "Curated data sets: build, freeze, export."),
     "retraining": ("retraining.app", "The retraining set as a file."),
     "lab": (
         "lab.app",

@@ -3,7 +3,7 @@
 from datetime import date, datetime
 from typing import Annotated, Literal, Self
 
-from pydantic import AliasChoices, Field, field_validator, model_validator
+from pydantic import AliasChoices, BeforeValidator, Field, field_validator, model_validator
 
 from rlhf_pipeline.core.errors import DatasetConflict
 from rlhf_pipeline.core.records import Record, Text
@@ -81,6 +81,20 @@ class DatasetQuery(Record):
 
     votes: VoteQuery | None = None
     feedback: FeedbackQuery | None = None
+    leave_out: tuple[Value, ...] = Field(
+        default=(), max_length=MOST_IDS, description="ids of rows that a curator took out"
+    )
+
+
+class NewDataset(Record):
+    """A data set to make. The names of other tools for types and fields are accepted too."""
+
+    name: Value
+    type: Annotated[
+        DatasetType, BeforeValidator(lambda name: TYPE_ALIASES.get(str(name), name))
+    ] = Field(default="preference", validation_alias=AliasChoices("type", "dataset_type"))
+    description: Text = Field(default="", max_length=20_000)
+    query: DatasetQuery = DatasetQuery()
 
 
 class PairTexts(Record):
@@ -135,7 +149,7 @@ class CuratedPair(PairTexts):
     revision: int
     dataset_id: int
     status: PairStatus
-    feedback_id: int | None = Field(description="feedback that it was made from")
+    feedback_ids: tuple[int, ...] = Field(default=(), description="feedback it was made from")
     edited_by: str
     edited_at: datetime
 
@@ -198,3 +212,67 @@ class DatasetVersion(Record):
     quality: DatasetQuality
     frozen_by: str
     frozen_at: datetime
+
+
+class DatasetChange(Record):
+    """A change of a data set; what is left out stays. Status `curating` builds it, `ready` freezes
+    its next version, `archived` ends it.
+    """
+
+    name: Value | None = None
+    description: Text | None = Field(default=None, max_length=20_000)
+    query: DatasetQuery | None = None
+    status: DatasetStatus | None = None
+
+
+class DatasetDetails(Dataset):
+    """A data set with its frozen versions, newest first."""
+
+    versions: tuple[DatasetVersion, ...]
+
+
+class NewPair(PairTexts):
+    """A pair to add to a data set."""
+
+    dataset_id: int
+
+
+class PairChange(Record):
+    """A change of a pair, which makes its next revision; what is left out stays."""
+
+    prompt: LongText | None = Field(default=None, validation_alias=AliasChoices("prompt", "query"))
+    chosen: LongText | None = Field(
+        default=None, validation_alias=AliasChoices("chosen", "chosen_response")
+    )
+    rejected: LongText | None = Field(
+        default=None, validation_alias=AliasChoices("rejected", "rejected_response")
+    )
+    strength: float | None = Field(
+        default=None, validation_alias=AliasChoices("strength", "preference_strength")
+    )
+    context: tuple[LongText, ...] | None = Field(
+        default=None, validation_alias=AliasChoices("context", "context_documents")
+    )
+    notes: Text | None = Field(
+        default=None, validation_alias=AliasChoices("notes", "annotation_notes")
+    )
+
+
+class FeedbackBulk(Record):
+    """Feedback of which pairs are made, all or none."""
+
+    dataset_id: int
+    feedback_ids: tuple[int, ...] = Field(min_length=1, max_length=MOST_IDS)
+
+
+class ExportOrder(Record):
+    """An export of a version, by default the newest."""
+
+    format: Value = Field(default="trl", validation_alias=AliasChoices("format", "export_format"))
+    version: int | None = Field(default=None, ge=1)
+    url: Value | None = Field(
+        default=None,
+        validation_alias=AliasChoices("url", "export_url"),
+        description="folder of an object store, such as s3://bucket/sets; by default exports/ of "
+        "the home",
+    )

@@ -468,8 +468,9 @@ RETRAINING_SET = FrameSchema(
         "margin": number("mean signed strength, 0 to 1", **PROBABILITY),
         "weight": number("sampling weight: lower for votes before a detected change", low=0.0),
         "origin": text(
-            "who says which completion is better: people, or the refitted reward model",
-            values=("vote", "relabelled", "hard_negative"),
+            "who says which completion is better: people, the refitted reward model, or a curated "
+            "data set",
+            values=("vote", "relabelled", "hard_negative", "dataset"),
         ),
         "information": number("ranking value of the row"),
         "difficulty": number(
@@ -482,6 +483,11 @@ RETRAINING_SET = FrameSchema(
             "split of the pair; never an evaluation split", values=("train", "calib", "test")
         ),
         "day": DAY,
+        "dataset": text(
+            "name@version of the curated data set that gives the row; missing without one",
+            nullable=True,
+            optional=True,
+        ),
     },
     key=("comparison_id",),
 )

@@ -1,5 +1,6 @@
 """Hand-made preference pairs: an edit or rejection is a revision, and none is ever overwritten."""
 
+import json
 from collections.abc import Sequence
 from datetime import UTC
 from typing import Any
@@ -19,6 +20,8 @@ from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.engine import Repository
 from rlhf_pipeline.store.schema import datasets, pair_revisions
 
+TEXTS = set(PairTexts.model_fields)
+COLUMNS = ("pair_id", "revision", "dataset_id", "status", "edited_by", "edited_at")
 REVISIONS = pair_revisions.alias("revisions")
 # of each pair
 _NEWEST = pair_revisions.c.revision == (
@@ -34,7 +37,7 @@ class CuratedPairs(Repository):
     def add(
         self,
         dataset_id: int,
-        pairs: Sequence[tuple[PairTexts, int | None]],
+        pairs: Sequence[tuple[PairTexts, tuple[int, ...]]],
         *,
         actor: str,
     ) -> list[CuratedPair]:
@@ -45,8 +48,8 @@ class CuratedPairs(Repository):
             _open_dataset(connection, dataset_id)
             first = self._database.next_number(connection, pair_revisions.c.pair_id)
             rows = [
-                self._make_row(first + i, 1, dataset_id, "accepted", texts, feedback_id, actor)
-                for i, (texts, feedback_id) in enumerate(pairs)
+                self._make_row(first + i, 1, dataset_id, "accepted", texts, feedback_ids, actor)
+                for i, (texts, feedback_ids) in enumerate(pairs)
             ]
             return self._insert(connection, ledger, "pair.add", rows)
 
@@ -90,11 +93,9 @@ class CuratedPairs(Repository):
         with audited_transaction(self._database) as (connection, ledger):
             old = _get(connection, pair_id)
             _open_dataset(connection, old.dataset_id)
-            texts = PairTexts.model_validate(
-                old.model_dump(include=set(PairTexts.model_fields)) | change
-            )
+            texts = PairTexts.model_validate(old.model_dump(include=TEXTS) | change)
             row = self._make_row(
-                pair_id, old.revision + 1, old.dataset_id, status, texts, old.feedback_id, actor
+                pair_id, old.revision + 1, old.dataset_id, status, texts, old.feedback_ids, actor
             )
             action = "pair.revise" if status == "accepted" else "pair.reject"
             return self._insert(connection, ledger, action, [row])[0]
@@ -106,16 +107,15 @@ class CuratedPairs(Repository):
         dataset_id: int,
         status: PairStatus,
         texts: PairTexts,
-        feedback_id: int | None,
+        feedback_ids: tuple[int, ...],
         actor: str,
     ) -> dict[str, Any]:
-        record = texts.model_dump(include=set(PairTexts.model_fields))
+        record = texts.model_dump(include=TEXTS) | {"feedback_ids": feedback_ids}
         return {
             "pair_id": pair_id,
             "revision": revision,
             "dataset_id": dataset_id,
             "status": status,
-            "feedback_id": feedback_id,
             "record": json_of(record, "The pair"),
             "edited_by": actor,
             "edited_at": self._database.clock.now().astimezone(UTC),
@@ -160,5 +160,5 @@ def _open_dataset(connection: Connection, dataset_id: int) -> None:
 
 
 def _build(row: Any) -> CuratedPair:
-    values = {name: row[name] for name in CuratedPair.model_fields if name in row}
-    return CuratedPair.model_validate(PairTexts.from_json(row["record"]).model_dump() | values)
+    columns = {name: row[name] for name in COLUMNS}
+    return CuratedPair.model_validate(json.loads(row["record"]) | columns)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -157,8 +157,7 @@ class Datasets(Repository):
         records = rows_of(rows, DATASET_ROWS)
         lines = [canonical_json(record) for record in records]
         digest = hashlib.sha256("\n".join([dataset.type, *lines]).encode()).hexdigest()
-        self._store_rows(digest, lines)
-        self._store_sources(digest, (record["sources"] for record in records))
+        self._store_rows(digest, lines, [record["sources"] for record in records])
         with audited_transaction(self._database) as (connection, ledger):
             dataset = self._get(connection, datasets.c.dataset_id == dataset_id)
             _require_freezable(dataset, quality)
@@ -202,9 +201,9 @@ class Datasets(Repository):
 
     def version(self, dataset_id: int, version: int | None = None) -> DatasetVersion:
         """A version; the newest by default. Raises NotFound."""
-        for each in self.versions(dataset_id):
-            if version in (None, each.version):
-                return each
+        for frozen in self.versions(dataset_id):
+            if version in (None, frozen.version):
+                return frozen
         number = "a frozen version" if version is None else f"version {version}"
         raise NotFound(f"Data set {dataset_id} has no {number}. Freeze one first.")
 
@@ -221,13 +220,6 @@ class Datasets(Repository):
         records = [json.loads(text) for text in self._database.fetch_scalars(query)]
         return check_frame(pd.DataFrame(records, columns=list(DATASET_ROWS.columns)), DATASET_ROWS)
 
-    def sources(self, content_hash: str) -> list[str]:
-        """What the rows of a version were made from, sorted."""
-        query = select(dataset_sources.c.source).where(
-            dataset_sources.c.content_hash == content_hash
-        )
-        return sorted(self._database.fetch_scalars(query))
-
     def versions_of_source(self, source: str) -> list[DatasetVersion]:
         """The versions with a row from a comparison, an entry of feedback or a hand-made pair, such
         as `comparison:c1`.
@@ -243,21 +235,17 @@ class Datasets(Repository):
         )
         return [_build_version(row) for row in self._database.fetch_mappings(query)]
 
-    def _store_rows(self, digest: str, lines: Sequence[str]) -> None:
+    def _store_rows(self, digest: str, lines: Sequence[str], sources: Sequence[str]) -> None:
+        """Rows with what they were made from, those that an interrupted freeze lacks."""
         stored = self._database.count(dataset_rows, dataset_rows.c.content_hash == digest)
-        numbers = range(stored, len(lines))
-        for some in self._database.with_backoff(batches(numbers, MAX_ROWS)):
+        for some in self._database.with_backoff(batches(range(stored, len(lines)), MAX_ROWS)):
             rows = [{"content_hash": digest, "row_no": n, "record": lines[n]} for n in some]
+            # a revision of a pair is found by the pair
+            names = {name.partition("@")[0] for n in some for name in json.loads(sources[n])}
+            origins = [{"source": name, "content_hash": digest} for name in sorted(names)]
             with self._database.write_transaction() as connection:
                 self._database.insert_new(connection, dataset_rows, rows)
-
-    def _store_sources(self, digest: str, sources: Iterable[str]) -> None:
-        # a revision of a pair is found by the pair
-        names = {name.partition("@")[0] for text in sources for name in json.loads(text)}
-        for some in self._database.with_backoff(batches(sorted(names), MAX_ROWS)):
-            rows = [{"source": name, "content_hash": digest} for name in some]
-            with self._database.write_transaction() as connection:
-                self._database.insert_new(connection, dataset_sources, rows)
+                self._database.insert_new(connection, dataset_sources, origins)
 
     def _get(self, connection: Connection, condition: Any, name: str = "") -> Dataset:
         row = connection.execute(_select_datasets().where(condition)).mappings().first()

@@ -800,7 +800,6 @@ pair_revisions = _table(
     Column("revision", Integer, nullable=False, autoincrement=False),
     _count("dataset_id"),
     _id("status"),
-    _count("feedback_id", nullable=True),
     _text("record"),
     _id("edited_by"),
     _time("edited_at"),

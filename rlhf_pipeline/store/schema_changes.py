@@ -36,9 +36,9 @@ class SchemaChange:
     fingerprint: str
 
 
-def _number(name: str, **more: Any) -> Column[int]:
+def _number(name: str) -> Column[int]:
     number = BigInteger().with_variant(Integer(), "sqlite")
-    return Column(name, number, nullable=more.pop("nullable", False), autoincrement=False, **more)
+    return Column(name, number, nullable=False, autoincrement=False)
 
 
 def _text(name: str, *, nullable: bool = False) -> Column[str]:
@@ -98,8 +98,8 @@ def _add_datasets(operations: "Operations") -> None:
         "pair_revisions",
         _number("pair_id"),
         Column("revision", Integer, nullable=False, autoincrement=False),
-        *(_number("dataset_id"), _id("status"), _number("feedback_id", nullable=True)),
-        *(_text("record"), _id("edited_by"), _time("edited_at")),
+        *(_number("dataset_id"), _id("status"), _text("record")),
+        *(_id("edited_by"), _time("edited_at")),
         CheckConstraint("status IN ('accepted', 'rejected')", name="status"),
         _refers_to_dataset("pair_revisions"),
         PrimaryKeyConstraint("pair_id", "revision"),
@@ -111,7 +111,7 @@ def _add_datasets(operations: "Operations") -> None:
 
 BASE = "6119e5780122"  # fingerprint of schema.py in 0.1.0
 CHANGES: tuple[SchemaChange, ...] = (
-    SchemaChange("add curated data sets", _add_datasets, "791f328a7282"),
+    SchemaChange("add curated data sets", _add_datasets, "0d8ca958229b"),
 )
 
 

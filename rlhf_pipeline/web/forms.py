@@ -72,12 +72,15 @@ def validate(model: type[M], values: dict[str, object]) -> M:
         return model.model_validate(values)
     except ValidationError as cause:
         wrong = [
-            (".".join(str(part) for part in error["loc"]), error["msg"])
+            (
+                ".".join(str(part) for part in error["loc"]),
+                error["msg"].removeprefix("Value error, "),
+            )
             for error in cause.errors()[:20]
         ]
         raise Problem(
             422,
-            "; ".join(f"{path}: {message}" for path, message in wrong),
+            "; ".join(f"{path}: {message}" if path else message for path, message in wrong),
             kind="invalid",
             errors=wrong,
         ) from cause

@@ -27,6 +27,8 @@ class Permission(StrEnum):
     PREDICTIONS_MAKE = "predictions.make"
     FEEDBACK_SEND = "feedback.send"
     FEEDBACK_READ = "feedback.read"
+    DATASETS_READ = "datasets.read"
+    DATASETS_WRITE = "datasets.write"
     AUDIT_READ = "audit.read"
     AUDIT_VERIFY = "audit.verify"
     METRICS_READ = "metrics.read"
@@ -60,6 +62,8 @@ ROLE_PERMISSIONS: dict[Role, frozenset[Permission]] = {
         P.GUIDELINES_WRITE,
         P.RULES_WRITE,
         P.FEEDBACK_READ,
+        P.DATASETS_READ,
+        P.DATASETS_WRITE,
     },
     Role.ENGINEER: READER
     | {
@@ -70,6 +74,7 @@ ROLE_PERMISSIONS: dict[Role, frozenset[Permission]] = {
         P.PREDICTIONS_MAKE,
         P.FEEDBACK_SEND,
         P.FEEDBACK_READ,
+        P.DATASETS_READ,
         P.METRICS_WRITE,
         P.ALERTS_READ,
         P.ALERTS_WRITE,

@@ -42,6 +42,8 @@ STATUS_OF: tuple[tuple[type[errors.PipelineError], int], ...] = (
     (errors.AlertState, 409),
     (errors.DatasetConflict, 409),
     (errors.OutdatedEdit, 412),
+    (errors.NotEnoughData, 422),
+    (errors.DatasetError, 422),
     (errors.ConfigurationError, 422),
     (errors.FrameError, 422),
     (errors.StoreError, 503),

@@ -50,8 +50,8 @@ class ApiRoute(APIRoute):
         super().__init__(path, endpoint, **more)
 
 
-def api_router(*nouns: str) -> APIRouter:
-    return APIRouter(prefix=PREFIX, tags=list(nouns), route_class=ApiRoute)
+def api_router(*nouns: str, prefix: str = PREFIX) -> APIRouter:
+    return APIRouter(prefix=prefix, tags=list(nouns), route_class=ApiRoute)
 
 
 def problem_responses(*statuses: int) -> dict[int | str, dict[str, Any]]:

@@ -13,7 +13,8 @@ from starlette.staticfiles import StaticFiles
 
 from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.routing import PREFIX, PublicRoute, guard_of, needs
+from rlhf_pipeline.web.problems import API
+from rlhf_pipeline.web.routing import PublicRoute, guard_of, needs
 
 STATIC_SUFFIXES = frozenset({".css", ".js", ".png", ".svg", ".woff2"})
 
@@ -24,7 +25,7 @@ class Section:
 
     The menu lists places; a place of several sections shows them as tabs, named by `tab` and
     leading to `path`. A new name makes a place of its own.
-    Routes below /api/v1 are described in OpenAPI; the others are pages. A route that declares no
+    Routes below /api are described in OpenAPI; the others are pages. A route that declares no
     permission of its own requires the section's, and none of its routes may be public.
     `folder` holds the templates, rendered as `<section>/page.html`, and the static files, served at
     `/static/<section>/page.js`.
@@ -41,7 +42,7 @@ class Section:
         return [
             route
             for route in self._routes()
-            if isinstance(route, APIRoute) and route.path.startswith(f"{PREFIX}/")
+            if isinstance(route, APIRoute) and route.path.startswith(API)
         ]
 
     def page_routes(self) -> list[BaseRoute]:

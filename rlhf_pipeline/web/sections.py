@@ -12,6 +12,8 @@ from rlhf_pipeline.web.clusters import routes as clusters
 from rlhf_pipeline.web.compare import routes as compare
 from rlhf_pipeline.web.comparisons import routes as comparisons
 from rlhf_pipeline.web.consensus import routes as consensus
+from rlhf_pipeline.web.datasets import pages as dataset_pages
+from rlhf_pipeline.web.datasets import routes as datasets
 from rlhf_pipeline.web.decisions import routes as decisions
 from rlhf_pipeline.web.drift import routes as drift
 from rlhf_pipeline.web.drift_events import routes as drift_events
@@ -86,6 +88,14 @@ BUILT_IN = {
         tab="Feedback",
         path="/feedback",
         folder=HERE / "feedback",
+    ),
+    "datasets": Section(
+        (datasets.training_datasets, datasets.preference_pairs, dataset_pages.pages),
+        Permission.DATASETS_READ,
+        place="Data",
+        tab="Data sets",
+        path="/datasets",
+        folder=HERE / "datasets",
     ),
     "preferences": Section(
         (preferences.api, preferences.pages),

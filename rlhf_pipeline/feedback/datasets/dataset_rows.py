@@ -19,13 +19,13 @@ from typing import Any
 import pandas as pd
 
 from rlhf_pipeline.core.conversations import Message, prompt_id, read_messages, write_prompt
-from rlhf_pipeline.core.curation import CuratedPair, DatasetType, VoteQuery
-from rlhf_pipeline.core.frames import DATASET_ROWS, PREFERENCE_PAIRS, check_frame
+from rlhf_pipeline.core.curation import CuratedPair, DatasetType, PairTexts, VoteQuery
+from rlhf_pipeline.core.frames import DATASET_ROWS, PREFERENCE_PAIRS, check_frame, concat
 from rlhf_pipeline.core.records import Feedback, content_id
 
 RATING_RANGE = 4.0  # from 1 to 5
 LEAST_LIKED, MOST_DISLIKED = 4.0, 2.0  # ratings
-COLUMNS = tuple(DATASET_ROWS.columns)
+COLUMNS = list(DATASET_ROWS.columns)
 Row = dict[str, Any]
 
 
@@ -66,45 +66,68 @@ def build_rows(
     """
     own_comparisons = {entry.comparison_id for entry in feedback if entry.comparison_id}
     others = vote_pairs[~vote_pairs["comparison_id"].isin(own_comparisons)]
-    preferences = [
-        *_rows_of_votes(others),
+    by_hand = (
         *_rows_of_curated(curated),
         *_rows_of_corrections(feedback),
         *_rows_of_ratings(feedback),
-    ]
-    if kind == "preference":
-        rows = preferences
-    else:
-        rows = [row for preference in preferences for row in _split_sides(preference, kind)]
-        judgements = _rows_of_judgements(feedback)
-        rows += [row for row in judgements if kind == "unpaired" or row.pop("label")]
-    frame = pd.DataFrame(rows, columns=list(COLUMNS)).drop_duplicates("row_id")
-    return check_frame(frame.sort_values("row_id"), DATASET_ROWS)
+    )
+    frames = [_select_sides(frame, kind) for frame in (_frame_of_votes(others), _frame_of(by_hand))]
+    if kind != "preference":
+        judgements = _frame_of(_rows_of_judgements(feedback))
+        if kind == "sft":
+            judgements = judgements[judgements["label"].eq(True)].assign(label=None)
+        frames.append(judgements)
+    rows = concat(frames, DATASET_ROWS).drop_duplicates("row_id")
+    return rows.sort_values("row_id", ignore_index=True)
 
 
-def _rows_of_votes(pairs: pd.DataFrame) -> Iterator[Row]:
-    names = ("comparison_id", "prompt_id", "prompt", "chosen", "rejected", "margin", "agreement")
-    values = pairs[[*names, "category", "day"]].itertuples(index=False, name=None)
-    for comparison_id, own_id, prompt, chosen, rejected, margin, agreement, *more in values:
-        yield _make_row(
-            [f"comparison:{comparison_id}"],
-            prompt,
-            chosen,
-            prompt_id=own_id,
-            rejected=rejected,
-            strength=margin,
-            agreement=agreement,
-            category=more[0],
-            day=more[1],
-        )
+def make_feedback_pairs(
+    feedback: Sequence[Feedback],
+) -> tuple[list[tuple[PairTexts, tuple[int, ...]]], dict[int, str]]:
+    """Hand-made pairs of corrections and ratings, each with the ids of its feedback; and by id why
+    an entry gives none.
+    """
+    pairs, used = [], set[int]()
+    for row in (*_rows_of_corrections(feedback), *_rows_of_ratings(feedback)):
+        ids = tuple(int(source.partition(":")[2]) for source in json.loads(row["sources"]))
+        texts = {"chosen": row["completion"], "strength": row["strength"]}
+        pairs.append((PairTexts(prompt=row["prompt"], rejected=row["rejected"], **texts), ids))
+        used |= set(ids)
+    faults = {
+        entry.feedback_id: "no other rating here is of the same prompt and differs"
+        if entry.kind == "rating"
+        else f"{entry.kind} prefers nothing; unpaired data sets hold thumbs"
+        for entry in feedback
+        if entry.feedback_id not in used
+    }
+    return pairs, faults
+
+
+def _frame_of(rows: Iterable[Row]) -> pd.DataFrame:
+    return pd.DataFrame(rows, columns=COLUMNS, dtype=object)
+
+
+def _frame_of_votes(pairs: pd.DataFrame) -> pd.DataFrame:
+    """Column by column: there may be a million."""
+    sources = "comparison:" + pairs["comparison_id"]
+    same = ("prompt_id", "prompt", "rejected", "agreement", "category", "day")
+    return pd.DataFrame(
+        {
+            "row_id": sources,
+            "sources": '["' + sources.str.replace('"', '\\"') + '"]',
+            "completion": pairs["chosen"],
+            "label": None,
+            "strength": pairs["margin"],
+            **{name: pairs[name] for name in same},
+        }
+    )
 
 
 def _rows_of_curated(pairs: Iterable[CuratedPair]) -> Iterator[Row]:
     for pair in pairs:
         if pair.status == "accepted":
             origin = [f"pair:{pair.pair_id}@{pair.revision}"]
-            if pair.feedback_id is not None:
-                origin.append(f"feedback:{pair.feedback_id}")
+            origin += [f"feedback:{feedback_id}" for feedback_id in pair.feedback_ids]
             documents = [Message(role="document", content=text) for text in pair.context]
             yield _make_row(
                 origin,
@@ -171,19 +194,19 @@ def _rows_of_judgements(feedback: Iterable[Feedback]) -> Iterator[Row]:
             )
 
 
-def _split_sides(row: Row, kind: DatasetType) -> Iterator[Row]:
-    """The completion of a preference, and for an unpaired set both with their labels."""
-    row = row | {"strength": None}
+def _select_sides(preferences: pd.DataFrame, kind: DatasetType) -> pd.DataFrame:
+    """The rows that preferences give: themselves, their completion, or both with their labels."""
+    if kind == "preference":
+        return preferences
+    better = preferences.assign(
+        rejected=None, strength=None, label=True if kind == "unpaired" else None
+    )
     if kind == "sft":
-        yield row | {"rejected": None}
-        return
-    yield row | {"rejected": None, "label": True}
-    yield row | {
-        "row_id": f"{row['row_id']}/rejected",
-        "completion": row["rejected"],
-        "rejected": None,
-        "label": False,
-    }
+        return better
+    worse = better.assign(
+        row_id=better["row_id"] + "/rejected", completion=preferences["rejected"], label=False
+    )
+    return pd.concat([better, worse], ignore_index=True)
 
 
 def _make_row(sources: list[str], prompt: str, completion: str, **more: Any) -> Row:

@@ -10,9 +10,9 @@ are the share of rows without a fault:
 - `leakage`: no prompt of the evaluation set is the same or nearly the same.
 
 Two are of the whole set: `length_gap` is 1 where the longer completion is preferred as often as the
-shorter, and 0 where it always or never is; `label_balance` is 1 where half of the rows of an
-unpaired set are desirable. A part whose evidence is missing, such as agreement without votes, is
-left out.
+shorter, as far as 95 % confidence tells, and falls to 0 where it always or never is;
+`label_balance` is 1 where half of the rows of an unpaired set are desirable. A part whose evidence
+is missing, such as agreement without votes, is left out.
 
 Near-duplicates are the texts that share a band of MinHashes (Leskovec et al., Mining of Massive
 Datasets, chapter 3) and are then as similar as stated.
@@ -27,6 +27,7 @@ import pandas as pd
 
 from rlhf_pipeline.core.curation import DatasetQuality, DatasetType, QualityPart
 from rlhf_pipeline.core.frames import DATASET_ROWS, check_frame
+from rlhf_pipeline.core.intervals import interval_of_share
 from rlhf_pipeline.generate.prompts.near_duplicates import jaccard
 
 LEAST_AGREEMENT = 0.6
@@ -37,8 +38,8 @@ AT_ONCE = 1_000  # texts, whose runs fit into the processor's cache
 MOST_NAMED = 200  # rows of a part
 Marks = npt.NDArray[np.bool_]
 WORDS = {
-    "sides": "have a blank side or two equal sides",
-    "leakage": "have a prompt of the evaluation set",
+    "sides": "a blank side or two equal sides",
+    "leakage": "a prompt of the evaluation set",
 }  # faults with which a set cannot become ready
 
 
@@ -78,11 +79,16 @@ def measure_quality(
         parts += _measure_length_gap(checked)
     elif kind == "unpaired":
         is_desirable = checked["label"].fillna(False).to_numpy(dtype=bool)
-        parts.append(_measure_balance("label_balance", checked["row_id"], is_desirable))
+        share = float(is_desirable.mean())
+        parts.append(
+            _describe_balance(
+                "label_balance", checked["row_id"], is_desirable, max(share, 1 - share)
+            )
+        )
     score = float(np.prod([part.value for part in parts]) ** (1 / len(parts)))
     problems = [
-        f"{part.n_rows} rows {WORDS[part.name]}, first {part.row_ids[0]}. Edit or reject them, or "
-        "narrow the filters."
+        f"Rows with {WORDS[part.name]}: {part.n_rows:,}, first {part.row_ids[0]}. Leave them out, "
+        "or edit or reject their pairs."
         for part in parts
         if part.name in WORDS and part.n_rows
     ]
@@ -92,9 +98,8 @@ def measure_quality(
 
 
 def _join_texts(rows: pd.DataFrame) -> "pd.Series[str]":
-    """All texts of each row, with spacing made equal."""
-    joined = rows["prompt"] + "\n" + rows["completion"] + "\n" + rows["rejected"].fillna("")
-    return joined.str.split().str.join(" ")
+    """All texts of each row."""
+    return rows["prompt"] + "\n" + rows["completion"] + "\n" + rows["rejected"].fillna("")
 
 
 def _has_empty_sides(rows: pd.DataFrame, kind: DatasetType) -> Marks:
@@ -113,19 +118,21 @@ def _measure_length_gap(rows: pd.DataFrame) -> list[QualityPart]:
     is_unequal = (gap != 0).to_numpy()
     if not is_unequal.any():
         return []
-    unequal = rows["row_id"][is_unequal]
-    return [_measure_balance("length_gap", unequal, (gap > 0).to_numpy()[is_unequal])]
+    is_longer = (gap > 0).to_numpy()[is_unequal]
+    interval = interval_of_share(float(is_longer.mean()), len(is_longer))
+    # of the larger share: few rows prove little
+    proven_share = max(interval.low, 1 - interval.high, 0.5)
+    return [_describe_balance("length_gap", rows["row_id"][is_unequal], is_longer, proven_share)]
 
 
-def _measure_balance(name: str, row_ids: "pd.Series[str]", is_positive: Marks) -> QualityPart:
-    """1 where half of the rows are positive, 0 where all or none are; names those of the larger
-    half.
-    """
-    share = float(is_positive.mean())
-    is_larger = is_positive if share > 0.5 else ~is_positive
+def _describe_balance(
+    name: str, row_ids: "pd.Series[str]", is_positive: Marks, larger_share: float
+) -> QualityPart:
+    """1 where the larger share is a half, 0 where it is everything; names the rows of it."""
+    is_larger = is_positive if is_positive.mean() > 0.5 else ~is_positive
     return QualityPart(
         name=name,
-        value=1 - abs(2 * share - 1),
+        value=2 - 2 * larger_share,
         n_rows=int(is_larger.sum()),
         row_ids=tuple(row_ids[is_larger].head(MOST_NAMED)),
     )

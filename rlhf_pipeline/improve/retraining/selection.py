@@ -14,6 +14,7 @@ from rlhf_pipeline.feedback.votes import NO_CHANGES, TasteChanges
 from rlhf_pipeline.generate.prompts.references import is_right
 
 SCORES = ("comparison_id", "p_chosen")
+COLUMNS = [name for name in RETRAINING_SET.columns if name != "dataset"]
 
 
 class SelectionParams(Parameters):
@@ -47,6 +48,11 @@ class SelectionParams(Parameters):
         description="Most further pairs of completions that nobody compared and that the reward "
         "model finds close",
         ge=0,
+    )
+    dataset: str | None = Field(
+        None,
+        description="Curated data set to train on whole, as NAME or NAME@VERSION, instead of a "
+        "selection; null = select",
     )
     leave_out: list[str] = Field(
         [], description="Ids of comparisons that are never trained on, such as broken imports"
@@ -159,7 +165,26 @@ def select_pairs(
     ranked = chosen.assign(_rank=chosen["information"] * chosen["weight"]).sort_values(
         ["_rank", "comparison_id"], ascending=[False, True]
     )
-    return check_frame(ranked.head(params.max_pairs)[list(RETRAINING_SET.columns)], RETRAINING_SET)
+    return check_frame(ranked.head(params.max_pairs)[COLUMNS], RETRAINING_SET)
+
+
+def take_dataset(
+    pairs: pd.DataFrame,
+    scores: pd.DataFrame,
+    label: str,
+    params: SelectionParams,
+    *,
+    frozen_prompt_ids: Collection[str] = (),
+) -> pd.DataFrame:
+    """All `pairs` of the curated data set called `label` as RETRAINING_SET, as people wrote and
+    chose them, but those on frozen prompts. `scores` as in `select_pairs`, which this raises as.
+    """
+    whole = params.model_copy(update={"max_pairs": max(len(pairs), params.min_pairs)})
+    frame = select_pairs(pairs, scores, None, whole, frozen_prompt_ids=frozen_prompt_ids)
+    reasons = f"data set {label}; " + frame["reason"]
+    return check_frame(
+        frame.assign(origin="dataset", dataset=label, reason=reasons), RETRAINING_SET
+    )
 
 
 def list_usable_pairs(

@@ -77,7 +77,7 @@ def measure_heads(
 
 def has_votes_for_judging(retraining_set: pd.DataFrame) -> bool:
     """Whether a RETRAINING_SET has rows whose label is a vote for judging."""
-    is_vote = retraining_set["origin"].fillna("vote") == "vote"
+    is_vote = retraining_set["origin"].fillna("vote").isin(["vote", "dataset"])
     return bool((is_vote & is_for_judging(retraining_set["prompt_id"])).any())
 
 

@@ -149,6 +149,9 @@ def show_comparison(
         votes=votes,
         names=names_for(site, principal),
         flags=PEOPLE_FLAG_WORDS,
+        versions=site.store.datasets.versions_of_source(f"comparison:{comparison_id}")
+        if principal.may(Permission.DATASETS_READ)
+        else [],
     )
 
 

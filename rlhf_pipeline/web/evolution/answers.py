@@ -34,11 +34,12 @@ class PolicyTraining(Answer):
 
     parent: str | None = Field(description="The policy it was trained from, as name@version.")
     strategy: str | None
+    dataset: str | None = Field(description="Curated data set of it, as name@version.")
     data_hash: str | None = Field(description="Hash of its retraining set.")
     n_pairs: int | None = Field(description="Null if the file of that set is not kept any more.")
     by_origin: dict[str, int] = Field(
         description="Pairs by who says which completion is better: `vote`, or `relabelled` and "
-        "`hard_negative` by the reward model."
+        "`hard_negative` by the reward model, or `dataset` by a curated data set."
     )
 
 

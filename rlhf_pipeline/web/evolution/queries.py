@@ -200,6 +200,7 @@ def _describe_training(site: Site, version: ModelVersion) -> PolicyTraining:
     return PolicyTraining(
         parent=version.parent,
         strategy=version.params.get("strategy"),
+        dataset=version.params.get("dataset"),
         data_hash=version.data_hash,
         n_pairs=sum(by_origin.values()) or None,
         by_origin=by_origin,

@@ -49,6 +49,7 @@ ORIGINS = {
     "vote": "labelled by votes",
     "relabelled": "relabelled by the reward model, because taste changed since the vote",
     "hard_negative": "hard negatives of the reward model",
+    "dataset": "of a curated data set",
 }
 
 

@@ -19,13 +19,18 @@ def dataset_id(store):
 
 
 def add(store, dataset_id, n=1):
-    return store.curated_pairs.add(dataset_id, [(TEXTS, None)] * n, actor="cara")
+    return store.curated_pairs.add(dataset_id, [(TEXTS, ())] * n, actor="cara")
 
 
 def test_a_pair_is_read_back_as_it_was_added(store, dataset_id):
-    pair = store.curated_pairs.add(dataset_id, [(TEXTS, 5)], actor="cara")[0]
+    pair = store.curated_pairs.add(dataset_id, [(TEXTS, (5, 6))], actor="cara")[0]
     assert pair.model_dump(include=set(PairTexts.model_fields)) == TEXTS.model_dump()
-    assert (pair.pair_id, pair.revision, pair.status, pair.feedback_id) == (1, 1, "accepted", 5)
+    assert (pair.pair_id, pair.revision, pair.status, pair.feedback_ids) == (
+        1,
+        1,
+        "accepted",
+        (5, 6),
+    )
     assert store.curated_pairs.get(1) == pair
 
 
@@ -74,7 +79,7 @@ def test_pairs_are_listed_newest_first_in_their_latest_revision(store, dataset_i
 
 def test_all_pairs_of_a_bulk_are_stored_or_none(store, dataset_id):
     with pytest.raises(AttributeError):
-        store.curated_pairs.add(dataset_id, [(TEXTS, None), (None, None)], actor="cara")
+        store.curated_pairs.add(dataset_id, [(TEXTS, ()), (None, ())], actor="cara")
     assert store.curated_pairs.page(PairFilter()) == []
     assert [pair.pair_id for pair in add(store, dataset_id, 3)] == [1, 2, 3]
 

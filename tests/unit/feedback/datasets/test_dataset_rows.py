@@ -7,7 +7,11 @@ import pytest
 
 from rlhf_pipeline.core.conversations import build_chat
 from rlhf_pipeline.core.curation import VoteQuery
-from rlhf_pipeline.feedback.datasets.dataset_rows import build_rows, select_vote_pairs
+from rlhf_pipeline.feedback.datasets.dataset_rows import (
+    build_rows,
+    make_feedback_pairs,
+    select_vote_pairs,
+)
 from tests.dataset_rows import build_curated, build_feedback, build_vote_pairs
 
 NO_PAIRS = build_vote_pairs().head(0)
@@ -49,7 +53,7 @@ def test_only_pairs_of_given_comparisons_are_selected():
 
 
 def test_a_hand_made_pair_keeps_its_strength_and_context():
-    frame = build_rows("preference", NO_PAIRS, [build_curated(feedback_id=3)])
+    frame = build_rows("preference", NO_PAIRS, [build_curated(feedback_ids=(3,))])
     row = frame.iloc[0]
     assert (row["row_id"], row["strength"]) == ("pair:7@2", 0.75)
     assert json.loads(row["sources"]) == ["pair:7@2", "feedback:3"]
@@ -80,6 +84,23 @@ def test_ratings_of_one_prompt_become_preferences():
     assert dict(rows["completion"]) == {"B": "A", "C": "A"}
     assert dict(rows["strength"]) == {"B": 0.5, "C": 0.5}
     assert json.loads(rows["sources"]["B"]) == ["feedback:1", "feedback:2", "feedback:3"]
+
+
+def test_feedback_becomes_hand_made_pairs_or_says_why_not():
+    entries = [
+        build_feedback(1, "correction", correction="Run it.", comparison_id="c1"),
+        build_feedback(2, "rating", value=5, completion="A"),
+        build_feedback(3, "rating", value=3, completion="B"),
+        build_feedback(4, "rating", value=3, prompt="other"),
+        build_feedback(5, "thumbs", value=1),
+    ]
+    pairs, faults = make_feedback_pairs(entries)
+    assert [(texts.chosen, texts.rejected, texts.strength, ids) for texts, ids in pairs] == [
+        ("Run it.", "Ask someone.", 1.0, (1,)),
+        ("A", "B", 0.5, (2, 3)),
+    ]
+    assert set(faults) == {4, 5}
+    assert "thumbs prefers nothing" in faults[5]
 
 
 def test_thumbs_and_ratings_judge_their_completion():

@@ -45,7 +45,7 @@ def test_a_set_without_faults_scores_one():
         (
             "duplicates",
             {
-                "prompt": "Question 1:  where is town 1?",
+                "prompt": "Question 1: where is town 1?",
                 "completion": "Town 1 lies by river 1.",
                 "rejected": "I do not know 1.",
             },
@@ -86,14 +86,17 @@ def test_near_duplicates_are_found_among_many_rows():
     assert part.n_rows >= 97  # two candidates of a hundred may be missed
 
 
-@pytest.mark.parametrize(("n_longer", "value"), [(10, 0), (0, 0), (5, 1), (8, 0.4)])
-def test_the_length_gap_is_of_the_preferred_side(n_longer, value):
-    rows = build_dataset_rows(N)
-    rows["completion"] = ["long" if i < n_longer else "s" for i in range(N)]
+@pytest.mark.parametrize(
+    ("n", "n_longer", "value"),
+    [(1_000, 1_000, 0), (1_000, 0, 0), (1_000, 500, 1), (1_000, 800, 0.4), (4, 4, 1), (10, 7, 1)],
+)
+def test_length_gap_counts_longer_preferred_sides_beyond_chance(n, n_longer, value):
+    rows = build_dataset_rows(n)
+    rows["completion"] = ["long" if i < n_longer else "s" for i in range(n)]
     rows["rejected"] = "two"
     part = parts_of(rows)["length_gap"]
-    assert part.value == pytest.approx(value)
-    assert part.n_rows == max(n_longer, N - n_longer)
+    assert part.value == pytest.approx(value, abs=0.06)
+    assert part.n_rows == max(n_longer, n - n_longer)
 
 
 def test_labels_of_an_unpaired_set_are_balanced():

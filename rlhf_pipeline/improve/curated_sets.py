@@ -1,0 +1,130 @@
+"""Builds, freezes and exports curated data sets of a project, and hands one to a retraining."""
+
+from datetime import datetime
+from pathlib import Path
+
+import pandas as pd
+
+from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.curation import Dataset, DatasetExport, DatasetVersion
+from rlhf_pipeline.core.errors import ConfigurationError, NotEnoughData
+from rlhf_pipeline.core.frames import PREFERENCE_PAIRS, check_frame
+from rlhf_pipeline.feedback.datasets.dataset_rows import build_rows, select_vote_pairs
+from rlhf_pipeline.feedback.datasets.exporters import EXPORTERS, write_export
+from rlhf_pipeline.feedback.datasets.quality import measure_quality
+from rlhf_pipeline.store import Store
+from rlhf_pipeline.watch.drift.cluster_history import find_cluster
+
+NO_PAIRS = PREFERENCE_PAIRS.empty_frame
+
+
+def read_draft(files: Artefacts, store: Store, dataset: Dataset) -> pd.DataFrame:
+    """The DATASET_ROWS that a data set would be frozen with now.
+
+    Its votes are the preference pairs of the last `learning` run, as models are trained on them.
+    Raises NotEnoughData where it holds votes and there are none, NotFound for an unknown cluster.
+    """
+    query, pairs = dataset.query, NO_PAIRS()
+    if query.votes is not None:
+        if not files.path("preference_pairs").exists():
+            raise NotEnoughData(
+                "No preference pairs have been made of the votes yet. Run the `learning` job "
+                "(`rlhf run learning`), or leave votes out of the data set."
+            )
+        ids = query.votes.comparison_ids or None
+        if query.votes.cluster:
+            cluster = find_cluster(files, query.votes.cluster)[1].comparison_ids
+            ids = cluster if ids is None else tuple(set(ids) & set(cluster))
+        pairs = select_vote_pairs(files.read_frame("preference_pairs"), query.votes, ids)
+    rows = build_rows(
+        dataset.type,
+        pairs,
+        store.curated_pairs.of_dataset(dataset.dataset_id),
+        [] if query.feedback is None else store.feedback.select(query.feedback),
+    )
+    return rows[~rows["row_id"].isin(query.leave_out)].reset_index(drop=True)
+
+
+def build(files: Artefacts, store: Store, dataset_id: int, *, actor: str) -> Dataset:
+    """Count the rows of a data set and measure their quality now. Raises as `read_draft`, and
+    DatasetConflict for an archived one.
+    """
+    dataset = store.datasets.get(dataset_id)
+    rows = read_draft(files, store, dataset)
+    quality = measure_quality(rows, dataset.type, _read_evaluation_prompts(store))
+    return store.datasets.record_build(dataset_id, quality, actor=actor)
+
+
+def freeze(files: Artefacts, store: Store, dataset_id: int, *, actor: str) -> DatasetVersion:
+    """Freeze the rows of a data set as its next version. Raises as `read_draft`, and
+    DatasetConflict where its status or a problem of its quality forbids it.
+    """
+    dataset = store.datasets.get(dataset_id)
+    rows = read_draft(files, store, dataset)
+    quality = measure_quality(rows, dataset.type, _read_evaluation_prompts(store))
+    return store.datasets.freeze(dataset_id, rows, quality, actor=actor)
+
+
+def export(
+    store: Store,
+    dataset_id: int,
+    format_name: str,
+    folder: str | Path,
+    *,
+    actor: str,
+    now: datetime,
+    version: int | None = None,
+) -> DatasetExport:
+    """Write a version, the newest by default, into a folder or an fsspec URL, and record it.
+
+    Raises NotFound without a version, DatasetConflict unless the data set is ready or exported,
+    UnknownMember for an unknown format, and as `write_export`.
+    """
+    dataset, exporter = store.datasets.get(dataset_id), EXPORTERS[format_name]()
+    chosen = store.datasets.version(dataset_id, version)
+    rows = store.datasets.rows(chosen.content_hash)
+    exported = write_export(folder, dataset.name, chosen, dataset.type, rows, exporter, now)
+    store.datasets.record_export(dataset_id, exported, actor=actor)
+    return exported
+
+
+def take_training_pairs(store: Store, name: str) -> tuple[pd.DataFrame, str]:
+    """A version of a preference data set as PREFERENCE_PAIRS of the train split, and its label,
+    `NAME@VERSION`. `name` is a label, or a name alone for the newest version.
+
+    Raises NotFound for an unknown data set and one without a version, ConfigurationError for one of
+    another type.
+    """
+    plain, _, number = name.rpartition("@") if "@" in name else (name, "", "")
+    if number and not number.isdecimal():
+        raise ConfigurationError(
+            f"Invalid version {number!r} of data set {plain!r}; give a number."
+        )
+    dataset = store.datasets.find(plain)
+    if dataset.type != "preference":
+        raise ConfigurationError(
+            f"Data set {plain!r} is of type {dataset.type}; a retraining takes preference."
+        )
+    version = store.datasets.version(dataset.dataset_id, int(number) if number else None)
+    rows = store.datasets.rows(version.content_hash)
+    pairs = pd.DataFrame(
+        {
+            **{column: rows[column] for column in ("day", "prompt_id", "prompt", "rejected")},
+            "comparison_id": rows["row_id"],
+            "chosen": rows["completion"],
+            "margin": rows["strength"].fillna(1.0),
+            "agreement": rows["agreement"].fillna(1.0),
+            "n_votes": 1,
+            "chosen_side": "a",
+            "annotator_kind": "human",
+            "category": rows["category"].fillna("instruction"),
+            "split": "train",  # the others are in no data set
+            "max_seq": 1,
+        }
+    )
+    return check_frame(pairs, PREFERENCE_PAIRS), f"{plain}@{version.version}"
+
+
+def _read_evaluation_prompts(store: Store) -> list[str]:
+    latest = store.evaluation_sets.latest()
+    return [] if latest is None else store.evaluation_sets.prompts(latest.version)["text"].tolist()
