@@ -88,9 +88,9 @@ COMMANDS = {
     ),
     "export": ("exports.app", "Write comparisons, votes and the loop's logs as files."),
     "import": (
-        "imports.app",
-        "Import comparisons, votes or prompts from a Parquet, JSONL or CSV file, or a calibration "
-        "log. Importing a file twice changes nothing.",
+        "preferences.app",
+        "Import preferences (pairs with votes, of any known shape), comparisons, votes or prompts "
+        "from files, or a calibration log. Importing a file twice changes nothing.",
     ),
     "prompts": ("prompts.app", "Make prompts."),
     "models": ("models.app", "Models in the registry."),

@@ -1,11 +1,10 @@
-"""`rlhf import`: imports comparisons, votes, prompts and calibration logs from files."""
+"""`rlhf import`: imports preferences, comparisons, votes, prompts and calibration logs."""
 
 import contextlib
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,13 +20,6 @@ from rlhf_pipeline.core.files import translate_write_errors
 from rlhf_pipeline.core.protocols import Progress
 from rlhf_pipeline.core.row_files import RowFile, open_rows
 from rlhf_pipeline.core.row_files.rows import translate_read_errors
-from rlhf_pipeline.feedback.datasets.argilla import (
-    PREFERENCE,
-    ArgillaRows,
-    comparison_of,
-    is_argilla,
-    votes_of,
-)
 from rlhf_pipeline.feedback.datasets.cells import MomentParser
 from rlhf_pipeline.feedback.datasets.comparisons import ComparisonImport
 from rlhf_pipeline.feedback.datasets.mapping import ColumnMapping
@@ -40,14 +32,15 @@ from rlhf_pipeline.store.audit import SALT_RECORDED
 from rlhf_pipeline.store.comparisons import pair_key
 
 app = typer.Typer(
-    help="Import comparisons, votes or prompts from a Parquet, JSONL or CSV file, or a calibration "
-    "log. Importing a file twice changes nothing.",
+    help="Import preferences (pairs with votes, of any known shape), comparisons, votes or prompts "
+    "from files, or a calibration log. Importing a file twice changes nothing.",
     no_args_is_help=True,
 )
 File = Annotated[
     Path,
     typer.Argument(
-        help=".parquet, .jsonl, .csv, .tsv, or .json with one array.", show_default=False
+        help=".parquet, .jsonl, .csv, .tsv or .json; all but .parquet also with .gz.",
+        show_default=False,
     ),
 ]
 Project = Annotated[
@@ -72,10 +65,28 @@ MappingFile = Annotated[
     ),
 ]
 Delimiter = Annotated[
-    str | None, typer.Option(help="Separator of a CSV file's cells; default: comma.")
+    str | None, typer.Option(help="Separator of a CSV file's cells; default: that of its header.")
 ]
 IMPORTS = "imports"
 PROMPTS_FILE = "imported.jsonl"
+
+
+Timezone = Annotated[
+    str, typer.Option(help="Time zone of times without one, such as Europe/Berlin.")
+]
+KeepAnnotators = Annotated[
+    bool,
+    typer.Option(
+        "--keep-annotators", help="Store annotators' names as they are, not as pseudonyms."
+    ),
+]
+NoReplay = Annotated[
+    bool,
+    typer.Option(
+        "--no-replay",
+        help="Do not replay the imported days: they get no predictions and no drift report.",
+    ),
+]
 
 
 @app.command("comparisons")
@@ -104,13 +115,7 @@ def comparisons(
         comparisons = ComparisonImport(
             store.comparisons, store.imports, pair_key, intake.rejects, intake.now, source
         )
-        intake.work = comparisons
-        comparisons.run(intake.rows, names, str(file), intake.progress)
-        if comparisons.first_day is not None:
-            intake.extend_start_day(date.fromisoformat(comparisons.first_day))
-        flagged = ", ".join(f"{n:,} {flag}" for flag, n in sorted(comparisons.flags.items()))
-        if flagged:
-            intake.notes.append(f"flagged and left out of training: {flagged}")
+        import_comparisons(intake, comparisons, intake.rows, names)
         if comparisons.counts.imported == comparisons.flags.get("repeated"):
             intake.notes.append(
                 "every row repeats texts that the project holds under other ids. If this corrects "
@@ -125,13 +130,6 @@ def comparisons(
                 f"stored columns were not changed, but differ from this file: {columns}. To "
                 "correct them, import both files, comparisons and votes, into a new home"
             )
-        if comparisons.joined_prompts:
-            intake.notes.append(
-                f"{len(comparisons.joined_prompts):,} prompts differ from others in whitespace, "
-                "line ends or Unicode form alone: each shares the split of the other"
-            )
-        if comparisons.divided_prompts:
-            intake.notes.append(comparisons.divided_prompts)
         if offer:
             unvoted = store.comparisons.find_offerable_ids(unvoted_only=True)
             n = store.cards.offer(
@@ -148,26 +146,13 @@ def votes(
     map_: Map = None,
     mapping: MappingFile = None,
     delimiter: Delimiter = None,
-    timezone: Annotated[
-        str, typer.Option(help="Time zone of times without one, such as Europe/Berlin.")
-    ] = "UTC",
+    timezone: Timezone = "UTC",
     undated: Annotated[
         bool,
         typer.Option("--undated", help="The file has no time column: date its votes today."),
     ] = False,
-    keep_annotators: Annotated[
-        bool,
-        typer.Option(
-            "--keep-annotators", help="Store annotators' names as they are, not as pseudonyms."
-        ),
-    ] = False,
-    no_replay: Annotated[
-        bool,
-        typer.Option(
-            "--no-replay",
-            help="Do not replay the imported days: they get no predictions and no drift report.",
-        ),
-    ] = False,
+    keep_annotators: KeepAnnotators = False,
+    no_replay: NoReplay = False,
 ) -> None:
     """Votes on comparisons of the project or imported ones, in order of time. An annotator's later
     vote on the same comparison is a repeat pass. Days with imported comparisons are replayed.
@@ -175,7 +160,7 @@ def votes(
     names = ColumnMapping.read(mapping, map_ or ())
     with open_import("votes", file, project, names, delimiter) as intake:
         clock = MomentParser(timezone, now=intake.now)
-        pseudonyms = None if keep_annotators else _load_pseudonyms(intake.workspace)
+        pseudonyms = None if keep_annotators else load_pseudonyms(intake.workspace)
         import_votes(
             intake, clock, pseudonyms, names, are_undated=undated, are_replayed=not no_replay
         )
@@ -201,8 +186,8 @@ def prompts(
     names = ColumnMapping.read(mapping, map_ or ())
     with open_import("prompts", file, project, names, delimiter) as intake:
         target = intake.workspace.settings.home / "prompts" / PROMPTS_FILE
-        intake.work = PromptImport(target, intake.rejects, domain)
-        intake.work.run(intake.rows, names, str(file), intake.progress)
+        work = intake.works["prompts"] = PromptImport(target, intake.rejects, domain)
+        work.run(intake.rows, names, str(file), intake.progress)
         intake.notes.append(f"use them: RLHF_PROMPT_SOURCE=dataset RLHF_PROMPTS_FILE={target}")
     intake.report()
 
@@ -228,7 +213,7 @@ def calibration_log(
         read = read_entries(content.decode("utf-8-sig"))
     except UnicodeDecodeError as cause:
         raise DatasetError(f"{file} is not UTF-8 ({cause}). Save the log as UTF-8.") from cause
-    workspace = Workspace.from_settings(_read_settings(project))
+    workspace = Workspace.from_settings(read_settings(project))
     with hold_import_lock(workspace, _refusal(file)):
         prepare(workspace)
         reasons = {f"entry {n}": why for n, why in read.refused}
@@ -263,11 +248,12 @@ class ImportSession:
     progress: Progress
     import_id: int = 0
     notes: list[str] = field(default_factory=list)
-    work: ComparisonImport | VoteImport | PromptImport | None = None
+    # by what is counted; a preference file has pairs and votes
+    works: dict[str, ComparisonImport | VoteImport | PromptImport] = field(default_factory=dict)
 
     @property
     def counts(self) -> ImportCounts:
-        return self.work.counts if self.work is not None else ImportCounts()
+        return [ImportCounts(), *(work.counts for work in self.works.values())][-1]
 
     def extend_start_day(self, first: date) -> None:
         """Move the first partition back to this day if it is later."""
@@ -279,31 +265,71 @@ class ImportSession:
 
     def describe(self) -> dict[str, Any]:
         """What the table of imports keeps."""
-        return {**self.counts.model_dump(), "reasons": dict(self.rejects.reasons)}
+        counts = {name: work.counts.model_dump() for name, work in self.works.items()}
+        more = counts if len(counts) > 1 else {}
+        return {**self.counts.model_dump(), **more, "reasons": dict(self.rejects.reasons)}
 
     def report(self) -> None:
         """Print the counts in one line, then notes. Raises DatasetError for a file without rows,
         and where every row was rejected.
         """
-        if not self.counts.total:
+        n_rows = sum(work.counts.total for work in self.works.values())
+        if not n_rows:
             raise DatasetError(
                 f"{self.file} has no rows{', only a header' * self.rows.is_csv}. Nothing was "
                 "imported: write it again."
             )
-        echo(str(self.counts))
-        if self.work is not None and self.work.unused:
-            echo(f"unused columns: {', '.join(self.work.unused)}")
-        for note in self.notes:
+        for name, work in self.works.items():
+            echo(f"{name}: {work.counts}" if len(self.works) > 1 else str(work.counts))
+            if work.unused and len(self.works) == 1:
+                echo(f"unused columns: {', '.join(work.unused)}")
+        for note in (*self.rows.notes, *self.notes):
             echo(note)
         for line, reason in self.rejects.first:
             echo(f"line {line:,}: {reason}")
         if self.rejects.n:
             echo(f"rejected rows with their reasons: {self.rejects.path}")
-        if self.rejects.n and self.rejects.n == self.counts.total:
+        if self.rejects.n and self.rejects.n == n_rows:
             raise DatasetError(
                 f"No row of {self.file} could be imported. The first reasons are above, all of "
                 f"them in {self.rejects.path}."
             )
+
+
+def import_comparisons(
+    intake: ImportSession, comparisons: ComparisonImport, rows: RowFile, names: ColumnMapping
+) -> None:
+    """Publish the comparisons of a file, and note what became of them."""
+    intake.works["pairs"] = comparisons
+    comparisons.run(rows, names, str(intake.file), intake.progress)
+    if comparisons.first_day is not None:
+        intake.extend_start_day(date.fromisoformat(comparisons.first_day))
+    intake.notes += describe_comparisons(comparisons)
+
+
+def describe_comparisons(comparisons: ComparisonImport) -> list[str]:
+    notes = []
+    flagged = ", ".join(f"{n:,} {flag}" for flag, n in sorted(comparisons.flags.items()))
+    if flagged:
+        notes.append(f"flagged and left out of training: {flagged}")
+    if comparisons.n_completed:
+        notes.append(
+            f"{_format_count(comparisons.n_completed, 'stored pair')} had no id and got that of "
+            "this file"
+        )
+    if comparisons.n_other_ids:
+        notes.append(
+            f"{_format_count(comparisons.n_other_ids, 'pair')} have the texts of a pair with "
+            "another id: their votes count there, and their own ids are not stored"
+        )
+    if comparisons.joined_prompts:
+        notes.append(
+            f"{len(comparisons.joined_prompts):,} prompts differ from others in whitespace, "
+            "line ends or Unicode form alone: each shares the split of the other"
+        )
+    if comparisons.divided_prompts:
+        notes.append(comparisons.divided_prompts)
+    return notes
 
 
 def import_votes(
@@ -314,13 +340,15 @@ def import_votes(
     *,
     are_undated: bool = False,
     are_replayed: bool = True,
+    rows: RowFile | None = None,
 ) -> None:
     """Read the file, ask for the replay of its days, and cast its votes, in this order, so that no
     imported day misses its replay after a kill.
 
     The days are noted with the import first, so that none of them is replayed with a part of its
     votes. Where all comparisons are the project's own, their predictions were made when they were
-    published: nothing is replayed, and the votes are treated like those of the web page.
+    published: nothing is replayed, and the votes are treated like those of the web page. `rows`
+    are votes beside the texts of their comparisons, instead of the rows of the file.
     """
     store = intake.workspace.store
     is_all_own = store.comparisons.n_imported() == 0
@@ -333,9 +361,10 @@ def import_votes(
         clock,
         pseudonyms,
         are_undated,
+        pair_key=None if rows is None else pair_key,
     )
-    intake.work = votes
-    votes.read(intake.rows, names, str(intake.file), intake.progress)
+    intake.works["votes"] = votes
+    votes.read(rows or intake.rows, names, str(intake.file), intake.progress)
     if votes.days:
         intake.extend_start_day(date.fromisoformat(min(votes.days)))
         store.imports.mark_casting(intake.import_id, sorted(votes.days))
@@ -348,11 +377,16 @@ def import_votes(
 
 @contextlib.contextmanager
 def open_import(
-    kind: str, file: Path, project: str | None, names: ColumnMapping, delimiter: str | None
+    kind: str,
+    file: Path,
+    project: str | None,
+    names: ColumnMapping,
+    delimiter: str | None,
+    rows: RowFile | None = None,
 ) -> Iterator[ImportSession]:
     """Open file and home and hold the import lock; the table of imports records the outcome."""
-    settings = _read_settings(project)
-    rows = _unpack_rows(kind, open_rows(file, delimiter=delimiter), names)
+    settings = read_settings(project)
+    rows = rows or open_rows(file, delimiter=delimiter, encoding=None)
     workspace = Workspace.from_settings(settings)
     folder = settings.home / IMPORTS
     with translate_write_errors(folder):
@@ -401,21 +435,11 @@ def record_import(
     imports.finish(import_id, {**details, **describe()})
 
 
-def _unpack_rows(kind: str, rows: RowFile, names: ColumnMapping) -> RowFile:
-    """Split the records of an Argilla export, each of which holds a comparison with its votes."""
-    if kind == "prompts" or not is_argilla(rows):
-        return rows
-    if kind == "comparisons":
-        return ArgillaRows(rows, comparison_of)
-    question = names.columns.get("choice", PREFERENCE)
-    return ArgillaRows(rows, partial(votes_of, question=question))
-
-
 def _refusal(file: Path) -> str:
     return f"Nothing of {file} was imported: let the other finish, then run this again."
 
 
-def _load_pseudonyms(workspace: Workspace) -> Pseudonyms:
+def load_pseudonyms(workspace: Workspace) -> Pseudonyms:
     """Raises DatasetError where the home lost the salt of its first import, or holds another."""
     recorded = workspace.store.audit.find_digest(SALT_RECORDED)
     pseudonyms = Pseudonyms.load(workspace.settings.home, recorded)
@@ -424,7 +448,7 @@ def _load_pseudonyms(workspace: Workspace) -> Pseudonyms:
     return pseudonyms
 
 
-def _read_settings(project: str | None) -> Settings:
+def read_settings(project: str | None) -> Settings:
     """The settings, for `project` if the home is new. Raises ConfigurationError where the home
     holds another one, or where environment or file set another one: every later command would
     refuse the new home.
@@ -442,6 +466,43 @@ def _read_settings(project: str | None) -> Settings:
     return Settings.read(extend_environ(**{f"{ENV_PREFIX}PROJECT": project}))
 
 
+def describe_read_votes(votes: VoteImport) -> list[str]:
+    """What is known of the votes of a file before they are cast."""
+    notes = []
+    if votes.n_doubled:
+        notes.append(
+            f"{_format_count(votes.n_doubled, 'vote')} merged: sent twice, equal to a vote of the "
+            "same person on the same pair at most 5 seconds before"
+        )
+    if votes.n_untaught:
+        notes.append(
+            f"{_format_count(votes.n_untaught, 'vote')} on pairs that are left out of training"
+        )
+    clock = votes.clock
+    if clock.n_without_zone:
+        other = f", {clock.n_with_zone:,} with one converted to UTC" if clock.n_with_zone else ""
+        notes.append(
+            f"{_format_count(clock.n_without_zone, 'time')} without a zone read as "
+            f"{clock.name}{other} (--timezone names another)"
+        )
+    if clock.n_skipped:
+        notes.append(
+            f"{_format_count(clock.n_skipped, 'time')} in an hour that the clocks of {clock.name} "
+            "skip: read as if they had not been changed yet"
+        )
+    if clock.n_doubled:
+        notes.append(
+            f"{_format_count(clock.n_doubled, 'time')} in an hour that the clocks of {clock.name} "
+            "have twice: read as the first, at most an hour off"
+        )
+    if votes.n_undated:
+        notes.append(
+            f"{_format_count(votes.n_undated, 'vote')} without a time: filed under the day of "
+            "import, outside the drift streams"
+        )
+    return notes
+
+
 def _describe_votes(votes: VoteImport, *, are_replayed: bool, is_all_own: bool) -> list[str]:
     notes = []
     if 2 * votes.n_repeating > votes.counts.imported:
@@ -451,18 +512,8 @@ def _describe_votes(votes: VoteImport, *, are_replayed: bool, is_all_own: bool) 
             "If the same people have other names now, because of --map annotator_id or "
             "--keep-annotators, each of these votes counts twice: import both files into a new home"
         )
-    clock, days = votes.clock, sorted(votes.days)
-    if clock.n_without_zone:
-        other = f", {clock.n_with_zone:,} with one converted to UTC" if clock.n_with_zone else ""
-        notes.append(
-            f"{_format_count(clock.n_without_zone, 'time')} without a zone read as "
-            f"{clock.name}{other} (--timezone names another)"
-        )
-    if votes.n_undated:
-        notes.append(
-            f"{_format_count(votes.n_undated, 'vote')} without a time: filed under the day of "
-            "import, outside the drift streams"
-        )
+    notes += describe_read_votes(votes)
+    days = sorted(votes.days)
     if days:
         span = f"{_format_count(len(days), 'day')} from {days[0]} to {days[-1]}"
         notes.append(

@@ -184,6 +184,9 @@ IMPORTED = {
         optional=True,
         values=FLAGS,
     ),
+    "tags": json_text(
+        "object of the other columns that an import kept", nullable=True, optional=True
+    ),
 }
 
 COMPARISONS = FrameSchema(

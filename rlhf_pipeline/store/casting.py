@@ -38,6 +38,7 @@ from rlhf_pipeline.store.cards import fill_offers
 from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import cards, comparisons, offers, votes
 
+DOUBLED = timedelta(seconds=5)  # within which an equal vote is the same one, sent twice
 RELEASE_S = 600.0  # for which a card whose vote was undone stays with the annotator
 
 # One row of table `votes`. Its `vote_id` follows from its idempotency key and the body as sent.
@@ -54,7 +55,12 @@ _TURN_COLUMNS = (
     "choice",
     "card_id",
     "details",
+    "voted_at",
+    "strength",
+    "reason",
+    "is_swapped",
 )
+EQUAL = ("choice", "strength", "reason", "is_swapped", "details")  # in votes that are sent twice
 
 
 def date_error(key: str, voted_at: datetime) -> InvalidVote:
@@ -188,6 +194,7 @@ class _VoteTransaction:
     placed.
     """
 
+    connection: Connection
     database: Database
     received_at: datetime  # one time for all, because they are committed together
     published: set[str]
@@ -213,7 +220,7 @@ class _VoteTransaction:
                 for row in connection.execute(_SELECT_PUBLISHED, {"values": others}).all()
             }
         transaction = cls(
-            database, database.clock.now().astimezone(UTC), published, {}, {}, {}, cards
+            connection, database, database.clock.now().astimezone(UTC), published, {}, {}, {}, cards
         )
         for row in connection.execute(_SELECT_RECORDED, {"values": keys}).all():
             transaction.recorded[row.idempotency_key] = row._asdict()
@@ -234,6 +241,9 @@ class _VoteTransaction:
             )
         if voted_at is not None and voted_at.date() > self.received_at.date() + timedelta(days=1):
             raise date_error(key, voted_at)
+        doubled = self._find_doubled(vote)
+        if doubled is not None:
+            return doubled
         self.cards.check(vote)
         row = self._complete_row(vote, ledger)
         if all(turn["choice"] == Choice.SKIP for turn in self.turns.get(_judge(row), ())):
@@ -252,6 +262,25 @@ class _VoteTransaction:
                 "first body unchanged."
             )
         return row
+
+    def _find_doubled(self, vote: VoteRow) -> VoteRow | None:
+        """The stored vote that an equal one of the same person repeats within seconds, as a second
+        click or a form sent twice does: no repeat pass, which would look like consistency. A card
+        is judged once anyway.
+        """
+        if vote["voted_at"] is None or vote["card_id"] is not None or vote["supersedes"]:
+            return None
+        for turn in self.turns.get(_judge(vote), ()):
+            if (
+                turn["voted_at"] is not None
+                and abs(turn["voted_at"] - vote["voted_at"]) <= DOUBLED
+                and turn["vote_id"] not in self.superseded
+                and all(turn[name] == vote[name] for name in EQUAL)
+            ):
+                stored = select(votes).where(votes.c.vote_id == turn["vote_id"])
+                row = self.connection.execute(stored).mappings().first()
+                return dict(row) if row is not None else turn  # else of this transaction
+        return None
 
     def _complete_row(self, vote: VoteRow, ledger: Ledger) -> VoteRow:
         turns = self.turns.get(_judge(vote), [])

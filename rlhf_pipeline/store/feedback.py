@@ -252,7 +252,7 @@ class FeedbackEntries(Repository):
             "source": CORRECTION,
             "pair_key": pair_key(prompt, completion, correction),
             "written_by": said_by,
-            **dict.fromkeys(("source_pair_id", "split_group", "split", "gold", "flag")),
+            **dict.fromkeys(("source_pair_id", "split_group", "split", "gold", "flag", "tags")),
         }
 
 

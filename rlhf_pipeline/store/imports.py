@@ -1,7 +1,7 @@
 """Records imports of files, and answers what an import must know of stored rows."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any, Literal
 
@@ -19,6 +19,7 @@ KILLED = (
     "ended without a report: it was killed or the machine stopped. Stored rows are kept; "
     "importing the file again completes them."
 )
+WITH_VOTES = ("votes", "preferences")  # kinds of imports
 # In the record of an import of votes: the days it began to cast votes of, and when somebody took
 # them for whole as they are.
 DAYS, TAKEN_AT = "days", "taken_as_is_at"
@@ -98,7 +99,7 @@ class Imports(Repository):
         An import is repeated if a later import of a file with the same SHA-256 and mapping
         finished: it cast the missing votes. One that rejected every row repeats nothing.
         """
-        votes_imports = [i for i in self.all() if i.kind == "votes"]
+        votes_imports = [i for i in self.all() if i.kind in WITH_VOTES]
         records = {i.import_id: json.loads(i.record) for i in votes_imports}
         completed = {
             _reading_hash(r): i.import_id
@@ -161,12 +162,6 @@ class Imports(Repository):
         query = select(*columns).order_by(imports.c.import_id)
         return [Import.model_validate(dict(row)) for row in self._database.fetch_mappings(query)]
 
-    def find_pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]:
-        """comparison_id -> pair_key of those that are stored."""
-        query = select(comparisons.c.comparison_id, comparisons.c.pair_key)
-        rows = self._database.fetch_among(query, comparisons.c.comparison_id, comparison_ids)
-        return {row.comparison_id: row.pair_key for row in rows}
-
     def find_fields(
         self, comparison_ids: Sequence[str], fields: Sequence[str]
     ) -> dict[str, dict[str, Any]]:
@@ -175,6 +170,27 @@ class Imports(Repository):
         query = select(key, *(comparisons.c[name] for name in fields))
         rows = self._database.fetch_among(query, key, comparison_ids)
         return {row.comparison_id: dict(zip(fields, row[1:], strict=True)) for row in rows}
+
+    def add_source_ids(self, source_ids: Mapping[str, str]) -> None:
+        """Give stored comparisons the `source_pair_id` that they lack: by comparison id. An act in
+        the audit chain.
+        """
+        with audited_transaction(self._database) as (connection, ledger):
+            for comparison_id, source_id in source_ids.items():
+                connection.execute(
+                    comparisons.update()
+                    .where(
+                        comparisons.c.comparison_id == comparison_id,
+                        comparisons.c.source_pair_id.is_(None),
+                    )
+                    .values(source_pair_id=source_id)
+                )
+            ledger.append(
+                actor="import",
+                action="comparisons.identify",
+                object_id=f"{len(source_ids)} comparisons",
+                digest=content_hash(sorted(source_ids.items())),
+            )
 
     def find_known_keys(self, idempotency_keys: Sequence[str]) -> set[str]:
         """The idempotency keys under which a vote is stored."""

@@ -174,6 +174,7 @@ comparisons = _table(
     _id("split", nullable=True),
     _id("gold", nullable=True),
     _id("flag", nullable=True),
+    _text("tags", nullable=True),
     _id("pair_key", nullable=True),
     _id("written_by", nullable=True),
     Index("ix_comparisons_day", "day", "position", "comparison_id"),

@@ -109,9 +109,14 @@ def _add_datasets(operations: "Operations") -> None:
     )
 
 
+def _add_tags(operations: "Operations") -> None:
+    operations.add_column("comparisons", _text("tags", nullable=True))
+
+
 BASE = "6119e5780122"  # fingerprint of schema.py in 0.1.0
 CHANGES: tuple[SchemaChange, ...] = (
     SchemaChange("add curated data sets", _add_datasets, "0d8ca958229b"),
+    SchemaChange("add tags of imported comparisons", _add_tags, "8dd33ea6835c"),
 )
 
 

@@ -1,4 +1,5 @@
-"""Reads the rows of CSV, TSV, JSONL, JSON and Parquet files, opened by their suffix.
+"""Reads the rows of CSV, TSV, JSONL, JSON and Parquet files, opened by their suffix; but Parquet
+also with `.gz`.
 
 Memory is bounded by the largest rows, not by the file: Parquet comes in batches of some megabytes,
 text line by line. A row that cannot be read has a `fault`; a file that cannot be read raises
@@ -8,13 +9,19 @@ DatasetError.
 from pathlib import Path
 
 from rlhf_pipeline.core.errors import DatasetError
-from rlhf_pipeline.core.row_files.csv_rows import CsvFile
-from rlhf_pipeline.core.row_files.json_rows import JsonArray, JsonLines
+from rlhf_pipeline.core.row_files.csv_rows import UTF_16, CsvFile
+from rlhf_pipeline.core.row_files.json_rows import JsonDocument, JsonLines, is_document
 from rlhf_pipeline.core.row_files.parquet_rows import ParquetFile
-from rlhf_pipeline.core.row_files.rows import FileRow, RowFile, chunks, translate_read_errors
+from rlhf_pipeline.core.row_files.rows import (
+    GZIP,
+    FileRow,
+    RowFile,
+    chunks,
+    open_bytes,
+    translate_read_errors,
+)
 
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".csv", ".tsv", ".json")
-BYTE_ORDER_MARKS = ((b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16"))
 FOREIGN = (
     (b"PK\x03\x04", "a spreadsheet or zip archive"),
     (b"\x1f\x8b", "gzip"),
@@ -25,45 +32,47 @@ FOREIGN = (
 __all__ = ["SUFFIXES", "FileRow", "RowFile", "chunks", "open_rows"]
 
 
-def open_rows(path: Path, *, delimiter: str | None = None) -> RowFile:
-    """Open a file of rows by its suffix. Raises DatasetError if it does not exist, is of another
-    kind, truncated or empty.
+def open_rows(
+    path: Path, *, delimiter: str | None = None, encoding: str | None = "utf-8"
+) -> RowFile:
+    """Open a file of rows by its suffix. The delimiter of a CSV file is that of its header unless
+    it is given; `encoding` None takes Windows-1252 where a CSV file cannot be UTF-8.
 
-    Rows are read during iteration, which raises DatasetError with the line from which the file
-    cannot be read.
+    Raises DatasetError if the file does not exist, is of another kind, truncated or empty. Rows are
+    read during iteration, which raises DatasetError with the line from which the file cannot be
+    read.
     """
     if not path.exists():
         raise DatasetError(f"{path} does not exist. Check the name.")
     if not path.is_file():
         raise DatasetError(f"{path} is not a file. Name one file; import several files one by one.")
-    kind = path.suffix.lower()
+    is_gzip = path.suffix.lower() == GZIP
+    kind = Path(path.stem if is_gzip else path).suffix.lower()
     if delimiter is not None and kind not in (".csv", ".tsv"):
         raise DatasetError(f"{path}: --delimiter is for .csv and .tsv files. Leave it out.")
     with translate_read_errors(path):
         if path.stat().st_size == 0:
             raise DatasetError(f"{path} is empty: 0 bytes. Write or copy it again.")
-        if kind == ".parquet":
+        if kind == ".parquet" and not is_gzip:
             return ParquetFile(path)
         _refuse_foreign(path)
-        if kind in (".jsonl", ".ndjson"):
-            return JsonLines(path)
         if kind in (".csv", ".tsv"):
-            return CsvFile(path, delimiter or ("\t" if kind == ".tsv" else ","))
-        if kind == ".json":
-            return JsonArray(path)
+            return CsvFile(path, delimiter or ("\t" if kind == ".tsv" else None), encoding)
+        if kind in (".jsonl", ".ndjson", ".json"):
+            return JsonDocument(path) if is_document(path) else JsonLines(path)
     kinds = f"{', '.join(SUFFIXES[:-1])} or {SUFFIXES[-1]}"
     raise DatasetError(f"{path}: unknown kind {kind!r}. Give {kinds}.")
 
 
 def _refuse_foreign(path: Path) -> None:
-    with path.open("rb") as file:
+    with open_bytes(path) as file:
         head = file.read(16)
-    for mark, name in BYTE_ORDER_MARKS:
-        if head.startswith(mark):
-            raise DatasetError(f"{path} is {name}. Save it as UTF-8 (`iconv -f {name} -t UTF-8`).")
     for mark, name in FOREIGN:
         if head.startswith(mark):
-            raise DatasetError(
-                f"{path} is {name} despite its name. Export it as CSV, JSONL or Parquet with the "
-                "matching suffix."
-            )
+            cure = "End its name with .gz" if name == "gzip" else "Export it as CSV, JSONL or"
+            rest = "" if name == "gzip" else " Parquet with the matching suffix"
+            raise DatasetError(f"{path} is {name} despite its name. {cure}{rest}.")
+    if head.startswith(UTF_16) and not path.name.lower().removesuffix(GZIP).endswith(
+        (".csv", ".tsv")
+    ):
+        raise DatasetError(f"{path} is UTF-16. Save it as UTF-8 (`iconv -f UTF-16 -t UTF-8`).")

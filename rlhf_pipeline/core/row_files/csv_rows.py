@@ -1,31 +1,55 @@
 """Reads the rows of CSV and TSV files record by record."""
 
+import codecs
+import contextlib
 import csv
 import io
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from rlhf_pipeline.core.errors import DatasetError
-from rlhf_pipeline.core.row_files.rows import MAX_LINE, MEGABYTE, FileRow, translate_read_errors
+from rlhf_pipeline.core.row_files.rows import (
+    MAX_LINE,
+    MEGABYTE,
+    FileRow,
+    count_bytes,
+    open_bytes,
+    translate_read_errors,
+)
+
+UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+WINDOWS = "cp1252"  # what Excel writes as "CSV" in western Europe
+NAMES = {WINDOWS: "Windows-1252", "utf-16": "UTF-16"}
+DELIMITERS = ",;\t|"
+SEP_LINE = re.compile(r"sep=(.)\s*")  # Excel's own first line
 
 
 class CsvFile:
-    """A CSV file quoted as in RFC 4180. Bytes that are not UTF-8 become surrogates, so that only
-    their row is rejected.
+    """A CSV file quoted as in RFC 4180. Bytes that are not of its encoding become surrogates, so
+    that only their row is rejected.
     """
 
     is_csv = True
 
-    def __init__(self, path: Path, delimiter: str) -> None:
-        if len(delimiter) != 1 or delimiter in '"\r\n':
+    def __init__(self, path: Path, delimiter: str | None, encoding: str | None = "utf-8") -> None:
+        if delimiter is not None and (len(delimiter) != 1 or delimiter in '"\r\n'):
             raise DatasetError(
                 f"--delimiter {delimiter!r}: give one character, such as ';' (for a tab name the "
                 "file .tsv)."
             )
         self._path = path
-        self._delimiter = delimiter
-        self.size = path.stat().st_size
+        self.size = count_bytes(path)
+        self.notes: list[str] = []
         self._position = 0
+        self._encoding = self._detect_encoding() if encoding is None else encoding
+        with self._open() as lines:
+            first = lines.readline(MAX_LINE)
+        sep = SEP_LINE.fullmatch(first)
+        self._has_sep = sep is not None
+        self._delimiter = delimiter or (sep[1] if sep else _detect_delimiter(first))
+        if self._delimiter != "," and delimiter is None:
+            self.notes.append(f"cells separated by {self._delimiter!r}")
         line, self.columns, fault = next(self._records(), (1, [], "no header"))
         fault = fault or find_undecoded(self.columns)
         if fault is not None:
@@ -37,8 +61,6 @@ class CsvFile:
                 f"{path}, line {line}: columns {twice} come twice in the header. Rename one of "
                 "them."
             )
-        if len(self.columns) == 1:
-            self._refuse_other_delimiter(line)
 
     @property
     def position(self) -> int:
@@ -60,13 +82,12 @@ class CsvFile:
     def _records(self) -> Iterator[tuple[int, list[str], str | None]]:
         """First line, cells and fault of each record, without blank lines."""
         csv.field_size_limit(MAX_LINE)
-        with translate_read_errors(self._path), self._path.open("rb") as raw:
-            lines = io.TextIOWrapper(
-                raw, encoding="utf-8-sig", errors="surrogateescape", newline=""
-            )
+        with self._open() as lines:
+            if self._has_sep:
+                lines.readline(MAX_LINE)
             reader = csv.reader(self._lines(lines), delimiter=self._delimiter, strict=True)
             while True:
-                begin = reader.line_num + 1
+                begin = reader.line_num + 1 + self._has_sep
                 try:
                     cells = next(reader)
                 except StopIteration:
@@ -80,9 +101,40 @@ class CsvFile:
                         ) from cause
                     yield begin, [], f"not CSV ({cause}). Double the quotes inside quoted cells"
                     continue
-                self._position = raw.tell()
+                self._position = self._raw.tell()
                 if cells:
                     yield begin, cells, None
+
+    @contextlib.contextmanager
+    def _open(self) -> Iterator[io.TextIOWrapper]:
+        encoding = "utf-8-sig" if self._encoding == "utf-8" else self._encoding
+        with (
+            translate_read_errors(self._path),
+            open_bytes(self._path) as raw,
+            io.TextIOWrapper(raw, encoding=encoding, errors="surrogateescape", newline="") as text,
+        ):
+            self._raw = raw
+            yield text
+
+    def _detect_encoding(self) -> str:
+        """UTF-16 by its mark; Windows-1252 where more bytes are no UTF-8 than characters are; else
+        UTF-8, whose invalid rows are rejected.
+        """
+        n_invalid = n_valid = 0
+        decoder = codecs.getincrementaldecoder("utf-8")("surrogateescape")
+        encoding = "utf-8"
+        with translate_read_errors(self._path), open_bytes(self._path) as file:
+            while (block := file.read(MEGABYTE)) and encoding == "utf-8":
+                if file.tell() <= MEGABYTE and block.startswith(UTF_16):
+                    encoding = "utf-16"
+                others = [c for c in decoder.decode(block) if not c.isascii()]
+                invalid = sum("\udc80" <= c <= "\udcff" for c in others)
+                n_invalid, n_valid = n_invalid + invalid, n_valid + len(others) - invalid
+        if encoding == "utf-8" and n_invalid > n_valid:
+            encoding = WINDOWS
+        if encoding != "utf-8":
+            self.notes.append(f"read as {NAMES[encoding]}, not UTF-8 (--encoding names another)")
+        return encoding
 
     def _lines(self, file: io.TextIOWrapper) -> Iterator[str]:
         number = 0
@@ -95,19 +147,11 @@ class CsvFile:
                 )
             yield line
 
-    def _refuse_other_delimiter(self, line: int) -> None:
-        """Raise DatasetError if a one-column header suggests another delimiter, instead of
-        rejecting every row.
-        """
-        for other in ";\t|":
-            if other in self.columns[0]:
-                name = "a tab" if other == "\t" else repr(other)
-                option = "$'\\t'" if other == "\t" else f"'{other}'"
-                raise DatasetError(
-                    f"{self._path}, line {line}: the columns are separated by {name}, not by "
-                    f"{self._delimiter!r}: the header is one cell. Add --delimiter {option} to "
-                    f"`rlhf import`, or save the file with {self._delimiter!r}."
-                )
+
+def _detect_delimiter(header: str) -> str:
+    """The delimiter that makes most columns of a header, its quoted cells left out."""
+    unquoted = re.sub(r'"[^"]*"', "", header)
+    return max(DELIMITERS, key=unquoted.count)
 
 
 def find_undecoded(cells: Iterable[object]) -> str | None:

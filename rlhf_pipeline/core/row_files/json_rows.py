@@ -1,17 +1,44 @@
-"""Reads rows of JSONL files line by line, and of small JSON files with one array."""
+"""Reads rows of JSONL files line by line, and of small JSON documents as a whole."""
 
 import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
 from json import JSONDecodeError
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any
 
 from rlhf_pipeline.core.documents import DocumentError, parse_json, parse_json_at
 from rlhf_pipeline.core.errors import DatasetError
-from rlhf_pipeline.core.row_files.rows import MAX_LINE, MEGABYTE, FileRow, translate_read_errors
+from rlhf_pipeline.core.row_files.rows import (
+    GZIP,
+    MAX_LINE,
+    MEGABYTE,
+    FileRow,
+    count_bytes,
+    open_bytes,
+    translate_read_errors,
+)
 
 MAX_JSON = 100 * MEGABYTE  # limit in bytes, because a .json file is read whole
+
+
+# An array, also as a member of an object beside numbers and short texts
+OPENING = re.compile(r'\s*(\{\s*("[^"]*"\s*:\s*("[^"]*"|[-\w.]+)\s*,\s*)*"[^"]*"\s*:\s*)?\[')
+PRETTY = re.compile(rb"\s*[\[{]\s*(\"[^\"]*\"\s*:\s*[\[{]?\s*)?$")
+
+
+def is_document(path: Path) -> bool:
+    """Whether a file of JSON holds one document, an array or objects over several lines, instead
+    of an object a line. An object with an array on the only line is a document by its suffix.
+    """
+    with translate_read_errors(path), open_bytes(path) as file:
+        first = next((line for line in _raw_lines(file) if line is None or line.strip()), b"")
+        others = next((line for line in _raw_lines(file) if line is None or line.strip()), b"")
+    first = (first or b"").removeprefix(b"\xef\xbb\xbf").strip()
+    if first.startswith(b"[") or PRETTY.match(first):
+        return True
+    is_json = path.name.lower().removesuffix(GZIP).endswith(".json")
+    return is_json and not others and OPENING.match(first.decode("utf-8", "replace")) is not None
 
 
 class JsonLines:
@@ -19,7 +46,8 @@ class JsonLines:
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.size = path.stat().st_size
+        self.size = count_bytes(path)
+        self.notes: list[str] = []
         self._position = 0
 
     @cached_property
@@ -36,7 +64,7 @@ class JsonLines:
 
     def _rows(self) -> Iterator[FileRow]:
         self._position = 0
-        with translate_read_errors(self._path), self._path.open("rb") as file:
+        with translate_read_errors(self._path), open_bytes(self._path) as file:
             for line, raw in enumerate(_raw_lines(file), start=1):
                 self._position = file.tell()
                 if raw is None:
@@ -49,7 +77,7 @@ class JsonLines:
                     yield _json_row(line, raw.removeprefix(b"\xef\xbb\xbf") if line == 1 else raw)
 
 
-def _raw_lines(file: BinaryIO) -> Iterator[bytes | None]:
+def _raw_lines(file: IO[bytes]) -> Iterator[bytes | None]:
     """The lines of the file; None for a line that is too long."""
     while raw := file.readline(MAX_LINE):
         if len(raw) < MAX_LINE or raw.endswith(b"\n"):
@@ -96,37 +124,50 @@ def _columns_of(rows: Iterable[FileRow]) -> list[str]:
     return list(dict.fromkeys(name for row in rows if row.fault is None for name in row.cells))
 
 
-class JsonArray:
-    """A JSON array of objects or texts, or an object whose first member is such an array; read
-    whole.
+class JsonDocument:
+    """A JSON array of objects or texts, an object that holds such an array, or objects one after
+    another; read whole.
     """
 
     is_csv = False
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.size = path.stat().st_size
-        if self.size > MAX_JSON:
+        self.size = count_bytes(path)
+        self.notes: list[str] = []
+        with translate_read_errors(path), open_bytes(path) as file:
+            raw = file.read(MAX_JSON + 1)
+        if len(raw) > MAX_JSON:
             raise DatasetError(
-                f"{path} has {self.size:,} bytes; .json is read whole, up to {MAX_JSON:,}. Write "
-                "one object a line, as .jsonl."
+                f"{path} has {self.size or len(raw):,} bytes; .json is read whole, up to "
+                f"{MAX_JSON:,}. Write one object a line, as .jsonl."
             )
         try:
-            self._text = path.read_bytes().decode("utf-8-sig")
+            self._text = raw.decode("utf-8-sig")
         except UnicodeDecodeError as cause:
-            line = path.read_bytes()[: cause.start].count(b"\n") + 1
+            line = raw[: cause.start].count(b"\n") + 1
             raise DatasetError(
                 f"{path}, line {line}: not UTF-8 (byte {cause.start + 1} of the file). Save the "
                 "file as UTF-8."
             ) from cause
-        opening = re.match(r'\s*(\{\s*"[^"]*"\s*:\s*)?\[', self._text)
-        if opening is None:
+        opening = None if self._is_sequence() else OPENING.match(self._text)
+        if opening is None and not self._text.lstrip().startswith("{"):
             raise DatasetError(
                 f"{path} holds no JSON array. Write [{{…}}, {{…}}], or one object a line as .jsonl."
             )
-        self._start = opening.end()
+        self._is_array = opening is not None
+        self._start = opening.end() if opening else 0
         self._position = 0
         self.columns = _columns_of(self._rows())
+
+    def _is_sequence(self) -> bool:
+        """Whether another value follows the first object."""
+        begin = _skip(_BLANK, self._text, 0)
+        try:
+            first, end = parse_json_at(self._text, begin)
+        except (ValueError, RecursionError):
+            return False
+        return isinstance(first, dict) and bool(self._text[end:].strip())
 
     @property
     def position(self) -> int:
@@ -136,12 +177,11 @@ class JsonArray:
         return self._rows()
 
     def _rows(self) -> Iterator[FileRow]:
-        text, blank = self._text, re.compile(r"\s*")
-        at = self._start
+        text = self._text
         line = 1
         counted = 0
-        at = _skip(blank, text, at)
-        while text[at : at + 1] != "]":
+        at = _skip(_BLANK, text, self._start)
+        while not self._is_end(at):
             line, counted = line + text.count("\n", counted, at), at
             try:
                 value, at = parse_json_at(text, at)
@@ -154,15 +194,21 @@ class JsonArray:
                 ) from cause
             yield _element(line, value)
             self._position = at
-            at = _skip(blank, text, at)
+            at = _skip(_BLANK, text, at)
             if text[at : at + 1] == ",":
-                at = _skip(blank, text, at + 1)
-            elif text[at : at + 1] != "]":
+                at = _skip(_BLANK, text, at + 1)
+            elif self._is_array and not self._is_end(at):
                 line += text.count("\n", counted, at)
                 raise DatasetError(
                     f"{self._path}, line {line}: no comma and no ] after an element. Mend it "
                     "there, or copy the file again."
                 )
+
+    def _is_end(self, at: int) -> bool:
+        return self._text[at : at + 1] == "]" if self._is_array else at >= len(self._text)
+
+
+_BLANK = re.compile(r"\s*")
 
 
 def _skip(blank: re.Pattern[str], text: str, at: int) -> int:

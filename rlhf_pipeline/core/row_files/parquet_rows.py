@@ -17,6 +17,7 @@ class ParquetFile:
         import pyarrow.parquet as pq
 
         self._path = path
+        self.notes: list[str] = []
         try:
             # Buffered, so that a row group of a million rows is not held at once.
             self._file = pq.ParquetFile(

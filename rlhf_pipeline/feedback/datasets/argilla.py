@@ -1,27 +1,19 @@
-"""Converts comparisons and votes to and from Argilla records.
+"""Converts comparisons and votes to Argilla records; `shapes.argilla` reads them.
 
-Export: one record per comparison. Each annotator's counting vote becomes `responses` to the
+One record per comparison. Each annotator's counting vote becomes `responses` to the
 questions `preference` (our choice), `strength`, `reason` and so on, by `user_id`. The last machine
 vote becomes the `suggestion` for `preference`, with its confidence as `score` and its model as
 `agent`. Skips and earlier passes are left out.
-
-Import: a record gives one row for `rlhf import comparisons` (its fields and metadata) and one row
-per user and suggestion for `rlhf import votes`.
 """
 
 import json
-from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import pandas as pd
 
-from rlhf_pipeline.core.errors import FrameError
 from rlhf_pipeline.core.frames import EXPORTED_VOTES, FrameSchema, check_frame, json_text, time
 from rlhf_pipeline.core.records import AnnotatorKind, Choice
-from rlhf_pipeline.core.row_files import FileRow, RowFile
-from rlhf_pipeline.feedback.datasets import mapping
-from rlhf_pipeline.feedback.datasets.formats.argilla import ANSWERS
-from rlhf_pipeline.feedback.datasets.preference import COMPARISON_ROWS, VOTE_ROWS, is_exported
+from rlhf_pipeline.feedback.datasets.preference import COMPARISON_ROWS
 
 PREFERENCE = "preference"
 # Question -> column of EXPORTED_VOTES, in order of writing.
@@ -85,76 +77,6 @@ def record_rows(comparisons: pd.DataFrame, votes: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def is_argilla(rows: RowFile) -> bool:
-    """Whether the rows are Argilla records: they have fields, and responses or suggestions."""
-    return "fields" in rows.columns and any(name in rows.columns for name in ANSWERS)
-
-
-class ArgillaRows:
-    """The rows that `flatten` makes of each record of a file; `columns` is the union over all."""
-
-    is_csv = False
-
-    def __init__(
-        self, records: RowFile, flatten: Callable[[Mapping[str, Any]], Iterator[dict[str, Any]]]
-    ) -> None:
-        self._records = records
-        self._flatten = flatten
-        self.size = records.size
-        # Reads all rows: a question may first be answered in the last record.
-        self.columns = list(
-            dict.fromkeys(name for row in self if row.fault is None for name in row.cells)
-        )
-
-    @property
-    def position(self) -> int:
-        return self._records.position
-
-    def __iter__(self) -> Iterator[FileRow]:
-        for record in self._records:
-            fault = record.fault or _find_fault(record.cells)
-            if fault is not None:
-                yield FileRow(record.line, record.cells, fault)
-            else:
-                yield from (FileRow(record.line, cells) for cells in self._flatten(record.cells))
-
-
-def comparison_of(record: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """One row: the metadata and fields of a record, and its id as source_pair_id."""
-    metadata = {k: v for k, v in (record.get("metadata") or {}).items() if k != "suggested_at"}
-    own = {"comparison_id": record.get("id")} if _is_exported(record) else {}
-    yield {"source_pair_id": record.get("id")} | metadata | own | record["fields"]
-
-
-def votes_of(record: Mapping[str, Any], question: str = PREFERENCE) -> Iterator[dict[str, Any]]:
-    """One row per user with a response, and one for a model's suggestion; `question` holds the
-    choice.
-    """
-    own = _is_exported(record)
-    about: dict[str, Any] = {"source_pair_id": record.get("id")}
-    if own:
-        about |= {
-            "comparison_id": record.get("id"),
-            mapping.SCHEMA: VOTE_ROWS.name,
-            "is_superseded": False,
-        }
-    by_user: dict[str, dict[str, Any]] = {}
-    for question_name, answers in (record.get("responses") or {}).items():
-        for answer in answers:
-            by_user.setdefault(str(answer.get("user_id")), {})[question_name] = answer.get("value")
-    for user, values in by_user.items():
-        yield about | {"annotator_id": user} | values
-    suggestion = (record.get("suggestions") or {}).get(question)
-    if suggestion is not None:
-        when = {"voted_at": (record.get("metadata") or {}).get("suggested_at")} if own else {}
-        values = {question: suggestion.get("value"), "stated_confidence": suggestion.get("score")}
-        machine = {
-            "annotator_id": suggestion.get("agent") or "suggestion",
-            "annotator_kind": AnnotatorKind.MACHINE.value,
-        }
-        yield about | machine | values | when
-
-
 def _responses(votes: pd.DataFrame) -> dict[str, list[dict[str, Any]]]:
     answers: dict[str, list[dict[str, Any]]] = {}
     for row in votes.to_dict("records"):
@@ -173,32 +95,3 @@ def _to_plain_value(value: Any) -> Any:
     if isinstance(value, pd.Timestamp):
         return value.tz_convert("UTC").tz_localize(None).isoformat(timespec="microseconds") + "Z"
     return value.item() if hasattr(value, "item") else value
-
-
-def _is_exported(record: Mapping[str, Any]) -> bool:
-    try:
-        return is_exported((record.get("metadata") or {}).get(mapping.SCHEMA))
-    except FrameError:
-        return False  # reading the row's column raises the same error, and rejects the row
-
-
-def _find_fault(record: Mapping[str, Any]) -> str | None:
-    """Why a row is not a valid record, or None."""
-    if not isinstance(record.get("fields"), dict):
-        return (
-            "not a record: it has no object `fields`. Export it from Argilla with records.to_json"
-        )
-    for name in ("metadata", "responses", "suggestions"):
-        if not isinstance(record.get(name) or {}, dict):
-            return f"not a record: {name} is a {type(record[name]).__name__}, not an object"
-    for question, answers in (record.get("responses") or {}).items():
-        if not isinstance(answers, list) or not all(isinstance(answer, dict) for answer in answers):
-            return (
-                f"not a record: the responses to {question!r} are not a list of objects with "
-                "value and user_id"
-            )
-    if not all(
-        isinstance(suggestion, dict) for suggestion in (record.get("suggestions") or {}).values()
-    ):
-        return "not a record: a suggestion is not an object with value, score and agent"
-    return None

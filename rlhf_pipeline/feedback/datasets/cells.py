@@ -15,9 +15,13 @@ MAX_TEXT = 1_000_000  # bytes of one text; more exceeds any context window and w
 MAX_ID = 200  # characters
 FLAGS = {"true": True, "false": False, "1": True, "0": False}
 EARLIEST = dt.datetime(2000, 1, 1, tzinfo=dt.UTC)  # clocks that were never set report 1970
+EXCEL = "excel"
+EXCEL_EPOCH = dt.datetime(1899, 12, 30)  # noqa: DTZ001 (spreadsheets know no zone)
 SPARE = dt.timedelta(days=1)  # tolerance for clocks ahead of ours
 MILLISECONDS_FROM = 1e11  # in seconds this would be the year 5138
 UNIX_TIME = re.compile(r"\d{9,}(\.\d+)?")  # else fromisoformat reads a date of the year 1610
+ZONE_NAME = re.compile(r"\s*(UTC|GMT)$")  # as databases write it after a time
+WHOLE_NUMBER = re.compile(r"^([-+]?\d+)\.0+$")
 BYTE_AS_SURROGATE = re.compile("[\udc80-\udcff]")
 
 E = TypeVar("E", bound=StrEnum)
@@ -76,8 +80,8 @@ def parse_optional_text(value: Any, name: str) -> str | None:
 
 
 def parse_identifier(value: Any, name: str) -> str:
-    """An id as stripped text; 7, 7.0 and "7" are the same id. Raises RowRejected."""
-    identifier = parse_text(value, name).strip()
+    """An id as stripped text; 7, 7.0, "7" and "7.0" are the same id. Raises RowRejected."""
+    identifier = write_whole_numbers(parse_text(value, name).strip())
     if len(identifier) > MAX_ID:
         raise RowRejected(
             f"{name} has {len(identifier):,} characters, the limit is {MAX_ID}. Is it another "
@@ -143,7 +147,7 @@ def parse_optional_flag(value: Any, name: str) -> bool | None:
     """True for true or 1, False for false or 0, None if missing. Raises RowRejected."""
     if is_missing(value):
         return None
-    word = (str(int(value)) if value in (0, 1) else str(value)).strip().lower()
+    word = write_whole_numbers(str(value).strip().lower())
     if word not in FLAGS:
         raise RowRejected(f"{name} is {_abbreviate(value)}; allowed: {', '.join(FLAGS)}")
     return FLAGS[word]
@@ -153,23 +157,26 @@ def parse_choice(value: Any, words: Mapping[str, Choice]) -> Choice:
     """A choice by the words of the mapping, else by our own words in any letter case. Raises
     RowRejected.
     """
-    word = (
-        _number_as_text(value)
-        if isinstance(value, int | float) and not isinstance(value, bool)
-        else str(value)
-    )
-    if not is_missing(value) and word.strip() in words:
-        return words[word.strip()]
+    word = write_whole_numbers(str(value).strip())
+    if not is_missing(value) and word in words:
+        return words[word]
     try:
         return parse_enum(value, "choice", Choice)
     except RowRejected as cause:
-        raise RowRejected(f"{cause}. Map other words in `choices:` of the --mapping file") from None
+        raise RowRejected(f"{cause}. Name other words with --choice WORD=a") from None
 
 
 class MomentParser:
-    """Parses times; `zone` applies to times without one. Counts times with and without a zone."""
+    """Parses times; `zone` applies to times without one. Counts times with and without a zone, and
+    those that the zone's clocks skip or have twice.
 
-    def __init__(self, zone: str = "UTC", *, now: dt.datetime) -> None:
+    `time_format` is a pattern of strptime, or EXCEL for days since 1899-12-30; by default ISO 8601
+    or Unix seconds.
+    """
+
+    def __init__(
+        self, zone: str = "UTC", *, now: dt.datetime, time_format: str | None = None
+    ) -> None:
         try:
             self._zone: dt.tzinfo = dt.UTC if zone.upper() == "UTC" else ZoneInfo(zone)
         except (ZoneInfoNotFoundError, ValueError, OSError) as cause:
@@ -178,7 +185,9 @@ class MomentParser:
             ) from cause
         self.name = zone
         self._latest = now + SPARE
+        self._format = time_format
         self.n_with_zone = self.n_without_zone = 0
+        self.n_skipped = self.n_doubled = 0
 
     def parse(self, value: Any, name: str) -> dt.datetime | None:
         """The time in UTC, to the microsecond, or None if missing. Raises RowRejected if it is
@@ -190,6 +199,7 @@ class MomentParser:
         if moment.tzinfo is None:
             self.n_without_zone += 1
             moment = moment.replace(tzinfo=self._zone)
+            self._count_ambiguous(moment)
         else:
             self.n_with_zone += 1
         try:
@@ -199,14 +209,35 @@ class MomentParser:
         if moment < EARLIEST:
             raise RowRejected(
                 f"{name} is {_abbreviate(value)}, before {EARLIEST.year}. Check the clock that "
-                "wrote it"
+                "wrote it; days of a spreadsheet need --time-format excel"
             )
         if moment > self._latest:
             raise RowRejected(f"{name} is {_abbreviate(value)}, in the future")
         return moment
 
+    def _count_ambiguous(self, moment: dt.datetime) -> None:
+        """Count a time in the hour that clocks skip in spring, or have twice in autumn."""
+        if moment.utcoffset() == moment.replace(fold=1).utcoffset():
+            return
+        back = moment.astimezone(dt.UTC).astimezone(self._zone)
+        is_skipped = back.replace(tzinfo=None) != moment.replace(tzinfo=None)
+        self.n_skipped += is_skipped
+        self.n_doubled += not is_skipped
+
+    def _parse_formatted(self, value: Any, name: str) -> dt.datetime:
+        try:
+            if self._format == EXCEL:
+                return EXCEL_EPOCH + dt.timedelta(days=float(str(value).replace(",", ".")))
+            return dt.datetime.strptime(str(value).strip(), str(self._format))  # noqa: DTZ007
+        except (ValueError, OverflowError):
+            raise RowRejected(
+                f"{name} is {_abbreviate(value)}, not of the form {self._format}"
+            ) from None
+
     def _parse_naive(self, value: Any, name: str) -> dt.datetime:
         cell = value
+        if self._format is not None and not isinstance(value, dt.date):
+            return self._parse_formatted(value, name)
         if isinstance(value, dt.datetime):
             return value
         if isinstance(value, dt.date):
@@ -214,7 +245,7 @@ class MomentParser:
             return dt.datetime(value.year, value.month, value.day)  # noqa: DTZ001
         if isinstance(value, str) and not UNIX_TIME.fullmatch(value.strip()):
             try:
-                return dt.datetime.fromisoformat(value.strip())
+                return dt.datetime.fromisoformat(ZONE_NAME.sub("+00:00", value.strip()))
             except ValueError:
                 value = None
         try:
@@ -224,8 +255,18 @@ class MomentParser:
         except (TypeError, ValueError, OverflowError, OSError):
             raise RowRejected(
                 f"{name} is {_abbreviate(cell)}, not a valid time. Write ISO 8601, such as "
-                "2026-01-31T12:00:00Z, or Unix seconds"
+                "2026-01-31T12:00:00Z, or Unix seconds, or name its form: --time-format "
+                "'%d.%m.%Y %H:%M', or excel for days of a spreadsheet"
             ) from None
+
+
+def write_whole_numbers(text: str) -> str:
+    """The text without the `.0` of a whole number, which tools add to columns with gaps.
+
+    >>> write_whole_numbers("7.0"), write_whole_numbers("7.05")
+    ('7', '7.05')
+    """
+    return WHOLE_NUMBER.sub(r"\1", text)
 
 
 def _number_as_text(value: float) -> str:

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import pandas as pd
 
+from rlhf_pipeline.core.conversations import normalise_text
 from rlhf_pipeline.core.frames import COMPARISONS, FLAGS
 from rlhf_pipeline.core.protocols import Progress, ignore_progress
 from rlhf_pipeline.core.records import Category, content_id
@@ -19,6 +20,7 @@ from rlhf_pipeline.feedback.datasets.cells import (
     parse_identifier,
     parse_integer,
     parse_optional_identifier,
+    parse_optional_text,
     parse_optional_word,
     parse_text,
 )
@@ -34,6 +36,8 @@ MODEL = "imported"
 SPLITS = ("train", "calib", "test")
 # Columns of a row that are not in its id.
 DETAILS = ("category", "gold", "model_version_a", "model_version_b", "split", "split_group")
+# by which a row is compared to a stored one
+COMPARED = ("pair_key", "completion_a", "source", "source_pair_id", *DETAILS)
 GOLD = ("a", "b", "tie")
 USED_ABOVE = (
     "is already used in this file for other texts or another source. Give each pair a unique id"
@@ -55,16 +59,22 @@ class ComparisonStore(Protocol):
 
 
 class StoredFields(Protocol):
-    """The part of `store.imports` that finds stored comparisons."""
+    """The part of `store.imports` that finds stored comparisons, and completes their ids."""
 
     def find_fields(
         self, comparison_ids: Sequence[str], fields: Sequence[str]
     ) -> dict[str, dict[str, Any]]: ...
+    def add_source_ids(self, source_ids: Mapping[str, str]) -> None: ...
 
 
 @dataclass
 class ComparisonImport:
-    """Imports one file of comparisons; `first_day` is the earliest day among the added ones."""
+    """Imports one file of comparisons; `first_day` is the earliest day among the added ones.
+
+    A stored comparison of the same file and texts that has no `source_pair_id` gets that of its
+    row. With `match_texts`, a row whose texts are stored is known, whatever its id: its votes find
+    it by its texts.
+    """
 
     store: ComparisonStore
     stored: StoredFields
@@ -86,6 +96,9 @@ class ComparisonImport:
     _first_texts: dict[str, str] = field(
         default_factory=dict
     )  # hash of the first text by prompt id
+    match_texts: bool = False
+    n_completed: int = 0  # stored comparisons that got their source_pair_id
+    n_other_ids: int = 0  # rows with an id of their own whose texts are stored under another
 
     def run(
         self,
@@ -126,20 +139,39 @@ class ComparisonImport:
     ) -> list[dict[str, Any]]:
         """The valid and unknown rows of the batch as COMPARISONS rows with their flag."""
         read, refusals = own.parse(batch, binding, self._build_comparison)
-        ids = [c["comparison_id"] for _, c, _ in read]
-        stored = self.stored.find_fields(ids, ("pair_key", *DETAILS))
         by_source_id = self.store.with_source_ids(
             [c["source_pair_id"] for _, c, _ in read if c["source_pair_id"]]
         )
         by_texts = self.store.with_pair_keys([c["pair_key"] for _, c, _ in read])
+        ids = {c["comparison_id"] for _, c, _ in read}
+        stored = self.stored.find_fields(
+            [*ids, *by_source_id.values(), *by_texts.values()], COMPARED
+        )
         new = []
+        completed: dict[str, str] = {}
         for row, comparison, is_own in read:
-            comparison_id = comparison["comparison_id"]
-            source_id = comparison["source_pair_id"]
-            key = comparison.pop("pair_key")
-            holder = by_source_id.get(source_id, comparison_id) if source_id else comparison_id
-            stored_row = stored.get(comparison_id)
-            if holder != comparison_id or (stored_row and stored_row["pair_key"] != key):
+            comparison_id: str = comparison["comparison_id"]
+            source_id: str = comparison["source_pair_id"] or ""
+            key = comparison["pair_key"]
+            twin = None if is_own else by_texts.get(key)
+            if (
+                twin is not None
+                and source_id
+                and source_id not in by_source_id
+                and stored[twin]["source_pair_id"] is None
+                and _is_same(stored[twin], comparison)
+            ):
+                by_source_id[source_id], completed[twin] = twin, source_id
+                stored[twin] = stored[twin] | {"source_pair_id": source_id}
+            holder = by_source_id.get(source_id) or comparison_id
+            if self.match_texts and twin is not None and holder not in stored:
+                self.n_other_ids += bool(source_id)
+                holder = twin
+            elif holder in stored and not (
+                stored[holder]["pair_key"] == key
+                if holder == comparison_id
+                else _is_same(stored[holder], comparison)
+            ):
                 name = (
                     f"source_pair_id {source_id!r}"
                     if source_id
@@ -147,25 +179,27 @@ class ComparisonImport:
                 )
                 refusals.append((row, f"{name} {USED_ABOVE if holder in seen_ids else STORED}"))
                 continue
-            is_first = comparison_id not in seen_ids
-            seen_ids.add(comparison_id)
-            if comparison_id in stored or not is_first:
+            is_first = holder not in seen_ids
+            seen_ids.add(holder)
+            if holder in stored:
                 self.counts = self.counts.plus(**{"known" if is_first else "merged": 1})
-                if is_first and stored_row:
+                if is_first:
                     self.differences.update(
                         name
                         for name in DETAILS
-                        if name in binding and comparison[name] != stored_row[name]
+                        if name in binding and comparison[name] != stored[holder][name]
                     )
                 continue
-            flag = comparison["flag"] if is_own else _flag(comparison, is_first=key not in by_texts)
+            flag = comparison["flag"] if is_own else _flag(comparison, is_first=twin is None)
             if flag is not None:
                 self.flags[flag] = self.flags.get(flag, 0) + 1
             elif comparison["repeat_of"] is None:
                 by_texts.setdefault(key, comparison_id)
             if source_id:
                 by_source_id[source_id] = comparison_id
-            new.append(comparison | {"flag": flag})
+            stored[comparison_id] = comparison | {"flag": flag}
+            new.append(stored[comparison_id])
+        self._complete(completed)
         self.rejects.add_all(refusals)
         self.counts = self.counts.plus(rejected=len(refusals))
         return new
@@ -211,6 +245,7 @@ class ComparisonImport:
             "split": parse_optional_word(cells.get("split"), "split", SPLITS),
             "gold": parse_optional_word(cells.get("gold"), "gold", GOLD),
             "flag": None,
+            "tags": parse_optional_text(cells.get("tags"), "tags"),
         }
         if is_own:
             comparison |= self._exported_fields(cells)
@@ -238,6 +273,11 @@ class ComparisonImport:
             }
         )
 
+    def _complete(self, source_ids: Mapping[str, str]) -> None:
+        self.n_completed += len(source_ids)
+        if source_ids:
+            self.stored.add_source_ids(source_ids)
+
     def _publish(self, new: Iterable[dict[str, Any]]) -> None:
         rows = list(new)
         if rows:
@@ -245,6 +285,15 @@ class ComparisonImport:
             self.store.publish(frame, published_at=self.now)
             self.counts = self.counts.plus(imported=len(rows))
             self.first_day = min(filter(None, (self.first_day, *(row["day"] for row in rows))))
+
+
+def _is_same(stored: Mapping[str, Any], comparison: Mapping[str, Any]) -> bool:
+    """Whether a stored comparison has a row's texts on the same sides, and its source."""
+    return (
+        stored["pair_key"] == comparison["pair_key"]
+        and stored["source"] == comparison["source"]
+        and normalise_text(stored["completion_a"]) == normalise_text(comparison["completion_a"])
+    )
 
 
 def _refuse_impossible_day(day: str, now: datetime) -> None:

@@ -32,6 +32,7 @@ COMPARISONS: Names = {
     "split_group": ("group",),
     "split": (),
     "gold": (),
+    "tags": (),
 }
 # Additional columns of exported comparisons, which are imported unchanged.
 OWN_COMPARISONS: Names = {
@@ -89,9 +90,9 @@ class ColumnMapping(BaseModel):
     )
 
     @classmethod
-    def read(cls, path: Path | None, flags: Sequence[str] = ()) -> Self:
-        """Read a YAML file and `name=column` flags, which take precedence. Raises DatasetError if
-        either is invalid.
+    def read(cls, path: Path | None, flags: Sequence[str] = (), words: Sequence[str] = ()) -> Self:
+        """Read a YAML file, `name=column` flags and `word=choice` words, which take precedence.
+        Raises DatasetError if one of them is invalid.
         """
         document: dict[str, Any] = {}
         if path is not None:
@@ -106,6 +107,9 @@ class ColumnMapping(BaseModel):
             document = document | {
                 "choices": {str(word): choice for word, choice in document["choices"].items()}
             }
+        if words and isinstance(document, dict):
+            choices = dict(_split_flag("--choice", word) for word in words)
+            document = document | {"choices": document.get("choices", {}) | choices}
         try:
             mapping = cls.model_validate(document)
         except ValidationError as cause:
@@ -113,19 +117,20 @@ class ColumnMapping(BaseModel):
                 f"{'.'.join(map(str, e['loc'])) or 'the file'}: {e['msg']}" for e in cause.errors()
             )
             raise DatasetError(
-                f"Mapping {path}: {problems}. It holds `columns:` and `choices:`, see "
-                "docs/guides/importing.md."
+                f"Mapping {path or 'of --choice'}: {problems}. It holds `columns:` and "
+                "`choices:`, see docs/guides/importing.md."
             ) from cause
         columns = dict(mapping.columns)
-        for flag in flags:
-            name, equals, column = flag.partition("=")
-            if not (name and equals and column):
-                raise DatasetError(
-                    f"--map {flag!r}: write --map our_name=their_column, such as --map "
-                    "prompt=question."
-                )
-            columns[name.strip()] = column.strip()
+        columns |= dict(_split_flag("--map", flag) for flag in flags)
         return mapping.model_copy(update={"columns": columns})
+
+
+def _split_flag(option: str, flag: str) -> tuple[str, str]:
+    name, equals, value = flag.partition("=")
+    if not (name and equals and value):
+        example = "prompt=question" if option == "--map" else "first=a"
+        raise DatasetError(f"{option} {flag!r}: write NAME=VALUE, such as {option} {example}.")
+    return name.strip(), value.strip()
 
 
 @dataclass(frozen=True)

@@ -77,7 +77,7 @@ COMPARISON_ROWS = _row_schema(
         },
         **{
             name: _COMPARISON[name]
-            for name in ("category", "repeat_of", "split_group", "split", "gold", "flag")
+            for name in ("category", "repeat_of", "split_group", "split", "gold", "flag", "tags")
         },
         **{name: _COMPARISON[name] for name in ("day", "position", "seed")},
     },

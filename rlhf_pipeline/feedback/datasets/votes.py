@@ -1,11 +1,13 @@
 """Imports the rows of a file as votes of this project, in order of time."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Protocol
 
+from rlhf_pipeline.core.conversations import normalise_text
 from rlhf_pipeline.core.errors import DatasetError
 from rlhf_pipeline.core.protocols import Progress, ignore_progress
 from rlhf_pipeline.core.records import AnnotatorKind, Choice, NewVote, content_id
@@ -23,6 +25,7 @@ from rlhf_pipeline.feedback.datasets.cells import (
     parse_optional_flag,
     parse_optional_identifier,
     parse_optional_text,
+    parse_text,
 )
 from rlhf_pipeline.feedback.datasets.mapping import Binding, bind
 from rlhf_pipeline.feedback.datasets.preference import ExportedRows, ParsedRow, RefusedRow
@@ -32,11 +35,15 @@ from rlhf_pipeline.feedback.datasets.staging import StagedVotes
 
 REQUIRED = [("comparison_id", "source_pair_id"), ("annotator_id",), ("choice",)]
 MAX_STRENGTH = 4
+DOUBLED = timedelta(seconds=5)  # as in store.casting
+SHOWN = 50  # votes that a preview may show
+TEXTS = ("prompt", "completion_a", "completion_b")
 STORED_DIFFERENTLY = (
     "a vote of this annotator with the same time and choice is stored with another strength, "
     "duration, reason or task. Votes cannot be changed: import the file with the same mapping as "
     "before"
 )
+SWAPPED = {"a": "b", "b": "a"}
 IDENTITY = (
     "comparison_id",
     "annotator_id",
@@ -52,23 +59,35 @@ VoteIdentity = tuple[str, str, str, datetime | None]
 
 
 class SourceIds(Protocol):
-    """The part of `store.comparisons` that finds comparisons by source id."""
+    """The part of `store.comparisons` that finds comparisons by source id, or by their texts."""
 
     def with_source_ids(self, ids: Sequence[str]) -> dict[str, str]: ...
+    def with_pair_keys(self, keys: Sequence[str]) -> dict[str, str]: ...
 
 
 class StoredVotes(Protocol):
     """The part of `store.imports` that finds stored comparisons and votes."""
 
-    def find_pair_keys(self, comparison_ids: Sequence[str]) -> dict[str, str]: ...
+    def find_fields(
+        self, comparison_ids: Sequence[str], fields: Sequence[str]
+    ) -> dict[str, dict[str, Any]]: ...
     def find_known_keys(self, idempotency_keys: Sequence[str]) -> set[str]: ...
     def find_votes(self, comparison_ids: Sequence[str]) -> set[VoteIdentity]: ...
+
+
+class CastOutcome(Protocol):
+    """How many votes were new, and how many the store held already."""
+
+    @property
+    def n_new(self) -> int: ...
+    @property
+    def n_known(self) -> int: ...
 
 
 class VoteWriter(Protocol):
     """The part of `store.votes` that records votes."""
 
-    def cast_all(self, new_votes: Iterable[NewVote]) -> Any: ...
+    def cast_all(self, new_votes: Iterable[NewVote]) -> CastOutcome: ...
 
 
 @dataclass
@@ -76,7 +95,8 @@ class VoteImport:
     """Imports one file of votes: `read` puts new votes into `staging`, `record` casts them by time,
     undated ones last.
 
-    Nothing is recorded before the whole file is read, so a truncated file imports nothing.
+    Nothing is recorded before the whole file is read, so a truncated file imports nothing. Votes
+    beside their texts find their comparison by these first, whichever side they have there.
     """
 
     comparisons: SourceIds
@@ -95,6 +115,13 @@ class VoteImport:
     # new votes that repeat choice and time of another annotator's stored vote on the comparison
     n_repeating: int = 0
     groups: dict[str, str | None] = field(default_factory=dict)  # by annotator, as the file has it
+    pair_key: Callable[[str, str, str], str] | None = None  # None: rows have no texts
+    n_untaught: int = 0  # new votes on comparisons that are flagged, which give no training pair
+    n_doubled: int = 0  # votes that repeat an equal one within seconds
+    sides: Counter[str] = field(default_factory=Counter)  # choices of all rows that have one
+    taken: Counter[str] = field(default_factory=Counter)  # choices of the rows that are votes
+    unread: Counter[str] = field(default_factory=Counter)  # words that are no choice
+    shown: list[dict[str, Any]] = field(default_factory=list)  # the first new votes
 
     def read(
         self,
@@ -105,8 +132,9 @@ class VoteImport:
     ) -> None:
         """Read all rows of the file: stage new votes, count the others. Raises DatasetError."""
         own = ExportedRows("vote", rows)
+        texts: mapping.Names = dict.fromkeys(TEXTS, ()) if self.pair_key is not None else {}
         binding = bind(
-            mapping.VOTES | (mapping.OWN_VOTES if own else {}),
+            mapping.VOTES | (mapping.OWN_VOTES if own else {}) | texts,
             names,
             rows.columns,
             what=what,
@@ -124,15 +152,60 @@ class VoteImport:
         for batch in chunks(rows):
             self._stage(batch, names.choices, binding, own, seen_keys)
             progress(rows.position, rows.size, "reading")
+        self._refuse_one_side(what)
 
     def record(self, votes: VoteWriter, progress: Progress = ignore_progress) -> None:
         """Record the staged votes. After an error or a kill, import the same file again: only
         missing votes are cast.
         """
+        for batch in self.new_votes():
+            done = votes.cast_all(NewVote(origin="import", **vote) for vote in batch)
+            self.n_doubled += done.n_known
+            self.counts = self.counts.plus(imported=done.n_new, merged=done.n_known)
+            progress(self.counts.imported + self.n_doubled, len(self.staging), "casting")
+
+    def new_votes(self) -> Iterator[list[dict[str, Any]]]:
+        """Batches of the staged votes, by time, without those that were sent twice: the store would
+        take them for the earlier one.
+        """
+        recent: dict[tuple[str, str], dict[str, Any]] = {}
         for batch in self.staging:
-            votes.cast_all(NewVote(origin="import", **vote) for vote in batch)
-            self.counts = self.counts.plus(imported=len(batch))
-            progress(self.counts.imported, len(self.staging), "casting")
+            single = []
+            for vote in batch:
+                judge = vote["comparison_id"], vote["annotator_id"]
+                if _is_doubled(recent.get(judge), vote):
+                    self.n_doubled += 1
+                    self.counts = self.counts.plus(merged=1)
+                else:
+                    recent[judge] = vote
+                    single.append(vote)
+            last = batch[-1]["voted_at"]
+            recent = {
+                j: v
+                for j, v in recent.items()
+                if v["voted_at"] and last and last - v["voted_at"] <= DOUBLED
+            }
+            yield single
+
+    def _refuse_one_side(self, what: str) -> None:
+        """Raises DatasetError where votes for a or b are taken, and those for the other side are
+        all refused.
+        """
+        for side, other in (("a", "b"), ("b", "a")):
+            if self.taken[side] or not self.taken[other]:
+                continue
+            words = ", ".join(repr(word) for word, _ in self.unread.most_common(3))
+            if self.sides[side]:
+                lost = f"all {self.sides[side]:,} votes for {side} are rejected"
+            elif self.unread:
+                lost = f"no vote for {side} is left, and {words} cannot be read as a choice"
+            else:
+                continue
+            reason = next(iter(self.rejects.reasons), "")
+            raise DatasetError(
+                f"{what}: {lost}, while {self.taken[other]:,} for {other} would be stored. No vote "
+                f"was. First reason: {reason}. Correct that, or name words with --choice."
+            )
 
     def _stage(
         self,
@@ -159,6 +232,7 @@ class VoteImport:
         new: list[tuple[int, dict[str, Any]]] = []
         conflicts: list[RefusedRow] = []
         for key, (row, vote, is_own) in zip(keys, matches, strict=True):
+            is_flagged = vote.pop("is_flagged")
             is_stored = (
                 vote["comparison_id"],
                 vote["annotator_id"],
@@ -174,6 +248,7 @@ class VoteImport:
             elif is_stored and vote["voted_at"] is not None:
                 conflicts.append((row, STORED_DIFFERENTLY))
             else:
+                self.n_untaught += is_flagged
                 new.append((row.line, vote | {"idempotency_key": key}))
                 turn = vote["comparison_id"], vote["choice"], vote["voted_at"]
                 self.n_repeating += turn in turns_of_all
@@ -184,6 +259,7 @@ class VoteImport:
 
     def _stage_votes(self, new: Sequence[tuple[int, dict[str, Any]]]) -> None:
         self.staging.add(new)
+        self.shown += [vote for _, vote in new[: SHOWN - len(self.shown)]]
         dated = [vote["voted_at"] for _, vote in new if vote["voted_at"] is not None]
         self.n_undated += len(new) - len(dated)
         self.days |= {day.isoformat() for day in {moment.date() for moment in dated}}
@@ -193,30 +269,34 @@ class VoteImport:
         read: Sequence[ParsedRow],
         refusals: list[RefusedRow],
     ) -> list[ParsedRow]:
-        """The votes whose comparison is stored, with its id; adds the others to `refusals`."""
-        stored = self.stored.find_pair_keys(
-            [vote["comparison_id"] for _, vote, _ in read if vote["comparison_id"]]
-        )
+        """The votes whose comparison is stored, with its id and whether it is flagged; adds the
+        others to `refusals`.
+        """
+        votes = [vote for _, vote, _ in read]
         by_source_id = self.comparisons.with_source_ids(
-            [vote["source_pair_id"] for _, vote, _ in read if vote["source_pair_id"]]
+            [vote["source_pair_id"] for vote in votes if vote["source_pair_id"]]
+        )
+        keys = [vote["pair_key"] for vote in votes if vote["pair_key"]]
+        by_texts = self.comparisons.with_pair_keys(keys) if keys else {}
+        ids = [vote["comparison_id"] for vote in votes if vote["comparison_id"]]
+        known = self.stored.find_fields(
+            [*ids, *by_source_id.values(), *by_texts.values()], ("flag", "completion_a")
         )
         matches = []
         for row, vote, is_own in read:
             own_id, source_id = vote["comparison_id"], vote.pop("source_pair_id")
-            comparison = own_id if own_id in stored else by_source_id.get(source_id)
+            key, first = vote.pop("pair_key"), vote.pop("first")
+            comparison = own_id if own_id in known else None
+            comparison = comparison or by_texts.get(key) or by_source_id.get(source_id)
             if comparison is None:
-                reason = (
-                    f"source_pair_id {source_id!r} is not a comparison of this project. Import its "
-                    "comparisons first"
-                )
-                if own_id:
-                    reason = (
-                        f"comparison_id {own_id!r} is not an id that this project gave. Import "
-                        "comparisons and votes with ids of your own as source_pair_id"
-                    )
-                refusals.append((row, reason))
-            else:
-                matches.append((row, vote | {"comparison_id": comparison}, is_own))
+                refusals.append((row, _explain_missing(own_id, source_id, key)))
+                continue
+            self.taken[vote["choice"]] += 1
+            stored = known[comparison]
+            if first is not None and normalise_text(stored["completion_a"]) != first:
+                vote["choice"] = SWAPPED.get(vote["choice"], vote["choice"])
+            match = {"comparison_id": comparison, "is_flagged": stored["flag"] is not None}
+            matches.append((row, vote | match, is_own))
         return matches
 
     def _build_vote(
@@ -231,10 +311,10 @@ class VoteImport:
             )
         comparison_id = parse_optional_identifier(cells.get("comparison_id"), "comparison_id")
         source_id = parse_optional_identifier(cells.get("source_pair_id"), "source_pair_id")
-        if comparison_id is None and source_id is None:
+        if comparison_id is None and source_id is None and cells.get("prompt") is None:
             raise RowRejected("comparison_id and source_pair_id are both missing")
         annotator = parse_identifier(cells["annotator_id"], "annotator_id")
-        choice = parse_choice(cells["choice"], words)
+        choice = self._parse_choice(cells["choice"], words)
         kind_cell = cells.get("annotator_kind")
         kind = (
             AnnotatorKind.HUMAN
@@ -263,7 +343,24 @@ class VoteImport:
             ),
             "task_id": parse_optional_identifier(cells.get("task_id"), "task_id"),
             "is_blind": parse_optional_flag(cells.get("is_blind"), "is_blind"),
+            **self._parse_texts(cells),
         }
+
+    def _parse_choice(self, cell: Any, words: Mapping[str, Choice]) -> Choice:
+        try:
+            choice = parse_choice(cell, words)
+        except RowRejected:
+            self.unread[str(cell)[:40]] += 1
+            raise
+        self.sides[choice.value] += 1
+        return choice
+
+    def _parse_texts(self, cells: Mapping[str, Any]) -> dict[str, Any]:
+        """The key of a row's texts, and the text of a which distinguishes its sides."""
+        if self.pair_key is None or cells.get("prompt") is None:
+            return {"pair_key": None, "first": None}
+        prompt, a, b = (parse_text(cells[name], name, may_be_empty=True) for name in TEXTS)
+        return {"pair_key": self.pair_key(prompt, a, b), "first": normalise_text(a)}
 
     def _place_in_group(self, annotator: str, cell: Any) -> None:
         group = parse_optional_identifier(cell, "annotator_group")
@@ -275,6 +372,33 @@ class VoteImport:
                 f"annotator_group {group!r}, but an earlier row places the annotator in "
                 f"{earlier_group!r}"
             )
+
+
+def _is_doubled(earlier: Mapping[str, Any] | None, vote: Mapping[str, Any]) -> bool:
+    return (
+        earlier is not None
+        and _is_recent(earlier, vote)
+        and all(vote[name] == earlier[name] for name in ("choice", "strength", "reason"))
+    )
+
+
+def _is_recent(earlier: Mapping[str, Any], vote: Mapping[str, Any]) -> bool:
+    times = earlier["voted_at"], vote["voted_at"]
+    return None not in times and times[1] - times[0] <= DOUBLED
+
+
+def _explain_missing(own_id: str | None, source_id: str | None, key: str | None) -> str:
+    if own_id:
+        return (
+            f"comparison_id {own_id!r} is not an id that this project gave. Import comparisons and "
+            "votes with ids of your own as source_pair_id"
+        )
+    if key:
+        return "the pair of the row was rejected"
+    return (
+        f"source_pair_id {source_id!r} is not a comparison of this project. Import its comparisons "
+        "first, or a file that has their texts too"
+    )
 
 
 def import_keys(votes: Sequence[Mapping[str, Any]]) -> list[str]:

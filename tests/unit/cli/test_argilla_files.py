@@ -71,16 +71,18 @@ def theirs(tmp_path):
 
 def test_an_argilla_export_is_imported_and_exported_equal(tmp_path, theirs):
     home, out = tmp_path / "home", tmp_path / "ours.argilla.json"
-    assert rlhf(home, "import", "comparisons", theirs).startswith(
-        "3 imported, 0 already known, 0 merged, 0 rejected"
-    )
-    output = rlhf(home, "import", "votes", theirs, "--undated", "--no-replay")
-    assert output.startswith("5 imported, 0 already known, 0 merged, 0 rejected")
+    call = ("import", "preferences", theirs, "--yes", "--no-replay")
+    assert rlhf(home, *call).splitlines()[1:3] == [
+        "pairs: 3 imported, 0 already known, 0 merged, 0 rejected",
+        "votes: 5 imported, 0 already known, 0 merged, 0 rejected",
+    ]
     assert rlhf(home, "export", "comparisons", "--format", "argilla", "--out", out).startswith(
         "3 records in "
     )
     assert answers(out) == answers(theirs)
     assert "user-1" not in out.read_text()  # people are pseudonyms, a model keeps its name
-    assert rlhf(home, "import", "votes", theirs, "--undated", "--no-replay").startswith(
-        "0 imported, 5 already known"
-    )
+    assert "votes: 0 imported, 5 already known" in rlhf(home, *call)
+    other, again = tmp_path / "other", tmp_path / "again.argilla.json"
+    assert "votes: 5 imported" in rlhf(other, *call[:2], out, *call[3:])
+    rlhf(other, "export", "comparisons", "--format", "argilla", "--out", again)
+    assert json.loads(again.read_text()) == json.loads(out.read_text())

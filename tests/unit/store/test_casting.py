@@ -2,6 +2,8 @@
 they were.
 """
 
+from datetime import timedelta
+
 import pytest
 from sqlalchemy import select
 
@@ -26,7 +28,13 @@ def test_stream_is_cast_like_a_list(
 ):
     monkeypatch.setattr("rlhf_pipeline.store.votes.VOTES_PER_TRANSACTION", 5)
     batch = [
-        make_vote(f"c{i % 4}", f"ann{i % 3}", choice="ab"[i % 2], idempotency_key=f"k{i}")
+        make_vote(
+            f"c{i % 4}",
+            f"ann{i % 3}",
+            choice="ab"[i % 2],
+            voted_at=NOON + timedelta(minutes=i),
+            idempotency_key=f"k{i}",
+        )
         for i in range(24)
     ]
     counted = published.votes.cast_all(vote for vote in [*batch, *batch[:7]])
@@ -39,6 +47,48 @@ def test_stream_is_cast_like_a_list(
     assert published.votes.cast_all(batch).n_new == 0
 
 
+@pytest.mark.parametrize(
+    ("seconds", "more", "n_votes"),
+    [
+        (1, {}, 1),
+        (-5, {}, 1),
+        (6, {}, 2),
+        (1, {"choice": "b"}, 2),
+        (1, {"strength": 2}, 2),
+        (1, {"reason": "clearer"}, 2),
+        (1, {"is_swapped": True}, 2),
+        (1, {"annotator_id": "bob"}, 2),
+    ],
+)
+def test_an_equal_vote_within_seconds_is_the_same(published, make_vote, seconds, more, n_votes):
+    first = published.votes.cast(make_vote())
+    again = {"voted_at": NOON + timedelta(minutes=1, seconds=seconds), "idempotency_key": "k"}
+    cast = published.votes.cast(make_vote(**again | more))
+    assert published.votes.count() == n_votes
+    assert (cast == first) == (n_votes == 1)
+    assert published.votes.cast_all([make_vote(**again | more)]).n_new == 0
+    passes = published.votes.log()["pass_no"].tolist()
+    assert passes == ([1] if n_votes == 1 else [1, 1] if "annotator_id" in more else [1, 2])
+
+
+def test_a_vote_sent_twice_in_one_transaction_is_one(published, make_vote):
+    clicks = [make_vote(idempotency_key=f"k{i}") for i in range(3)]
+    assert {vote.vote_id for vote in published.votes.cast_many(clicks)} == {
+        published.votes.with_key("k0").vote_id
+    }
+    assert published.votes.count() == 1
+
+
+def test_an_undone_vote_is_not_the_same_as_the_next(published, make_vote):
+    first = published.votes.cast(make_vote())
+    undo = make_vote(
+        choice="skip", supersedes=first.vote_id, details=UNDONE, idempotency_key="undo"
+    )
+    published.votes.cast(undo)
+    again = published.votes.cast(make_vote(idempotency_key="again"))
+    assert (again.vote_id != first.vote_id, published.votes.count()) == (True, 3)
+
+
 def _without_receipt(store: Store) -> list[dict]:
     with store.database.read_transaction() as connection:
         rows = connection.execute(select(votes).order_by(votes.c.seq)).mappings().all()
@@ -47,7 +97,10 @@ def _without_receipt(store: Store) -> list[dict]:
 
 def test_interrupted_stream_keeps_whole_transactions(published, make_vote, monkeypatch):
     monkeypatch.setattr("rlhf_pipeline.store.votes.VOTES_PER_TRANSACTION", 5)
-    batch = [make_vote(f"c{i % 4}", idempotency_key=f"k{i}") for i in range(7)]
+    batch = [
+        make_vote(f"c{i % 4}", voted_at=NOON + timedelta(minutes=i), idempotency_key=f"k{i}")
+        for i in range(7)
+    ]
     with pytest.raises(UnknownComparison):
         published.votes.cast_all([*batch, make_vote("c99")])
     assert published.votes.count() == 5

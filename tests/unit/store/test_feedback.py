@@ -120,8 +120,8 @@ def test_equal_corrections_share_a_comparison_per_author(store):
     two = store.feedback.add(NewFeedback(**CORRECTION), created_by="ann")
     other = store.feedback.add(NewFeedback(**CORRECTION), created_by="bob")
     assert first.comparison_id == two.comparison_id != other.comparison_id
-    assert first.vote_id != two.vote_id
-    assert store.votes.get(first.vote_id).choice == store.votes.get(two.vote_id).choice
+    assert first.vote_id == two.vote_id  # sent within seconds
+    assert store.votes.count() == 2
     assert store.comparisons.count() == 2
 
 

@@ -78,7 +78,8 @@ def test_accepting_unfinished_imports_is_audited(store):
 
 def test_unstored_rows_are_not_known(store, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(3), published_at=NOON)
-    keys = store.imports.find_pair_keys(["c0", "c2", "c9"])
+    stored = store.imports.find_fields(["c0", "c2", "c9"], ("pair_key",))
+    keys = {name: fields["pair_key"] for name, fields in stored.items()}
     assert sorted(keys) == ["c0", "c2"]
     assert store.comparisons.with_pair_keys(keys.values()) == {
         key: name for name, key in keys.items()

@@ -20,7 +20,7 @@ def published(store, make_comparisons) -> Store:
 
 def test_earlier_days_are_counted_and_today_is_listed(published, make_vote, monkeypatch):
     def cast(n_days: int, *args, **more):
-        moment = NOON + timedelta(days=n_days)
+        moment = NOON + timedelta(days=n_days, minutes=published.votes.count())
         monkeypatch.setattr(published.database, "clock", SetClock(moment))
         return published.votes.cast(make_vote(*args, voted_at=moment, **more))
 

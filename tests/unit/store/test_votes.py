@@ -158,7 +158,7 @@ def test_counting_rules_hold_for_random_repeats_and_revisions(store, make_vote, 
             if corrected
             else (f"c{rng.randrange(2)}", rng.choice(("ann", "bob")))
         )
-        at = datetime.fromisoformat(f"{rng.choice(days)}T12:00:00+00:00")
+        at = datetime.fromisoformat(f"{rng.choice(days)}T12:00:00+00:00") + timedelta(minutes=n)
         supersedes = corrected.vote_id if corrected else None
         cast = store.votes.cast(
             make_vote(
@@ -223,6 +223,7 @@ def test_judging_and_teaching_votes_are_those_of_the_log(store, make_vote, make_
             strength=rng.choice((None, 3)) if choice in "ab" else None,
             annotator_kind="machine" if who[1] == "bot" else "human",
             supersedes=corrected.vote_id if corrected else None,
+            voted_at=NOON + timedelta(minutes=n),
             idempotency_key=f"k{n}",
         )
         live = [vote for vote in live if vote is not corrected] + [store.votes.cast(cast)]

@@ -1,21 +1,12 @@
-"""Comparisons and votes as Argilla's records, and records of others as rows."""
+"""Comparisons and votes as Argilla's records."""
 
 import io
 import json
 
 import pandas as pd
-import pytest
 
 from rlhf_pipeline.core.frames import COMPARISONS, EXPORTED_VOTES, check_frame
-from rlhf_pipeline.core.row_files import open_rows
-from rlhf_pipeline.feedback.datasets.argilla import (
-    RECORD_ROWS,
-    ArgillaRows,
-    comparison_of,
-    is_argilla,
-    record_rows,
-    votes_of,
-)
+from rlhf_pipeline.feedback.datasets.argilla import RECORD_ROWS, record_rows
 from rlhf_pipeline.feedback.datasets.formats.argilla import Argilla
 from rlhf_pipeline.feedback.datasets.preference import comparison_rows
 
@@ -73,15 +64,6 @@ def records(*frames):
     return json.loads(file.getvalue())
 
 
-def rows_of(tmp_path, rows, kind):
-    path = tmp_path / "records.json"
-    path.write_text(json.dumps(rows))
-    opened = open_rows(path)
-    assert is_argilla(opened)
-    flat = ArgillaRows(opened, comparison_of if kind == "comparisons" else votes_of)
-    return flat, list(flat)
-
-
 def test_records_match_argillas_client():
     details = {"strength": 3, "reason": "kürzer", "stated_confidence": 0.75}
     machine = {"annotator_kind": "machine", "stated_confidence": 0.9}
@@ -108,76 +90,3 @@ def test_only_counting_judgements_are_exported():
     )
     (record,) = records(record_rows(comparisons(), cast))
     assert record["responses"]["preference"] == [{"value": "b", "user_id": "u1"}]
-
-
-def test_foreign_records_become_comparisons_and_votes(tmp_path):
-    record = {
-        "id": "r1",
-        "fields": {"prompt": "why?", "response_a": "one", "response_b": "two"},
-        "metadata": {"category": "factual"},
-        "suggestions": {
-            "preference": {"value": "a", "score": 0.8, "agent": "judge-7b"},
-            "reason": {"value": "x", "score": None, "agent": None},
-        },
-        "responses": {
-            "preference": [{"value": "b", "user_id": "1f"}, {"value": "a", "user_id": "2f"}],
-            "reason": [{"value": "ok", "user_id": "2f"}],
-        },
-        "vectors": {},
-        "_server_id": "9",
-    }
-    flat, (comparison,) = rows_of(tmp_path, [record], "comparisons")
-    assert comparison.cells == {
-        "source_pair_id": "r1",
-        "category": "factual",
-        "prompt": "why?",
-        "response_a": "one",
-        "response_b": "two",
-    }
-    flat, cast = rows_of(tmp_path, [record], "votes")
-    assert [row.cells for row in cast] == [
-        {"source_pair_id": "r1", "annotator_id": "1f", "preference": "b"},
-        {"source_pair_id": "r1", "annotator_id": "2f", "preference": "a", "reason": "ok"},
-        {
-            "source_pair_id": "r1",
-            "annotator_id": "judge-7b",
-            "annotator_kind": "machine",
-            "preference": "a",
-            "stated_confidence": 0.8,
-        },
-    ]
-    assert set(flat.columns) == {
-        "source_pair_id",
-        "annotator_id",
-        "preference",
-        "reason",
-        "annotator_kind",
-        "stated_confidence",
-    }
-
-
-@pytest.mark.parametrize(
-    ("more", "reason"),
-    [
-        ({"fields": "text"}, "fields"),
-        ({"metadata": []}, None),
-        ({"metadata": ["x"]}, "metadata is a list"),
-        ({"responses": {"preference": "a"}}, "preference"),
-        ({"responses": {"preference": ["a"]}}, "preference"),
-        ({"suggestions": {"preference": "a"}}, "suggestion"),
-    ],
-)
-def test_an_invalid_record_is_reported_by_row(tmp_path, more, reason):
-    usual = {
-        "id": "r",
-        "fields": {"prompt": "?"},
-        "responses": {},
-        "suggestions": {},
-        "metadata": {},
-    }
-    _, rows = rows_of(tmp_path, [usual, usual | more], "comparisons")
-    assert rows[0].fault is None
-    if reason is None:
-        assert rows[1].fault is None
-    else:
-        assert reason in (rows[1].fault or "")

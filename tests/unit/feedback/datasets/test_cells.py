@@ -169,6 +169,6 @@ def test_choices_ignore_case_and_follow_the_mapping():
     ]
     for value in ("right", None, "", 3):
         with pytest.raises(
-            RowRejected, match=r"allowed: a, b, tie, both_bad, skip\. Map other words"
+            RowRejected, match=r"allowed: a, b, tie, both_bad, skip\. Name other words"
         ):
             parse_choice(value, words)

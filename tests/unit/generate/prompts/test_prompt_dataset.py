@@ -145,7 +145,7 @@ def test_a_data_set_of_the_hub_is_drawn_from_by_its_name(tmp_path, kind):
         ("p.jsonl", b'{"text": "fine"}\n{"text": "caf\xe9"}\n', "line 2: not UTF-8"),
         ("p.csv", b"text\nfine\ncaf\xe9\n", "line 3: not UTF-8"),
         ("p.jsonl", '{"text": "fine"}\n{"text": \n', "line 2: no JSON"),
-        ("p.jsonl", "[1]\n", "line 1: a list, not an object"),
+        ("p.jsonl", "[1]\n", "line 1: a int, neither an object nor a text"),
         ("p.jsonl", '{"txt": "?"}\n', "line 1: no text"),
         ("p.jsonl", '{"text": "  "}\n', "line 1: the prompt is empty"),
         ("p.csv", "text,domain\nfine,law\n,law\n", "line 3: the prompt is empty"),

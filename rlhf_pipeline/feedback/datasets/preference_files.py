@@ -1,0 +1,192 @@
+"""Presents a preference file as rows of comparisons and rows of votes, as its shape reads it."""
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from rlhf_pipeline.core.errors import DatasetError
+from rlhf_pipeline.core.row_files import FileRow, RowFile
+from rlhf_pipeline.feedback.datasets.mapping import SCHEMA, ColumnMapping
+from rlhf_pipeline.feedback.datasets.preference import is_exported
+from rlhf_pipeline.feedback.datasets.shapes import FileShape, find_undecided, recognise
+
+MEANINGS = {
+    "chosen": "the preferred completion",
+    "rejected": "the other completion",
+    "signed_strength": "choice (by its sign) and strength",
+    "label": "which completions are preferred",
+    "context": "part of the prompt",
+    "input": "part of the prompt",
+    "system": "part of the prompt",
+    "history": "part of the prompt",
+    "tree_id": "left out: the ids of its replies name a pair",
+}
+UNNAMED = "unnamed"  # the annotator of votes that name none
+TEXTS = ("prompt", "completion_a", "completion_b")
+DECIMALS = ("strength", "signed_strength", "stated_confidence", "duration_s", "score_a", "score_b")
+NO_ANNOTATOR = f"votes name no annotator and are stored as {UNNAMED!r} (--annotator names one)"
+NO_VERDICT = "no verdict: the pair is stored without a vote"
+
+
+class ReadOptions(NamedTuple):
+    """What the user says about a file that it does not say itself."""
+
+    format: str | None = None
+    annotator: str | None = None
+    decimal: str = "."
+    keep_others: bool = False
+    leave_out: Sequence[str] = ()
+
+
+class PreferenceFile:
+    """A file read by its shape: `pairs` and `votes` are its rows by our names, None where it has
+    none. RowReading `pairs`, or `votes` of a file without pairs, counts `notes`.
+    """
+
+    def __init__(
+        self, rows: RowFile, what: str, names: ColumnMapping, options: ReadOptions
+    ) -> None:
+        self.rows = rows
+        self.notes: Counter[str] = Counter()
+        self.pairs: RowFile | None = None
+        self.votes: RowFile | None = None
+        self.becomes: dict[str, str] = {}
+        self.has_times = True
+        self.names = names  # by which `pairs` and `votes` are bound
+        kinds = _find_exported_kinds(rows)
+        self.is_exported = bool(kinds)
+        if kinds:
+            self.title = f"our own export of {' and '.join(f'{kind}s' for kind in sorted(kinds))}"
+            self.pairs = rows if kinds & {"comparison", "tuple"} else None
+            self.votes = rows if kinds & {"vote", "tuple"} else None
+            return
+        shape = recognise(rows, what, names, options.format)
+        _refuse_unknown(shape, what, options)
+        self.title = shape.title
+        self.names = ColumnMapping(choices=dict(shape.choices))
+        self.has_times = "voted_at" in shape.binding
+        shape.tag_columns = self._describe_columns(shape, options)
+        self._shape, self._options = shape, options
+        bound = (*shape.binding.columns, "source_pair_id", *TEXTS)
+        own = [SCHEMA] if SCHEMA in shape.columns else []
+        if shape.has_pairs:
+            self.pairs = ReadRows(self, list(dict.fromkeys((*bound, "tags", *own))))
+        votes = (*bound, "annotator_id", "choice", "strength", *own)
+        self.votes = ReadRows(self, list(dict.fromkeys(votes)))
+
+    def _describe_columns(self, shape: FileShape, options: ReadOptions) -> list[str]:
+        """Fill `becomes`; returns the columns that become tags."""
+        self.becomes = {
+            column: MEANINGS.get(name, name) for name, column in shape.binding.columns.items()
+        }
+        tags = []
+        for column in shape.binding.unused:
+            if column in options.leave_out:
+                self.becomes[column] = "left out, as you say"
+            elif column in shape.repeats:
+                self.becomes[column] = "left out: it repeats other columns"
+            elif column in shape.metadata or options.keep_others:
+                self.becomes[column] = "a tag"
+                tags.append(column)
+            else:
+                self.becomes[column] = "left out (--keep-others makes it a tag)"
+        return tags
+
+    def read_pairs(self) -> Iterator[FileRow]:
+        self.notes.clear()
+        earlier: tuple[FileRow | None, Any] = (None, None)
+        for row, reading in self._shape.read_rows(self.rows):
+            self.notes.update(reading.notes)
+            n_unnamed = sum(not vote.get("annotator_id") for vote in reading.votes)
+            if n_unnamed and self._options.annotator is None:
+                self.notes[NO_ANNOTATOR] += n_unnamed
+            if reading.pair is not None and not reading.votes:
+                self.notes[NO_VERDICT] += 1
+            if row.fault is not None:
+                yield row
+            elif reading.pair is not None and (
+                row is not earlier[0] or reading.pair != earlier[1]
+            ):  # each annotation of a nested row has its pair
+                earlier = row, reading.pair
+                yield FileRow(row.line, reading.pair | _write_tags(reading.tags))
+
+    def read_votes(self) -> Iterator[FileRow]:
+        if self.pairs is None:
+            self.notes.clear()
+        for row, reading in self._shape.read_rows(self.rows):
+            if row.fault is not None and self.pairs is None:
+                yield row
+            for vote in reading.votes:
+                cells = vote | {
+                    name: self._parse_decimal(vote.get(name)) for name in DECIMALS if name in vote
+                }
+                cells["annotator_id"] = (
+                    vote.get("annotator_id") or self._options.annotator or UNNAMED
+                )
+                pair = reading.pair or {}
+                texts = {
+                    name: pair.get(name) for name in (*TEXTS, "source_pair_id") if name in pair
+                }
+                yield FileRow(row.line, cells | texts)
+
+    def _parse_decimal(self, value: Any) -> Any:
+        if self._options.decimal == "," and isinstance(value, str):
+            return value.replace(".", "").replace(",", ".")
+        return value
+
+
+class ReadRows:
+    """The pairs or votes of a preference file as rows of a file."""
+
+    is_csv = False
+
+    def __init__(self, file: PreferenceFile, columns: list[str]) -> None:
+        self._file, self.columns = file, columns
+        self.size, self.notes = file.rows.size, file.rows.notes
+
+    @property
+    def position(self) -> int:
+        return self._file.rows.position
+
+    def __iter__(self) -> Iterator[FileRow]:
+        return self._file.read_pairs() if self is self._file.pairs else self._file.read_votes()
+
+
+def _write_tags(tags: Mapping[str, Any]) -> dict[str, str]:
+    if not tags:
+        return {}
+    return {"tags": json.dumps(tags, ensure_ascii=False, sort_keys=True, default=str)}
+
+
+def _refuse_unknown(shape: FileShape, what: str, options: ReadOptions) -> None:
+    """Raises DatasetError for columns with texts that are neither mapped, kept nor left out."""
+    absent = [name for name in options.leave_out if name not in shape.columns]
+    if absent:
+        raise DatasetError(
+            f"{what}: --leave-out names missing columns {absent}. It has: "
+            f"{', '.join(shape.columns)}."
+        )
+    undecided = [
+        column
+        for column in find_undecided(shape, shape.columns, shape.sample)
+        if column not in options.leave_out
+    ]
+    if undecided and not options.keep_others:
+        flags = " ".join(f"--leave-out {column!r}" for column in undecided)
+        raise DatasetError(
+            f"{what}: the shape {shape.name!r} does not know the columns {undecided}, which hold "
+            "texts. Keep them as tags with --keep-others, read one with --map NAME=COLUMN (such as "
+            f"--map context={undecided[0]}), or leave them out: {flags}."
+        )
+
+
+def _find_exported_kinds(rows: RowFile) -> set[str]:
+    """The kinds of exported rows in a file: comparison, vote, tuple."""
+    if SCHEMA not in rows.columns:
+        return set()
+    return {
+        str(value).rpartition("/")[2]
+        for value in {row.cells.get(SCHEMA) for row in rows if row.fault is None}
+        if isinstance(value, str) and is_exported(value)
+    }

@@ -1,0 +1,128 @@
+"""Shapes of preference files, one class per shape; a file is recognised by its columns and rows."""
+
+from collections.abc import Sequence
+from itertools import islice
+
+from rlhf_pipeline.core.errors import DatasetError
+from rlhf_pipeline.core.plugins import Members
+from rlhf_pipeline.core.row_files import RowFile
+from rlhf_pipeline.feedback.datasets.cells import RowRejected, is_missing
+from rlhf_pipeline.feedback.datasets.mapping import ColumnMapping
+from rlhf_pipeline.feedback.datasets.shapes.answers import Answers
+from rlhf_pipeline.feedback.datasets.shapes.arena import Arena
+from rlhf_pipeline.feedback.datasets.shapes.argilla import ArgillaRecords
+from rlhf_pipeline.feedback.datasets.shapes.base import Cells, FileShape, RowReading
+from rlhf_pipeline.feedback.datasets.shapes.chosen import (
+    Alpaca,
+    Chosen,
+    HhRlhf,
+    Prepared,
+    UltraFeedback,
+)
+from rlhf_pipeline.feedback.datasets.shapes.helpsteer import HelpSteer
+from rlhf_pipeline.feedback.datasets.shapes.label_studio import LabelStudio
+from rlhf_pipeline.feedback.datasets.shapes.open_assistant import OpenAssistant
+from rlhf_pipeline.feedback.datasets.shapes.pairs import PairColumns, VoteColumns
+from rlhf_pipeline.feedback.datasets.shapes.unpaired import Unpaired
+
+# In this order; a subclass of a shape that fits too is taken before it.
+SHAPES = Members[type[FileShape]](
+    "datasets.shapes",
+    {
+        shape.name: shape
+        for shape in (
+            *(ArgillaRecords, LabelStudio, OpenAssistant, Prepared, HhRlhf, UltraFeedback, Alpaca),
+            *(Chosen, Unpaired, Arena, HelpSteer, Answers, PairColumns, VoteColumns),
+        )
+    },
+)
+SAMPLE_ROWS = 1_000  # by which a file is recognised
+
+
+def recognise(
+    rows: RowFile, what: str, names: ColumnMapping, format_name: str | None = None
+) -> FileShape:
+    """The shape of a file, ready to read its rows. Raises DatasetError for a file of no shape or
+    of two, UnknownMember for an unknown format.
+    """
+    sample = [row.cells for row in islice(rows, SAMPLE_ROWS) if row.fault is None]
+    if format_name is not None:
+        kind = SHAPES[format_name]
+    else:
+        fitting = [kind for kind in SHAPES.values() if kind.matches(rows.columns, sample)]
+        fitting = [
+            kind
+            for kind in fitting
+            if not any(kind is not other and _is_special(other, kind) for other in fitting)
+        ]
+        if not fitting and _is_mapped(names):
+            fitting = [PairColumns]
+        if len(fitting) != 1:
+            raise _explain(rows.columns, fitting, what)
+        (kind,) = fitting
+    columns, flat = _flatten(kind, rows, sample)
+    return kind(columns, flat, names, what)
+
+
+def _is_special(kind: type[FileShape], other: type[FileShape]) -> bool:
+    """Whether `kind` is a form of `other`, or names what `other` only guesses by columns."""
+    return issubclass(kind, other) or other is PairColumns
+
+
+def _is_mapped(names: ColumnMapping) -> bool:
+    return {"completion_a", "completion_b"} <= names.columns.keys()
+
+
+def _explain(columns: Sequence[str], fitting: Sequence[type[FileShape]], what: str) -> DatasetError:
+    if fitting:
+        options = " or ".join(f"--format {kind.name} ({kind.title})" for kind in fitting)
+        return DatasetError(f"{what} fits several shapes. Add {options}.")
+    return DatasetError(
+        f"{what}: no known shape. The file has: {', '.join(columns) or 'no columns'}. Name the "
+        "columns with --map prompt=COLUMN --map completion_a=COLUMN --map completion_b=COLUMN "
+        f"--map choice=COLUMN, or the shape with --format; known: {', '.join(SHAPES)}."
+    )
+
+
+def _flatten(
+    kind: type[FileShape], rows: RowFile, sample: Sequence[Cells]
+) -> tuple[list[str], list[Cells]]:
+    """The columns of all rows, and the first rows, as the shape flattens them."""
+    if kind.flatten.__func__ is FileShape.flatten.__func__:  # type: ignore[attr-defined]
+        return list(rows.columns), list(sample)
+    columns: dict[str, None] = {}
+    flat: list[Cells] = []
+    for row in rows:
+        try:
+            for cells in kind.flatten(row.cells) if row.fault is None else ():
+                columns.update(dict.fromkeys(name for name in cells if name not in kind.hidden))
+                if len(flat) < SAMPLE_ROWS:
+                    flat.append(cells)
+        except RowRejected:
+            continue  # reading the row raises it again, and rejects the row
+    return list(columns), flat
+
+
+def find_undecided(shape: FileShape, columns: Sequence[str], sample: Sequence[Cells]) -> list[str]:
+    """Columns that the shape does not know and most of whose cells hold a text."""
+    return [
+        column
+        for column in shape.binding.unused
+        if column not in (*shape.metadata, *shape.repeats)
+        and 2 * sum(_is_text(row.get(column)) for row in sample) > len(sample)
+    ]
+
+
+def _is_text(value: object) -> bool:
+    if isinstance(value, list | dict):
+        return bool(value)
+    if not isinstance(value, str) or is_missing(value.strip()):
+        return False
+    try:
+        float(value.replace(",", "."))
+    except ValueError:
+        return True
+    return False
+
+
+__all__ = ["SHAPES", "FileShape", "RowReading", "find_undecided", "recognise"]

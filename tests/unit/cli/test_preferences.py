@@ -1,0 +1,270 @@
+"""`rlhf import preferences`: a file is shown, stored once, repaired by another, and counted."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from rlhf_pipeline.cli import app
+from rlhf_pipeline.core.errors import DatasetError
+from rlhf_pipeline.core.frames import EXPORTED_VOTES
+from rlhf_pipeline.store import Store
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Path:
+    return tmp_path / "home"
+
+
+@pytest.fixture
+def rlhf(home):
+    """`rlhf(...)` in a home that nobody made before; errors of the library come through."""
+
+    def call(*arguments: object, exit_code: int = 0, in_home: Path = home) -> str:
+        environ = {"RLHF_HOME": str(in_home), "COLUMNS": "200", "RLHF_PROJECT": ""}
+        result = CliRunner().invoke(
+            app, [str(a) for a in arguments], env=environ, catch_exceptions=False
+        )
+        assert result.exit_code == exit_code, result.output
+        return result.output
+
+    return call
+
+
+@pytest.fixture
+def take(rlhf):
+    """Imports a file without asking; the lines that were printed."""
+
+    def call(*arguments: object, **more: Any) -> list[str]:
+        options = ("--yes", "--no-replay")
+        return rlhf("import", "preferences", *arguments, *options, **more).splitlines()
+
+    return call
+
+
+def write(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows), encoding="utf-8")
+    return path
+
+
+def preference(n: int, **more: Any) -> dict[str, Any]:
+    return {"prompt": f"Question {n}?", "chosen": f"yes {n}", "rejected": f"no {n}", **more}
+
+
+def pair(n: int, **more: Any) -> dict[str, Any]:
+    return {"id": f"p{n}", "prompt": f"Question {n}?", "a": f"yes {n}", "b": f"no {n}", **more}
+
+
+def read_store(home: Path) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """The comparisons and votes of a home."""
+    with Store.open(f"sqlite:///{home}/store.db") as store:
+        comparisons = [
+            row for frame in store.comparisons.stream() for row in frame.to_dict("records")
+        ]
+        return comparisons, store.votes.log(schema=EXPORTED_VOTES).to_dict("records")
+
+
+def list_preferred(home: Path) -> list[tuple[str, str]]:
+    """(prompt, text that was preferred) of each vote for a side, sorted."""
+    comparisons, votes = read_store(home)
+    by_id = {row["comparison_id"]: row for row in comparisons}
+    return sorted(
+        (
+            by_id[v["comparison_id"]]["prompt"],
+            by_id[v["comparison_id"]][f"completion_{v['choice']}"],
+        )
+        for v in votes
+        if v["choice"] in ("a", "b")
+    )
+
+
+def test_without_a_terminal_nothing_is_stored(rlhf, home, tmp_path):
+    rows = [preference(n) for n in range(12)] + [preference(1, prompt="")]
+    output = rlhf("import", "preferences", write(tmp_path / "f.jsonl", rows), exit_code=2)
+    assert "TRL preference" in output
+    assert "First of 12 new pairs as they would be stored, and 12 new votes" in output
+    assert ("Question 9?" in output, "Question 10?" in output) == (True, False)
+    assert "rejected line 13: prompt is empty" in output
+    assert "Nothing was stored" in output
+    assert not home.exists()
+
+
+def test_a_file_is_stored_once(take, home, tmp_path):
+    file = write(tmp_path / "f.jsonl", [preference(n) for n in range(3)] + [preference(0)])
+    lines = take(file, "--annotator", "ann")
+    assert lines[1:3] == [
+        "pairs: 3 imported, 0 already known, 1 merged, 0 rejected",
+        "votes: 3 imported, 0 already known, 1 merged, 0 rejected",
+    ]
+    assert list_preferred(home) == [(f"Question {n}?", f"yes {n}") for n in range(3)]
+    renamed = file.rename(tmp_path / "g.jsonl")
+    assert take(renamed, "--annotator", "ann")[1:3] == [
+        "pairs: 0 imported, 3 already known, 1 merged, 0 rejected",
+        "votes: 0 imported, 3 already known, 1 merged, 0 rejected",
+    ]
+
+
+def test_the_preview_knows_what_is_stored(rlhf, take, home, tmp_path):
+    take(write(tmp_path / "f.jsonl", [preference(n) for n in range(3)]))
+    before = list_preferred(home)
+    more = write(tmp_path / "g.jsonl", [preference(n) for n in range(5)])
+    output = rlhf("import", "preferences", more, exit_code=2)
+    assert "pairs: 2 new, 3 known, 0 merged, 0 rejected" in output
+    assert "votes: 2 new, 3 known, 0 merged, 0 rejected" in output
+    assert list_preferred(home) == before
+
+
+def test_pairs_and_votes_of_two_files_in_any_order(take, home, tmp_path):
+    votes = [{"id": f"p{n}", "annotator": "ann", "choice": "b"} for n in range(2)]
+    lines = take(
+        write(tmp_path / "votes.jsonl", votes),
+        write(tmp_path / "pairs.jsonl", [pair(n) for n in range(2)]),
+    )
+    assert "votes: 2 imported, 0 already known, 0 merged, 0 rejected" in lines or any(
+        line.startswith("2 imported") for line in lines
+    )
+    assert list_preferred(home) == [(f"Question {n}?", f"no {n}") for n in range(2)]
+
+
+def test_votes_find_their_pair_by_its_texts_on_either_side(take, home, tmp_path):
+    take(write(tmp_path / "pairs.jsonl", [pair(n) for n in range(2)]))
+    turned = [pair(0, choice="a"), pair(1, choice="a") | {"a": "no 1", "b": "yes 1"}]
+    rows = [{**row, "id": f"other {i}", "annotator": "ann"} for i, row in enumerate(turned)]
+    lines = take(write(tmp_path / "votes.jsonl", rows))
+    assert "pairs: 0 imported, 2 already known, 0 merged, 0 rejected" in lines
+    assert any(
+        line.startswith("2 pairs have the texts of a pair with another id") for line in lines
+    )
+    assert list_preferred(home) == [("Question 0?", "yes 0"), ("Question 1?", "no 1")]
+
+
+def test_a_known_pair_gets_the_id_it_lacked(rlhf, take, home, tmp_path):
+    texts = [{k: v for k, v in pair(n).items() if k != "id"} for n in range(2)]
+    take(write(tmp_path / "texts.jsonl", texts))
+    votes = write(
+        tmp_path / "votes.jsonl",
+        [{"id": f"p{n}", "annotator": "ann", "choice": "b"} for n in range(2)],
+    )
+    with pytest.raises(DatasetError, match="No row of"):
+        take(votes)
+    renamed = [{"pair_id": row["id"], **row} for row in map(pair, range(2))]
+    output = rlhf("import", "comparisons", write(tmp_path / "ids.jsonl", renamed))
+    assert output.startswith("0 imported, 2 already known")
+    assert "2 stored pairs had no id and got that of this file" in output
+    take(votes)
+    assert list_preferred(home) == [(f"Question {n}?", f"no {n}") for n in range(2)]
+    assert "2 already known" in rlhf("import", "comparisons", tmp_path / "ids.jsonl")
+    comparisons, _ = read_store(home)
+    assert {row["source_pair_id"] for row in comparisons} == {"p0", "p1"}
+    with Store.open(f"sqlite:///{home}/store.db") as store:
+        store.audit.verify()
+
+
+def test_a_file_that_loses_one_side_fails(take, home, tmp_path):
+    rows = [pair(n, strength=9 if n % 2 else 2, choice="ab"[n % 2]) for n in range(6)]
+    with pytest.raises(DatasetError, match="all 3 votes for b are rejected, while 3 for a"):
+        take(write(tmp_path / "f.jsonl", rows))
+    words = [pair(n, choice=("a", "zweite")[n % 2]) for n in range(6)]
+    with pytest.raises(DatasetError, match="no vote for b is left, and 'zweite' cannot be read"):
+        take(write(tmp_path / "g.jsonl", words))
+    assert read_store(home)[1] == []
+    take(write(tmp_path / "g.jsonl", words), "--choice", "zweite=b")
+    assert len(read_store(home)[1]) == 6
+
+
+def test_votes_on_pairs_left_out_of_training_are_counted(take, tmp_path):
+    rows = [pair(0, choice="a"), pair(1, choice="a", b="yes 1"), pair(2, choice="b", b="yes 2")]
+    lines = take(write(tmp_path / "f.jsonl", rows))
+    assert "flagged and left out of training: 2 identical" in lines
+    assert "2 votes on pairs that are left out of training" in lines
+
+
+def test_votes_sent_twice_are_one(rlhf, take, home, tmp_path):
+    rows = [
+        pair(n, choice="a", annotator="ann", created_at=f"2026-03-02T09:0{n}:0{s}Z")
+        for n in range(3)
+        for s in (0, 2)
+    ]
+    file = write(tmp_path / "f.jsonl", rows)
+    sentence = "3 votes merged: sent twice, equal to a vote of the same person on the same pair"
+    assert sentence in rlhf("import", "preferences", file, exit_code=2)
+    for n_new in (3, 0):
+        lines = take(file)
+        assert f"votes: {n_new} imported, {3 - n_new} already known, 3 merged, 0 rejected" in lines
+        assert any(line.startswith(sentence) for line in lines)
+    assert len(read_store(home)[1]) == 3
+
+
+def test_times_that_clocks_skip_or_repeat_are_reported(take, tmp_path):
+    times = ("2026-03-29 02:30:00", "2026-10-25 02:10:00", "2026-10-25 12:00:00")
+    rows = [pair(n, choice="a", created_at=at) for n, at in enumerate(times)]
+    lines = take(write(tmp_path / "f.jsonl", rows), "--timezone", "Europe/Berlin")
+    assert any(line.startswith("1 time in an hour that the clocks") for line in lines)
+    assert any("have twice: read as the first" in line for line in lines)
+
+
+def test_exports_and_prepared_files_are_read(rlhf, take, home, tmp_path):
+    rows = [preference(n, domain="sky") for n in range(30)]
+    take(write(tmp_path / "f.jsonl", rows), "--annotator", "ann")
+    expected = list_preferred(home)
+    comparisons = read_store(home)[0]
+    for kind in ("comparisons", "votes", "tuples"):
+        rlhf("export", kind, "--out", tmp_path / f"{kind}.csv")
+    prepared = tmp_path / "prepared.jsonl"
+    rlhf("votes", "prepare", "--no-soft-labels", "--out", prepared)
+    for name, files in (
+        ("both", ("votes.csv", "comparisons.csv")),
+        ("tuples", ("tuples.csv",)),
+        ("prepared", ("prepared.jsonl",)),
+    ):
+        other = tmp_path / name
+        take(*(tmp_path / file for file in files), in_home=other)
+        assert list_preferred(other) == expected, name
+        if name == "both":
+            assert read_store(other)[0] == [
+                {**row, "source_pair_id": row["comparison_id"]} for row in comparisons
+            ]
+
+
+def test_tags_are_exported_and_imported(rlhf, take, tmp_path):
+    take(write(tmp_path / "f.jsonl", [preference(1, passage="p")]), "--keep-others")
+    rlhf("export", "comparisons", "--out", tmp_path / "out.jsonl")
+    row = json.loads((tmp_path / "out.jsonl").read_text())
+    assert row["tags"] == '{"passage": "p"}'
+    other = tmp_path / "other"
+    take(tmp_path / "out.jsonl", in_home=other)
+    assert read_store(other)[0][0]["tags"] == row["tags"]
+
+
+def test_datasets_reads_and_writes_the_same_pairs(rlhf, take, home, tmp_path):
+    import datasets
+
+    rows = [preference(n) for n in range(30)]
+    take(write(tmp_path / "f.jsonl", rows))
+    rlhf("votes", "prepare", "--no-soft-labels", "--out", tmp_path / "prepared.jsonl")
+    read = datasets.Dataset.from_json(
+        str(tmp_path / "prepared.jsonl"), cache_dir=str(tmp_path / "cache")
+    )
+    columns = ("prompt", "chosen", "rejected")
+    assert sorted(tuple(row[c] for c in columns) for row in read) == sorted(
+        tuple(row[c] for c in columns) for row in rows
+    )
+    dialogues = datasets.Dataset.from_list(
+        [
+            {
+                "prompt": [{"role": "user", "content": row["prompt"]}],
+                "chosen": [{"role": "assistant", "content": row["chosen"]}],
+                "rejected": [{"role": "assistant", "content": row["rejected"]}],
+            }
+            for row in rows
+        ]
+    )
+    dialogues.to_parquet(tmp_path / "d.parquet")
+    dialogues.to_json(tmp_path / "d.jsonl")
+    dialogues.to_csv(tmp_path / "d.csv")
+    for name in ("d.parquet", "d.jsonl", "d.csv"):
+        other = tmp_path / f"home of {name}"
+        take(tmp_path / name, in_home=other)
+        assert list_preferred(other) == list_preferred(home), name
