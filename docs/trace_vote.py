@@ -69,13 +69,16 @@ def trace(home: Path) -> dict[str, dict[str, set[str]]]:
 
     from rlhf_pipeline.application.assets.preference_pairs import preference_pairs
     from rlhf_pipeline.application.assets.votes import votes
-    from rlhf_pipeline.application.definitions import definitions_for  # noqa: F401 (maps the application's folders)
+    from rlhf_pipeline.application.definitions import definitions_for  # noqa: F401 (see below)
     from rlhf_pipeline.application.resources import resources_for
     from rlhf_pipeline.core.config import Settings
     from rlhf_pipeline.core.records import Role, utc_now
     from rlhf_pipeline.store import Store
     from rlhf_pipeline.web.app import create_app
     from tests.learnt_home import comparisons
+
+    # The definitions are imported although nothing here uses them: a module that the vote's own run
+    # imported would count as a file that the vote crosses, since its code runs then.
 
     settings = Settings(home=home)
     with Store.open(settings.store_url) as store:

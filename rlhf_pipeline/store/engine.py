@@ -26,7 +26,7 @@ from sqlalchemy import (
     select,
     text,
 )
-from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import URL
 from sqlalchemy.exc import ArgumentError, OperationalError
 from sqlalchemy.pool import NullPool
@@ -266,7 +266,13 @@ class Repository:
 def _build_upsert(
     is_sqlite: bool, table: Table, key: tuple[str, ...], unchanged: tuple[str, ...]
 ) -> Any:
-    insert = sqlite.insert(table) if is_sqlite else postgresql.insert(table)
+    insert: Any
+    if is_sqlite:
+        insert = sqlite.insert(table)
+    else:
+        from sqlalchemy.dialects import postgresql  # 0.06 s that a home on SQLite does not need
+
+        insert = postgresql.insert(table)
     changed = {name: c for name, c in insert.excluded.items() if name not in key + unchanged}
     return insert.on_conflict_do_update(index_elements=key, set_=changed)
 

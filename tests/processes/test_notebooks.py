@@ -4,11 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from rlhf_pipeline.simulation.laboratory import LAB_SCENARIOS
+
 nbformat = pytest.importorskip("nbformat", reason="pip install nbclient ipykernel")
 nbclient = pytest.importorskip("nbclient", reason="pip install nbclient ipykernel")
 
 pytestmark = pytest.mark.timeout(600)
-NOTEBOOKS = sorted((Path(__file__).parents[2] / "docs" / "notebooks").glob("*.ipynb"))
+DOCS = Path(__file__).parents[2] / "docs"
+NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
@@ -19,3 +22,15 @@ def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert sum(bool(line.strip()) for source in code for line in source.splitlines()) <= 60
     nbclient.NotebookClient(notebook, kernel_name="python3", timeout=600).execute()
     assert (tmp_path / "report.html").exists() == path.stem.startswith("5-")
+    if path.stem.startswith("3-"):
+        table = read_table((DOCS / "measurements.md").read_text().partition("## The laboratory")[2])
+        result = read_table((tmp_path / "report" / "laboratory.md").read_text())
+        assert table
+        assert all(set(cells) <= set(result[row]) for row, cells in table.items())
+
+
+def read_table(text: str) -> dict[str, list[str]]:
+    """The cells of each row of the laboratory, up to the next chapter."""
+    lines = text.partition("\n## One retraining")[0].splitlines()
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    return {cells[0]: cells for cells in rows if cells[0] in LAB_SCENARIOS}

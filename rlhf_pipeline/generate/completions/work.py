@@ -5,8 +5,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from tenacity import Retrying, retry_if_exception_type, stop_after_attempt, wait_chain, wait_fixed
-
 from rlhf_pipeline.core.errors import StoreError
 from rlhf_pipeline.core.protocols import Attempt, LedgerTransaction, WorkLedger
 from rlhf_pipeline.generate.completions.limits import CallParams
@@ -71,6 +69,14 @@ class CompletionWork:
 
 def persist_with_retry(ledger: WorkLedger, do: Callable[..., T], *args: Any, **more: Any) -> T:
     """Write to the ledger; retry while the store refuses, because a refused write keeps nothing."""
+    from tenacity import (
+        Retrying,
+        retry_if_exception_type,
+        stop_after_attempt,
+        wait_chain,
+        wait_fixed,
+    )
+
     waits_s = ledger.write_again_s
     retrying = Retrying(
         retry=retry_if_exception_type(StoreError),

@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from scipy.special import ndtri, stdtrit
 
 from rlhf_pipeline.core.intervals import Floats, mean_over_prompts
 from rlhf_pipeline.core.records import (
@@ -56,6 +55,8 @@ def add_judge_error(rate: Interval, by_member: Floats) -> Interval:
     >>> round(wider.low, 2), round(wider.high, 2)
     (0.54, 0.66)
     """
+    from scipy.special import ndtri, stdtrit
+
     if len(by_member) < 2 or (variance := float(np.var(by_member, ddof=1))) == 0:
         return rate
     tail = (1 + rate.level) / 2

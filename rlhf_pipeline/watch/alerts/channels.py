@@ -9,10 +9,7 @@ from concurrent.futures import Future
 from datetime import UTC, datetime
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
 from threading import Thread
-from typing import Any
-
-import httpx
-from standardwebhooks import Webhook
+from typing import TYPE_CHECKING, Any
 
 from rlhf_pipeline import __version__
 from rlhf_pipeline.core.alert_targets import LOG, WEB_ADDRESS, AlertTarget
@@ -23,6 +20,9 @@ from rlhf_pipeline.core.secret_files import read_secret
 from rlhf_pipeline.core.terminal import escape_controls
 from rlhf_pipeline.watch.alerts.messages import build_subject, build_text
 from rlhf_pipeline.watch.telemetry.logs import SecretFilter
+
+if TYPE_CHECKING:  # every sensor's process imports this module, and few send
+    import httpx
 
 TIMEOUT_S = 10.0  # of an attempt
 AGAIN = "The receiver failed; alerts to it are tried again."
@@ -131,7 +131,9 @@ def _open_service(target: AlertTarget) -> Any:
     return service
 
 
-def _read_webhook(target: AlertTarget) -> tuple[httpx.URL, str]:
+def _read_webhook(target: AlertTarget) -> "tuple[httpx.URL, str]":
+    import httpx
+
     text = read_secret(target.url, target.url_file)
     if not WEB_ADDRESS.fullmatch(text):
         raise ConfigurationError(
@@ -145,6 +147,8 @@ def _post(target: AlertTarget, message: AlertMessage, now: datetime) -> str:
 
     The host is resolved once: a second answer of the DNS could lead into the own network.
     """
+    import httpx
+
     url, secrets = _read_webhook(target)
     body = json.dumps(message.payload, allow_nan=False, separators=(",", ":"))
     headers = {
@@ -189,6 +193,8 @@ def _sign(secrets: str, message_id: str, now: datetime, body: str) -> str:
     """The header `webhook-signature`: one signature per secret, so that a receiver may know the new
     or the old one while they are rotated. Raises ConfigurationError, which repeats none of them.
     """
+    from standardwebhooks import Webhook
+
     try:
         if not secrets or not all(map(SECRET.fullmatch, secrets.split())):
             raise ValueError
@@ -201,7 +207,7 @@ def _sign(secrets: str, message_id: str, now: datetime, body: str) -> str:
     return " ".join(key.sign(message_id, now.astimezone(UTC), body) for key in keys)
 
 
-def resolve_allowed(url: httpx.URL, *, allow_private: bool) -> list[str]:
+def resolve_allowed(url: "httpx.URL", *, allow_private: bool) -> list[str]:
     """The addresses of a webhook's host, in the system's order.
 
     Raises DeliveryFailed if any is private, or public without https. With `allow_private` it still
