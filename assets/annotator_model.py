@@ -32,6 +32,7 @@ from rlhf_pipeline.improve.loop_settings import AnnotatorModelParams
 from rlhf_pipeline.registry import Registry
 from rlhf_pipeline.reports.annotators import chart_annotators
 from rlhf_pipeline.reports.draw import draw_png
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store
 
 PREVIEW_COLUMNS = [
@@ -112,7 +113,8 @@ def annotator_model(
         labels,
         StageReport(
             headline=f"{len(labels)} soft labels outside the test split; "
-            f"{len(figures)} annotators, alpha {learnt.alpha or 'unknown (no overlapping votes)'}",
+            f"{format_count(len(figures), 'annotator')}, alpha "
+            f"{learnt.alpha or 'unknown (no overlapping votes)'}",
             metrics=_collect_metrics(learnt),
             rows=figures[PREVIEW_COLUMNS],
             figures={"annotators": draw_png(chart_annotators(figures))},

@@ -30,6 +30,7 @@ from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.registry import CANDIDATE, Registry, is_accuracy
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.training import chart_loss
+from rlhf_pipeline.reports.words import format_count
 
 
 class SentinelConfig(SentinelParams, dg.Config):
@@ -135,7 +136,8 @@ def candidate_model(
             version,
             StageReport(
                 headline=f"{version.label} from {parent.label} by {config.strategy}: "
-                f"{report.n_pairs} pairs, {report.n_steps} steps{resumed}",
+                f"{format_count(report.n_pairs, 'pair')}, "
+                f"{format_count(report.n_steps, 'step')}{resumed}",
                 metrics=metrics,
                 figures={
                     "loss_curve": draw_png(

@@ -21,6 +21,7 @@ from rlhf_pipeline.generate.comparisons.routing import route, send_routes
 from rlhf_pipeline.improve.loop_settings import ComparisonsParams
 from rlhf_pipeline.learn.champions import CalibratedModel, Champions
 from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.watch.reflection import predict
 
@@ -87,7 +88,8 @@ def comparisons(
         registry,
         frame,
         StageReport(
-            headline=f"{len(frame)} comparisons ({repeats} repeats), {n_new} new, "
+            headline=f"{format_count(len(frame), 'comparison')} "
+            f"({format_count(repeats, 'repeat')}), {n_new} new, "
             + (
                 f"{n_predictions} predicted by {judge.label}"
                 if judge

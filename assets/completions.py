@@ -17,6 +17,7 @@ from rlhf_pipeline.generate.completions import Generation, RequestedBy, generate
 from rlhf_pipeline.improve.loop_settings import CompletionsParams
 from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store
 
 
@@ -64,7 +65,7 @@ def completions(
         registry,
         frame,
         StageReport(
-            headline=f"{len(texts)} completions by {backend.model_version}, "
+            headline=f"{format_count(len(texts), 'completion')} by {backend.model_version}, "
             f"{len(frame) - len(texts)} failed{_describe_failures(made_of)}",
             metrics={
                 "n_completions": len(texts),

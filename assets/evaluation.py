@@ -33,6 +33,7 @@ from rlhf_pipeline.reports.evaluation_page import (
     chart_evaluation,
     render_evaluation_page,
 )
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.watch.metrics.stages import evaluation_points
 
@@ -124,7 +125,7 @@ def evaluation(
         result,
         StageReport(
             headline=f"win rate {result.win_rate} on {held_out.label} "
-            f"({result.n_prompts} prompts), "
+            f"({format_count(result.n_prompts, 'prompt')}), "
             f"{_describe_labels(result)}{from_base.value:.3f} against {base.label}, "
             f"KL {result.kl.value:.3f}, length × {result.length_ratio:.2f}",
             metrics={

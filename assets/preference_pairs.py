@@ -23,6 +23,7 @@ from rlhf_pipeline.feedback.votes import (
     prompts_in_several_splits,
 )
 from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store
 
 # Number of the last decision whose quarantine, or its end, the pairs follow.
@@ -87,17 +88,21 @@ def preference_pairs(
         registry,
         frame,
         StageReport(
-            headline=f"{len(frame)} pairs; dropped {counts.n_only_ties} only ties, "
+            headline=f"{format_count(len(frame), 'pair')}; dropped {counts.n_only_ties} only ties, "
             f"{counts.n_without_majority} without a majority"
-            + (f", {counts.n_flagged} votes on flagged comparisons" if counts.n_flagged else "")
+            + (
+                f", {format_count(counts.n_flagged, 'vote')} on flagged comparisons"
+                if counts.n_flagged
+                else ""
+            )
             + (f", {counts.n_machine} machine votes" if counts.n_machine else "")
             + (
-                f", {counts.n_quarantined} votes of quarantined annotators"
+                f", {format_count(counts.n_quarantined, 'vote')} of quarantined annotators"
                 if counts.n_quarantined
                 else ""
             )
             + (
-                f", {counts.n_overruled} votes against experts' decisions"
+                f", {format_count(counts.n_overruled, 'vote')} against experts' decisions"
                 if counts.n_overruled
                 else ""
             )

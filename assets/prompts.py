@@ -22,6 +22,7 @@ from rlhf_pipeline.improve.loop_settings import LoopSettings, PromptsParams
 from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.learn.reward_model import Encoder
 from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.reports.words import format_count
 
 MAX_LISTED_REJECTIONS = 20
 
@@ -104,7 +105,7 @@ def prompts(
         registry,
         frame,
         StageReport(
-            headline=f"{len(frame)} prompts in {len(per_category)} categories",
+            headline=f"{format_count(len(frame), 'prompt')} in {len(per_category)} categories",
             metrics={
                 "n_prompts": len(frame),
                 "n_categories": len(per_category),

@@ -22,6 +22,7 @@ from rlhf_pipeline.feedback.votes import noise_ceiling_or_repeats
 from rlhf_pipeline.feedback.votes.counting import standing_votes
 from rlhf_pipeline.learn.champions import CalibratedModel, Champions
 from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import PredictionReplay, Store
 from rlhf_pipeline.watch.reflection import predict, reflect
 
@@ -92,7 +93,7 @@ def reflection_log(
         registry,
         frame,
         StageReport(
-            headline=f"{len(frame)} reflections, error rate {errors.mean():.3f}, "
+            headline=f"{format_count(len(frame), 'reflection')}, error rate {errors.mean():.3f}, "
             f"{_describe_best_error_rate(ceiling)}"
             if len(errors)
             else "no votes on predicted comparisons yet",

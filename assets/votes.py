@@ -38,6 +38,7 @@ from rlhf_pipeline.feedback.votes.counting import (
 from rlhf_pipeline.feedback.votes.teaching import decide_labels
 from rlhf_pipeline.learn.reward_model import LearningData
 from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.watch.metrics import measure_votes
 from rlhf_pipeline.watch.metrics.stages import agreement_points
@@ -132,7 +133,8 @@ def votes(
         registry,
         frame,
         StageReport(
-            headline=f"{len(people)} votes by {people['annotator_id'].nunique()} annotators, "
+            headline=f"{format_count(len(people), 'vote')} by "
+            f"{people['annotator_id'].nunique()} annotators, "
             + "agreement "
             + str(agreed.raw_agreement or "unknown: nothing overlaps")
             + (f"; beside them {n_machine} machine votes" if n_machine else ""),

@@ -10,6 +10,7 @@ from rlhf_pipeline.application.assets.partitions import DAYS
 from rlhf_pipeline.application.driver.runner import Runner
 from rlhf_pipeline.application.sensors.runs import RUN_KEY_TAG
 from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.reports.words import format_count
 
 DAILY_JOBS = ("collection", "feedback")
 
@@ -68,7 +69,10 @@ def run_job(runner: Runner, order: JobOrder) -> None:
     n_open = runner.store.cards.remaining_work().n_open if order.job == "collection" else 0
     if n_open:
         runner.write(f"{n_open} judgements wait for people: `rlhf serve` shows them.")
-    runner.write(f"{order.job}: {len(runner.history)} stages in {monotonic() - started:.0f} s")
+    runner.write(
+        f"{order.job}: {format_count(len(runner.history), 'stage')} in "
+        f"{monotonic() - started:.0f} s"
+    )
 
 
 def _refuse_other_stages(order: JobOrder, runner: Runner) -> None:

@@ -13,6 +13,7 @@ from rlhf_pipeline.core.artefacts import Artefacts
 from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.records import NewVote
 from rlhf_pipeline.improve.loop_settings import LoopSettings
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store
 
 SimulatedVotes = Callable[[pd.DataFrame, dict[str, str | None], str], list[NewVote]]
@@ -48,7 +49,8 @@ def cast_simulated_votes(
     store.votes.cast_many([vote for vote in votes if vote.idempotency_key not in stored_keys])
     note = f", {len(stored_keys)} of them cast before and kept" if stored_keys else ""
     context.log.info(
-        f"{len(votes)} simulated votes on {len(comparisons)} comparisons of {config.day}{note}."
+        f"{format_count(len(votes), 'simulated vote')} on "
+        f"{format_count(len(comparisons), 'comparison')} of {config.day}{note}."
     )
 
 

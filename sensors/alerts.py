@@ -15,6 +15,7 @@ from rlhf_pipeline.application.sensors.run_readings import (
 )
 from rlhf_pipeline.application.sensors.runs import now_of, store_of
 from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.watch.alerts.incidents import Step
 from rlhf_pipeline.watch.alerts.readings import Reading
@@ -41,7 +42,10 @@ def alerts_sensor(settings: Settings, status: dg.DefaultSensorStatus) -> dg.Sens
         store, now = store_of(context, settings), now_of(context)
         step = _advance(context, store, settings, now)
         n_messages = send_messages(store, settings)
-        return dg.SkipReason(f"{len(step.changed)} alerts changed, {n_messages} messages sent")
+        return dg.SkipReason(
+            f"{format_count(len(step.changed), 'alert')} changed, "
+            f"{format_count(n_messages, 'message')} sent"
+        )
 
     return watch
 

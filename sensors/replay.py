@@ -44,6 +44,7 @@ from rlhf_pipeline.improve.reward_training import (
     is_uncalibrated,
     plan_next_fit,
 )
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store
 
 MAX_ATTEMPTS = 3
@@ -102,7 +103,11 @@ class Replay:
         if not half:
             return None
         first = half[0]
-        days = f"{first.n_days} days from {first.first_day}" if first.first_day else "its days"
+        days = (
+            f"{format_count(first.n_days, 'day')} from {first.first_day}"
+            if first.first_day
+            else "its days"
+        )
         return (
             f"{day} waits. The import of {first.file} since {first.started_at:%Y-%m-%d %H:%M} UTC "
             f"is not finished ({first.error or 'it may still run'}), so a part of the votes of "
@@ -247,7 +252,8 @@ class Replay:
             return None
         if self.max_attempts is not None and len(runs) >= self.max_attempts:
             return (
-                f"The replay stopped at {day}: {job} failed {len(runs)} times, last in run "
+                f"The replay stopped at {day}: {job} failed "
+                f"{format_count(len(runs), 'time')}, last in run "
                 f"{runs[0].run_id[:8]}: {describe_failure(self.instance, runs[0].run_id)}. Fix "
                 "it, then re-execute that run or call `rlhf replay`; both go on from here."
             )

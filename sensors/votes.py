@@ -21,6 +21,7 @@ from rlhf_pipeline.application.sensors.runs import (
     started_keys,
 )
 from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store, TouchedDay
 
 # By day, votes whose feedback was not requested yet: `n` of them, the last one's `seq`, when it
@@ -61,7 +62,8 @@ def votes_sensor(tick: SensorTick) -> dg.SensorResult | dg.SkipReason:
 def _describe_waiting(touched: Sequence[TouchedDay], later: Waiting, replaying: set[str]) -> str:
     n = len(replaying & later.keys())
     return (
-        f"{len(touched)} days touched, {len(later)} waiting for more votes, quiet, or "
+        f"{format_count(len(touched), 'day')} touched, {len(later)} waiting for more votes, "
+        f"quiet, or "
         "their day's partition" + (f"; {n} of them for their replay" if n else "")
     )
 

@@ -9,6 +9,7 @@ import typer
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.core.files import open_atomically
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import anchors
 
 LINKS_AT_ONCE = 5_000
@@ -28,11 +29,11 @@ def verify() -> None:
     dropped = anchors.read_anchors(workspace.settings.home / anchors.FILE)
     n = anchors.verify_with_anchors(workspace.store.audit, dropped)
     since = (
-        f", as {len(dropped)} anchors since {dropped[0].day} say"
+        f", also by {format_count(len(dropped), 'anchor')} since {dropped[0].day}"
         if dropped
         else "; no anchor yet (`rlhf serve` and housekeeping add one a day)"
     )
-    echo(f"{n:,} links, chain intact{since}")
+    echo(f"{format_count(n, 'link')}, chain intact{since}")
 
 
 @app.command("export")
@@ -54,4 +55,4 @@ def export(
                 ).encode()
             )
             n = links[-1].seq
-    echo(f"{n:,} links in {path}", err=not path.is_file())
+    echo(f"{format_count(n, 'link')} in {path}", err=not path.is_file())

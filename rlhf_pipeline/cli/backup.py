@@ -21,6 +21,7 @@ from rlhf_pipeline.core.config import HOME_FACTS, RESTORING, HomeFacts, Settings
 from rlhf_pipeline.core.errors import ArtefactError, ConfigurationError
 from rlhf_pipeline.core.files import translate_write_errors, write_atomically
 from rlhf_pipeline.core.records import Record, utc_now
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store.database_copy import (
     copy_sqlite,
     dump_postgres,
@@ -280,7 +281,7 @@ def _set_aside(home: Path) -> None:
 
 def _summarise(folder: Path, manifest: Manifest) -> str:
     size = sum((folder / name).stat().st_size for name in manifest.files)
-    return f"{len(manifest.files)} files, {size / 1e6:,.1f} MB"
+    return f"{format_count(len(manifest.files), 'file')}, {size / 1e6:,.1f} MB"
 
 
 def _report_damage(manifest: Manifest) -> None:

@@ -16,6 +16,7 @@ from rlhf_pipeline.core.protocols import Progress, ignore_progress
 from rlhf_pipeline.core.records import folder_hash
 from rlhf_pipeline.feedback.datasets.pseudonyms import SALT_FILE, hash_salt
 from rlhf_pipeline.learn.champions.champions import REFERENCE
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store, homes, integrity, migrations
 from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
 from rlhf_pipeline.store.audit import SALT_RECORDED
@@ -119,9 +120,9 @@ def _check_rows(settings: Settings, store: Store) -> list[str]:
     if ahead := integrity.find_votes_after(store.database, datetime.now(UTC)):
         seqs = ", ".join(f"{seq:,}" for seq in ahead[:3])
         faults.append(
-            f"{len(ahead):,} votes are from the future (seq {seqs}{', …' if ahead[3:] else ''}): "
-            "a clock ran ahead when they were cast. Correct the clock, and leave them out of "
-            "learning, on the page Data quality."
+            f"{format_count(len(ahead), 'vote')} with a time in the future (seq {seqs}"
+            f"{', …' if ahead[3:] else ''}): a clock ran ahead. Correct the clock, and leave them "
+            "out of learning, on the page Data quality."
         )
     salt = settings.home / SALT_FILE
     stored_hash = store.audit.find_digest(SALT_RECORDED)

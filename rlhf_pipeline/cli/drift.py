@@ -12,6 +12,7 @@ from rlhf_pipeline.cli.exports import explain_missing_report, open_workspace
 from rlhf_pipeline.cli.parameters import DayRange, FirstDay, LastDay
 from rlhf_pipeline.cli.tables import echo, show, show_json
 from rlhf_pipeline.core.records import DriftEvent, Interval, TriggerDecision, Verdict
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.watch.drift.cluster_history import DayClusters
 
 app = typer.Typer(
@@ -67,7 +68,7 @@ def analyze(
     )
     show(
         list(_build_events(events, workspace.store.decisions.all())),
-        title=f"{len(events)} events of detectors and calibration tests",
+        title=f"{format_count(len(events), 'event')} of detectors and calibration tests",
         empty="No detector and no calibration test reported a change on these days.",
     )
     is_detailed = mode == "detailed"

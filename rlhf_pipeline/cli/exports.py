@@ -23,6 +23,7 @@ from rlhf_pipeline.feedback.datasets.preference import KINDS, comparison_rows, t
 from rlhf_pipeline.feedback.votes.counting import standing_votes
 from rlhf_pipeline.feedback.votes.preference_pairs import training_rows
 from rlhf_pipeline.learn import calibration
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.watch.reflection import reflection_rows
 
 app = typer.Typer(
@@ -123,7 +124,7 @@ def calibration_log(out: Out = None) -> None:
             "No reward model has been calibrated yet. Run the `learning` job, or `make demo`."
         )
     write_atomically(path, (json.dumps(log, indent=1, ensure_ascii=False) + "\n").encode())
-    echo(f"{len(log)} calibrations in {path}")
+    echo(f"{format_count(len(log), 'calibration')} in {path}")
 
 
 @app.command("drift-report")
@@ -200,7 +201,7 @@ def _write_records(workspace: Workspace, out: Path | None) -> None:
 
     with open_atomically(path) as file:
         n = form.write(batches(), RECORD_ROWS, file)
-    echo(f"{n:,} records in {path}", err=not path.is_file())
+    echo(f"{format_count(n, 'record')} in {path}", err=not path.is_file())
 
 
 def _write_rows(

@@ -22,6 +22,7 @@ from rlhf_pipeline.generate.prompts import Report
 from rlhf_pipeline.generate.prompts.base import to_frame
 from rlhf_pipeline.generate.prompts.dataset import read_drafts
 from rlhf_pipeline.generate.prompts.rows import read_rows
+from rlhf_pipeline.reports.words import format_count
 
 ASSET = "rlhf generate"
 # a file's prompts belong to no day, so that the same command tomorrow repeats no call
@@ -213,7 +214,8 @@ def _print_summary(generation: Generation, folder: Path, n_calls: int) -> None:
     n_failed = sum(generation.kinds.values())
     echo(
         f"{len(generation.frame) - n_failed:,} of {len(generation.frame):,} completions in "
-        f"{folder} ({generation.n_cached:,} from the cache; {n_calls:,} calls in all, in {LOG}), "
+        f"{folder} ({generation.n_cached:,} from the cache; {format_count(n_calls, 'call')} "
+        f"in all, in {LOG}), "
         f"{generation.seconds:.1f} s"
     )
     if generation.kinds:

@@ -28,6 +28,7 @@ from rlhf_pipeline.feedback.datasets.pseudonyms import Pseudonyms
 from rlhf_pipeline.feedback.datasets.rejects import ImportCounts, Rejects
 from rlhf_pipeline.feedback.datasets.staging import StagedVotes
 from rlhf_pipeline.feedback.datasets.votes import VoteImport
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store.audit import SALT_RECORDED
 from rlhf_pipeline.store.comparisons import pair_key
 
@@ -135,7 +136,7 @@ def comparisons(
             n = store.cards.offer(
                 unvoted, overlap=store.rules.latest()[1].overlap, actor="rlhf import"
             )
-            intake.notes.append(f"{n:,} judgements wanted of people")
+            intake.notes.append(f"{format_count(n, 'judgement')} wanted of people")
     intake.report()
 
 

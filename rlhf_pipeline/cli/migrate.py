@@ -12,6 +12,7 @@ from rlhf_pipeline.cli.tables import echo, progress_bar
 from rlhf_pipeline.core.config import HomeFacts, build_database_url
 from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.registry import make_tables
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.database_copy import copy_tables, forbid_writes, has_tables
 from rlhf_pipeline.store.schema import metadata
@@ -75,7 +76,8 @@ def migrate(
         where = there.database.where
     initialise(Workspace(target), join=True)
     echo(
-        f"{settings.home} uses {where} from now on: {sum(rows.values()):,} rows, {n_links:,} links "
+        f"{settings.home} uses {where} from now on: "
+        f"{format_count(sum(rows.values()), 'row')}, {format_count(n_links, 'link')} "
         "of the audit chain intact. Dagster's history of runs stays in "
         f"{settings.home / 'dagster'}, and its pages begin anew. The SQLite files stay as they "
         "were and refuse new votes."

@@ -30,6 +30,7 @@ from rlhf_pipeline.improve.retraining.jobs import (
     read_figures,
 )
 from rlhf_pipeline.registry.runs import TrackedRun
+from rlhf_pipeline.reports.words import format_count
 
 app = typer.Typer(help="Training jobs of the policy.", no_args_is_help=True)
 ACTOR = "rlhf policy"
@@ -135,7 +136,7 @@ def list_jobs(as_json: AsJson = False) -> None:
         return
     show(
         [_build_row(job) for job in jobs],
-        title=f"{len(jobs)} training jobs, all times in UTC",
+        title=f"{format_count(len(jobs), 'training job')}, all times in UTC",
         empty="No training was ordered yet. `rlhf policy train` orders one.",
     )
 

@@ -14,6 +14,7 @@ from rlhf_pipeline.cli.tables import echo, progress_bar
 from rlhf_pipeline.cli.training_files import TrainingFiles, append_lines, read_lines
 from rlhf_pipeline.core.errors import ConfigurationError, ModelNotFound
 from rlhf_pipeline.learn.champions import CalibratedModel, PairPrediction, Question
+from rlhf_pipeline.reports.words import format_count
 
 FIELDS = ("prompt", "completion_a", "completion_b")
 CURE = f"Write one JSON object a line with {', '.join(FIELDS)}."
@@ -60,7 +61,10 @@ def predict(
         if input is None
         else predict_all(judge, rows, path)
     )
-    echo(f"{n:,} predictions of {judge.label}, {judge.calibrator_version}, appended to {path}")
+    echo(
+        f"{format_count(n, 'prediction')} of {judge.label}, {judge.calibrator_version}, "
+        f"appended to {path}"
+    )
 
 
 def load_judge(workspace: Workspace, label: str | None) -> CalibratedModel:

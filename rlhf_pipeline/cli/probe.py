@@ -19,6 +19,7 @@ from rlhf_pipeline.improve.evaluation.error_memory import ErrorMemory
 from rlhf_pipeline.improve.evaluation.probe import probe_model as probed
 from rlhf_pipeline.reports.calibration import chart_reliability
 from rlhf_pipeline.reports.draw import draw_png
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.watch.reflection import reflect, reflection_rows
 
@@ -60,7 +61,8 @@ def probe(
     if mine["is_error"].isna().all():
         n = mine["comparison_id"].nunique()
         raise NotEnoughData(
-            f"{label} predicted {n} comparisons, but no later vote prefers a side of one. "
+            f"{label} predicted {format_count(n, 'comparison')}, but no later vote prefers a "
+            f"side of one. "
             "Collect votes on them."
         )
     votes = workspace.store.votes.log(comparison_ids=mine["comparison_id"].unique().tolist())
@@ -80,7 +82,7 @@ def probe(
         return
     show(
         [_build_bin_row(reliability_bin) for reliability_bin in result.bins],
-        title=f"{label} against {result.n_votes:,} votes cast after its predictions",
+        title=f"{label} against {format_count(result.n_votes, 'vote')} cast after its predictions",
         empty="",
         caption=f"accuracy {metrics.accuracy} beside a noise ceiling of "
         f"{ceiling or 'unknown: nothing overlaps or was judged again'}; ECE "
@@ -88,7 +90,10 @@ def probe(
     )
     if memory is not None:
         echo(memory.describe())
-    echo(f"picture in {picture}, {len(reflections):,} reflections in {files.reflection_log}")
+    echo(
+        f"picture in {picture}, {format_count(len(reflections), 'reflection')} in "
+        f"{files.reflection_log}"
+    )
     echo("The page *calibration* lists the pairs behind each point of the diagram.")
 
 

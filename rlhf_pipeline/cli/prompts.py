@@ -20,6 +20,7 @@ from rlhf_pipeline.generate.prompts.dataset import write_jsonl
 from rlhf_pipeline.generate.prompts.parameters import SourceParams
 from rlhf_pipeline.improve.loop_settings import LoopSettings
 from rlhf_pipeline.learn.reward_model import Encoder
+from rlhf_pipeline.reports.words import format_count
 
 app = typer.Typer(help="Make prompts.", no_args_is_help=True)
 
@@ -93,7 +94,7 @@ def generate_prompts(
             embed=Encoder(settings.encoder).encode if params.topic else None,
         )
     write_jsonl(frame, path)
-    echo(f"{len(frame)} prompts in {path}")
+    echo(f"{format_count(len(frame), 'prompt')} in {path}")
     if any(n for what, n in report.counts.items() if what != "kept"):
         echo(report.summary())
     for rejection in report.rejections[:SHOWN_REJECTIONS]:

@@ -13,6 +13,7 @@ from rlhf_pipeline.core.errors import MissingPartition
 from rlhf_pipeline.core.frames import frame_hash
 from rlhf_pipeline.feedback.votes.preference_pairs import write_trl_texts
 from rlhf_pipeline.improve.retraining.curriculum import order_easy_to_hard, take_exactly
+from rlhf_pipeline.reports.words import format_count
 
 app = typer.Typer(help="The retraining set as a file.", no_args_is_help=True)
 COLUMNS = ("prompt", "chosen", "rejected", "origin", "weight", "difficulty", "reason")
@@ -47,4 +48,4 @@ def prepare(
     lines = [row | label for row in json.loads(chosen[list(COLUMNS)].to_json(orient="records"))]
     path = out or TrainingFiles(workspace.settings.home).retraining_data
     n = write_lines(path, write_trl_texts(lines))
-    echo(f"{n} rows of retraining set {label['dataset_version'][:12]} in {path}")
+    echo(f"{format_count(n, 'row')} of retraining set {label['dataset_version'][:12]} in {path}")

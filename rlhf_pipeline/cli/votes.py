@@ -28,6 +28,7 @@ from rlhf_pipeline.feedback.votes.counting import counting_votes
 from rlhf_pipeline.feedback.votes.preference_pairs import training_rows
 from rlhf_pipeline.feedback.votes.teaching import decide_labels
 from rlhf_pipeline.learn.reward_model.losses import join_soft_labels
+from rlhf_pipeline.reports.words import format_count
 
 app = typer.Typer(help="Votes of people and of the reward model.", no_args_is_help=True)
 
@@ -65,7 +66,7 @@ def prepare(
     params = parse_parameters(PairParams, changes)
     with progress_bar("votes") as progress:
         log = workspace.store.votes.log(up_to_seq=up_to_seq)
-        progress(1, 3, f"{len(log):,} votes")
+        progress(1, 3, f"{format_count(len(log), 'vote')}")
         ids = judged_comparison_ids(log)
         comparisons = workspace.store.comparisons.with_ids(ids)
         rule = TeachingRule.of(
@@ -83,7 +84,8 @@ def prepare(
             pairs = join_soft_labels(pairs, decide_labels(labels, rule.decided))
     if pairs.empty:
         raise NotEnoughData(
-            f"{dropped.n_votes} votes on {dropped.n_comparisons} comparisons make no pair: "
+            f"{format_count(dropped.n_votes, 'vote')} on "
+            f"{format_count(dropped.n_comparisons, 'comparison')} make no pair: "
             f"{dropped.n_only_ties} have only ties, {dropped.n_without_majority} no majority. "
             "Collect more votes, or lower min_votes and min_agreement with --set."
         )
@@ -93,9 +95,12 @@ def prepare(
         f"{name} {count:,}" for name, count in pairs["split"].value_counts().sort_index().items()
     )
     echo(
-        f"{n:,} pairs ({splits}) from {dropped.n_votes:,} votes in {path}; left out: "
-        f"{dropped.n_only_ties} comparisons with only ties, {dropped.n_without_majority} without a "
-        f"majority, {dropped.n_flagged} votes on flagged ones, {dropped.n_machine} machine votes"
+        f"{format_count(n, 'pair')} ({splits}) from {format_count(dropped.n_votes, 'vote')} "
+        f"in {path}; left out: "
+        f"{format_count(dropped.n_only_ties, 'comparison')} with only ties, "
+        f"{dropped.n_without_majority} without a "
+        f"majority, {format_count(dropped.n_flagged, 'vote')} on flagged ones, "
+        f"{dropped.n_machine} machine votes"
     )
     if divided := prompts_in_several_splits(pairs):
         echo(

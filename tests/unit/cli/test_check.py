@@ -139,7 +139,7 @@ def test_votes_from_a_fast_clock_are_named(home: Path) -> None:
         )
         vote = store.votes.cast(late)
     report = faults(home)
-    assert f"1 votes are from the future (seq {vote.seq})" in report
+    assert f"1 vote with a time in the future (seq {vote.seq})" in report
     assert "page Data quality" in report
 
 

@@ -238,9 +238,9 @@ def test_chain_is_verified_anchored_and_exported(rlhf, store, home, tmp_path):
     published(store, 2)
     assert "no anchor yet" in rlhf("audit", "verify")
     drop_anchor(store, home)
-    assert "1 links, chain intact, as 1 anchors" in rlhf("audit", "verify")
+    assert "1 link, chain intact, also by 1 anchor since" in rlhf("audit", "verify")
     out = tmp_path / "audit.jsonl"
-    assert rlhf("audit", "export", "--out", out).startswith("1 links in ")
+    assert rlhf("audit", "export", "--out", out).startswith("1 link in ")
     link = json.loads(out.read_text())
     assert (link["seq"], link["action"], link["hash"]) == (
         1,
