@@ -197,7 +197,7 @@ class Database:
     ) -> None:
         """Insert rows but those whose key exists."""
         if rows:
-            insert = sqlite.insert(table) if self.is_sqlite else postgresql.insert(table)
+            insert = _begin_insert(self.is_sqlite, table)
             connection.execute(insert.on_conflict_do_nothing(), list(rows))
 
     def upsert(
@@ -266,15 +266,18 @@ class Repository:
 def _build_upsert(
     is_sqlite: bool, table: Table, key: tuple[str, ...], unchanged: tuple[str, ...]
 ) -> Any:
-    insert: Any
-    if is_sqlite:
-        insert = sqlite.insert(table)
-    else:
-        from sqlalchemy.dialects import postgresql  # 0.06 s that a home on SQLite does not need
-
-        insert = postgresql.insert(table)
+    insert = _begin_insert(is_sqlite, table)
     changed = {name: c for name, c in insert.excluded.items() if name not in key + unchanged}
     return insert.on_conflict_do_update(index_elements=key, set_=changed)
+
+
+def _begin_insert(is_sqlite: bool, table: Table) -> Any:
+    """An insert that knows conflicts, by the database's own dialect."""
+    if is_sqlite:
+        return sqlite.insert(table)
+    from sqlalchemy.dialects import postgresql  # 0.06 s that a home on SQLite does not need
+
+    return postgresql.insert(table)
 
 
 def _parse(url: str) -> URL:
