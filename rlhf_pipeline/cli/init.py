@@ -75,6 +75,9 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
         policy=None if champion else "none yet",
     )
     homes.keep_private(settings.home)
+    if champion is not None:
+        for notice in champion.params.get("notices", ()):
+            echo(f"Notice on {champion.label}: {notice}.", fg=typer.colors.YELLOW)
     echo(
         f"{settings.home}: project {settings.project!r} is ready, "
         + (

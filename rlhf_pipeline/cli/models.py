@@ -13,6 +13,7 @@ from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.core.records import ModelVersion
 from rlhf_pipeline.learn.champions import Champions
+from rlhf_pipeline.learn.champions.champions import record_notices
 from rlhf_pipeline.registry import Kind, Registry, ceiling_metric, is_accuracy
 
 app = typer.Typer(help="Models in the registry.", no_args_is_help=True)
@@ -146,6 +147,8 @@ def register(
     version = workspace.champions.register_policy(
         source, {"stage": "rlhf models register", "rlhf.reason": reason, "rlhf.source": source}
     )
+    for notice in record_notices(workspace.settings.home, version):
+        echo(f"Notice: {notice}.", fg=typer.colors.YELLOW)
     echo(
         f"{version.label} is registered. To let it complete prompts: "
         f'rlhf models promote {version.label} --reason "…"'

@@ -126,6 +126,9 @@ class HomeFacts(BaseModel):
     policy: Literal["none yet"] | None = Field(
         default=None, description="`none yet` until the first policy is registered"
     )
+    policy_notices: dict[str, tuple[str, ...]] = Field(
+        default={}, description="of policies registered from outside, by name@version"
+    )
     audit_seq: int = Field(
         default=0,
         ge=0,

@@ -4,6 +4,7 @@ from datetime import datetime, timedelta
 
 import pytest
 
+from rlhf_pipeline.core.config import HomeFacts
 from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.core.records import (
     AnnotatorKind,
@@ -127,6 +128,24 @@ def test_problems_are_listed_with_links(paged: Web):
     ]
     paged.store.metric_points.put([point(paged, "daemon.silent_seconds", 0)])
     assert reader.get("/home").json()["attention"] == []
+    paged.settings.home.mkdir(parents=True, exist_ok=True)
+    notices = {"demo.policy@1": ("its template opens <think>",), "demo.policy@2": ("another",)}
+    HomeFacts(project="demo", policy_notices=notices).write(paged.settings.home)
+    paged.store.promotions.record(
+        Promotion(
+            model_name="demo.policy",
+            version=1,
+            previous_version=None,
+            data_seq=None,
+            reason="first",
+            actor="test",
+            promoted_at=paged.clock.now(),
+        )
+    )
+    assert [item["text"] for item in reader.get("/home").json()["attention"]] == [
+        "demo.policy@1: its template opens <think>"
+    ]
+    HomeFacts(project="demo").write(paged.settings.home)
     model = {"reward_model": "demo.reward_model@1"}
     paged.store.metric_points.put(
         [
@@ -160,7 +179,8 @@ def test_problems_are_listed_with_links(paged: Web):
         "the reward model predicts worse than the votes allow: its accuracy lies below the noise "
         "ceiling",
     ]
-    assert [champion["label"] for champion in home["champions"]] == ["demo.reward_model@1"]
+    labels = [champion["label"] for champion in home["champions"]]
+    assert labels == ["demo.reward_model@1", "demo.policy@1"]
     assert home["headline"]["text"] == "No change of taste so far."
     assert {p["name"]: p["value"] for p in home["figures"]} == {
         "model.accuracy": 0.6,

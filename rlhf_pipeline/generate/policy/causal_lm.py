@@ -1,6 +1,8 @@
 """Runs any transformers causal LM as a policy that completes prompts and scores completions."""
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -8,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 
+from rlhf_pipeline.core.conversations import build_chat, render_transcript, split_turns
 from rlhf_pipeline.core.errors import BackendUnavailable, CompletionError, ModelError, ModelNotFound
 from rlhf_pipeline.core.parameters import Dtype
 from rlhf_pipeline.generate.policy.batches import batch_by_logits
@@ -17,6 +20,7 @@ from rlhf_pipeline.generate.policy.sampling import Noise, choose_tokens, open_no
 Floats = npt.NDArray[np.float64]
 DEFAULT_CONTEXT = 2048
 CAUSAL_ARCHITECTURES = ("ForCausalLM", "LMHeadModel")
+MARK = "rlhf-pipeline"  # a text to find again in what a chat template renders
 LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, TypeError)
 
 
@@ -167,32 +171,122 @@ class PromptFormat:
     def __init__(self, config: Any, tokenizer: Any) -> None:
         self.config = config
         self.tokenizer = tokenizer
+        self._ends: dict[str, list[int]] = {}  # by the chat template
 
     @property
     def context_length(self) -> int:
         """Maximum number of tokens of prompt and completion together."""
         return int(getattr(self.config, "max_position_embeddings", None) or DEFAULT_CONTEXT)
 
-    def format_prompt(self, text: str) -> str:
-        """Format the prompt as the model reads it, ready for a completion to follow."""
+    def format_prompt(self, prompt: str) -> str:
+        """Format the prompt as the model reads it, ready for a completion to follow. Raises
+        CompletionError if the chat template refuses it.
+        """
         if self.tokenizer.chat_template is None:
-            return text
-        return str(
-            self.tokenizer.apply_chat_template(
-                [{"role": "user", "content": text}], tokenize=False, add_generation_prompt=True
-            )
-        )
+            text = render_transcript(prompt)
+            return f"{text}\n\nAssistant:" if split_turns(prompt) else text
+        return self._render(self.build_chat(prompt), add_generation_prompt=True)
 
-    def space_completion(self, prompt: str, completion: str) -> str:
-        """The completion as it follows the prompt. Completions are kept without the whitespace
-        around them, so without a chat template a space must part them from the prompt again.
+    def build_chat(self, prompt: str) -> list[dict[str, Any]]:
+        """The messages that the chat template gets."""
+        takes_tools = "tool_calls" in str(self.tokenizer.chat_template)
+        chat = build_chat(prompt, takes_tools=takes_tools)
+        if any(message["role"] == "system" for message in chat) and not self.takes_system:
+            chat = build_chat(prompt, takes_tools=takes_tools, takes_system=False)
+        for call in (call for message in chat for call in message.get("tool_calls", ())):
+            with suppress(ValueError):  # templates write the arguments as JSON
+                call["function"]["arguments"] = json.loads(call["function"]["arguments"])
+        return chat
 
-        Training, likelihoods and divergences read completions this way.
+    @property
+    def takes_system(self) -> bool:
+        """Whether the chat template writes system messages; some refuse or drop them."""
+        chat = [{"role": "system", "content": MARK}, {"role": "user", "content": "a"}]
+        try:
+            return MARK in self._render(chat, add_generation_prompt=True)
+        except CompletionError:
+            return False
+
+    def render_answer(self, prompt: str, completion: str) -> str | None:
+        """What the chat template writes before a completion in a whole exchange, where that is not
+        the prompt that is sampled; None where it is.
+        """
+        text = self.format_prompt(prompt)
+        answer = {"role": "assistant", "content": completion}
+        try:
+            whole = self._render([*self.build_chat(prompt), answer], add_generation_prompt=False)
+        except CompletionError as cause:
+            return str(cause)
+        if whole.startswith(text + completion):
+            return None
+        return whole.partition(completion)[0]
+
+    def _render(self, chat: Sequence[Mapping[str, Any]], **how: bool) -> str:
+        from jinja2 import TemplateError
+
+        try:
+            return str(self.tokenizer.apply_chat_template(chat, tokenize=False, **how))
+        except (TemplateError, TypeError) as cause:
+            raise CompletionError(
+                f"The chat template refuses the prompt: {cause}. Give the prompt other messages, "
+                "or the policy another template."
+            ) from cause
+
+    def space_completion(self, text: str, completion: str) -> str:
+        """The completion as it follows the formatted prompt. Completions are kept without the
+        whitespace around them, so without a chat template a space must part them from the prompt
+        again.
         """
         has_template = self.tokenizer.chat_template is not None
-        if has_template or not completion or not prompt or prompt[-1].isspace():
+        if has_template or not completion or not text or text[-1].isspace():
             return completion
         return f" {completion}"
+
+    def tokenize_exchange(self, prompt: str, completion: str) -> tuple[list[int], list[int]]:
+        """Token ids of the prompt, as sampling reads it, and of the completion with its end token.
+
+        Training, likelihoods and divergences all read exchanges this way.
+        """
+        head = self.tokenize_prompt(prompt)
+        text = self.format_prompt(prompt)
+        spaced = self.space_completion(text, completion)
+        whole = self._tokenize(text + spaced)
+        # a token across the border would change the prompt
+        is_prefix = whole[: len(head)] == head
+        tail = whole[len(head) :] if is_prefix else self._tokenize(spaced, is_whole=False)
+        return head, [*tail, *self.end_ids()]
+
+    def tokenize_prompt(self, prompt: str) -> list[int]:
+        """Token ids of the formatted prompt, at least one."""
+        return self._tokenize(self.format_prompt(prompt)) or self.stop_ids()[:1]
+
+    def stop_ids(self) -> list[int]:
+        """The tokens at which sampling stops."""
+        end = self.tokenizer.eos_token_id
+        return [] if end is None else [int(end)]
+
+    def end_ids(self) -> list[int]:
+        """The token that ends a completion, in training and in likelihoods: the one that the chat
+        template writes after an answer, else the tokenizer's. Empty without either.
+        """
+        template = str(self.tokenizer.chat_template)
+        if template not in self._ends:
+            self._ends[template] = self._find_end()
+        return self._ends[template]
+
+    def _find_end(self) -> list[int]:
+        tokenizer = self.tokenizer
+        own = tokenizer.eos_token_id
+        if tokenizer.chat_template is not None:
+            chat = [{"role": "user", "content": "a"}, {"role": "assistant", "content": MARK}]
+            try:
+                tail = self._render(chat, add_generation_prompt=False).rpartition(MARK)[2]
+            except CompletionError:
+                tail = ""
+            first = tokenizer(tail.lstrip(), add_special_tokens=False)["input_ids"][:1]
+            if first and first[0] in tokenizer.added_tokens_decoder:
+                return [int(first[0])]
+        return self.stop_ids()[:1] if own is None else [int(own)]
 
     def check_tokenizer(self, name: str) -> None:
         """Raise ModelError, which names the policy `name`, if its tokenizer has no end token or
@@ -214,16 +308,16 @@ class PromptFormat:
 
     def count_prompt_tokens(self, text: str) -> int:
         """Number of tokens of the formatted prompt."""
-        return len(self._tokenize(text)) or 1  # a model reads at least one
+        return len(self._tokenize(self.format_prompt(text))) or 1  # a model reads at least one
 
     def count_tokens(self, completion: str) -> int:
         """Number of tokens of a completion and its end."""
         return len(self.tokenizer(completion, add_special_tokens=False)["input_ids"]) + 1
 
-    def _tokenize(self, text: str) -> list[int]:
+    def _tokenize(self, text: str, *, is_whole: bool = True) -> list[int]:
         # a chat template writes its own special tokens
-        is_plain = self.tokenizer.chat_template is None
-        ids = self.tokenizer(self.format_prompt(text), add_special_tokens=is_plain)["input_ids"]
+        is_plain = is_whole and self.tokenizer.chat_template is None
+        ids = self.tokenizer(text, add_special_tokens=is_plain)["input_ids"]
         return [int(i) for i in ids]
 
 
@@ -257,7 +351,7 @@ class Policy(PromptFormat):
         top_ps = _expand_per_row(top_p, n, "top_ps")
         if len(seeds) != n:
             raise CompletionError(f"{len(seeds)} seeds for {n} prompts. Give one seed per prompt.")
-        ids = [self._prompt_ids(prompt) for prompt in prompts]
+        ids = [self.tokenize_prompt(prompt) for prompt in prompts]
         self._check_room(ids, max_new_tokens)
         generations: dict[int, GeneratedText] = {}
         # Rows of similar length share a batch, which saves padding.
@@ -287,18 +381,9 @@ class Policy(PromptFormat):
         """Summed log probability (n,), in nats, of each completion and its end token given its
         prompt, and the number of tokens in each sum (n,).
         """
-        ends = self._trained_end()
         pairs = [
-            (
-                self._prompt_ids(p),
-                [
-                    *self.tokenizer(self.space_completion(p, c), add_special_tokens=False)[
-                        "input_ids"
-                    ],
-                    *ends,
-                ],
-            )
-            for p, c in zip(prompts, completions, strict=True)
+            self.tokenize_exchange(prompt, completion)
+            for prompt, completion in zip(prompts, completions, strict=True)
         ]
         sums = np.zeros(len(pairs))
         lengths = [len(prompt) + len(completion) for prompt, completion in pairs]
@@ -306,24 +391,13 @@ class Policy(PromptFormat):
             sums[rows] = self._sum_log_p([pairs[i] for i in rows])
         return sums, np.array([len(completion) for _, completion in pairs], dtype=np.int64)
 
-    def _prompt_ids(self, text: str) -> list[int]:
-        return self._tokenize(text) or self._end_ids()[:1]
-
-    def _end_ids(self) -> list[int]:
+    def stop_ids(self) -> list[int]:
         ends = self.model.generation_config.eos_token_id
-        ends = self.tokenizer.eos_token_id if ends is None else ends
-        return [] if ends is None else [int(e) for e in np.atleast_1d(ends)]
-
-    def _trained_end(self) -> list[int]:
-        """The token that training puts after a completion: the tokenizer's. Of those that end a
-        sampled one it may not be the first.
-        """
-        end = self.tokenizer.eos_token_id
-        return self._end_ids()[:1] if end is None else [int(end)]
+        return super().stop_ids() if ends is None else [int(e) for e in np.atleast_1d(ends)]
 
     def _pad_id(self) -> int:
         pad = self.tokenizer.pad_token_id
-        return int(pad) if pad is not None else (self._end_ids() or [0])[0]
+        return int(pad) if pad is not None else (self.stop_ids() or [0])[0]
 
     def _check_room(self, ids: Sequence[Sequence[int]], max_new_tokens: int) -> None:
         for index, row in enumerate(ids):
@@ -345,7 +419,7 @@ class Policy(PromptFormat):
         import torch
         from transformers import GenerationConfig, LogitsProcessorList
 
-        pad, ends = self._pad_id(), self._end_ids()
+        pad, ends = self._pad_id(), self.stop_ids()
         width = max(len(row) for row in ids)
         device = self.model.device
         input_ids = torch.tensor([[pad] * (width - len(row)) + row for row in ids], device=device)

@@ -71,15 +71,8 @@ def kl_and_entropy(
 
 def _token_ids(policy: Policy, prompt: str, completion: str) -> tuple[list[int], list[int]]:
     """Token ids of prompt and completion, cut to the policy's context length."""
-    # a chat template writes its own special tokens
-    is_plain = policy.tokenizer.chat_template is None
-    head = policy.tokenizer(policy.format_prompt(prompt), add_special_tokens=is_plain)["input_ids"]
-    spaced = policy.space_completion(prompt, completion)
-    tail = [
-        *policy.tokenizer(spaced, add_special_tokens=False)["input_ids"],
-        policy.tokenizer.eos_token_id,
-    ]
-    return list(head), tail[: max(1, policy.context_length - len(head))]
+    head, tail = policy.tokenize_exchange(prompt, completion)
+    return head, tail[: max(1, policy.context_length - len(head))]
 
 
 def _batch_figures(

@@ -36,7 +36,7 @@ from rlhf_pipeline.improve.retraining.training import (
     run_to_end,
 )
 from rlhf_pipeline.learn.reward_model.launching import run_launched
-from rlhf_pipeline.learn.reward_model.network import silence_trl
+from rlhf_pipeline.learn.reward_model.network import collect_trl_warnings, silence_trl
 
 if TYPE_CHECKING:
     from rlhf_pipeline.improve.retraining.strategies.base import TrainedStrategy
@@ -73,7 +73,9 @@ class TrainingReport(Record):
         default=None, description="the sentinel that stopped the training before its last step"
     )
     notices: tuple[str, ...] = Field(
-        default=(), description="the number format, where it is not the one that was asked for"
+        default=(),
+        description="the number format, where it is not the one that was asked for, and warnings "
+        "of TRL",
     )
     seconds: float = Field(description="wall time of training, over all attempts")
     resumed_from: int | None = Field(
@@ -145,7 +147,7 @@ def train_and_report(
         metrics=metrics,
         warnings=warnings,
         stop=done.stop,
-        notices=(place.notice,) if place.notice else (),
+        notices=(*filter(None, [place.notice]), *done.notices),
         seconds=done.seconds,
         resumed_from=done.resumed_from,
     )
@@ -179,7 +181,11 @@ def train_weights(work: Training, progress: Progress) -> FinishedTraining:
     if params.launch and params.device != "cpu":
         number = get_int_from_env(["LOCAL_RANK"], 0)
         params = params.model_copy(update={"device": f"cuda:{number}"})
-    with silence_trl(), limit_cpu_threads(params.cpu_threads):
+    with (
+        silence_trl(),
+        collect_trl_warnings() as trl_warnings,
+        limit_cpu_threads(params.cpu_threads),
+    ):
         policy = open_policy(work.policy_folder, params)
         check_tokenizer(policy)
         room = params.max_new_tokens if strategy.needs_reward else 1
@@ -203,7 +209,9 @@ def train_weights(work: Training, progress: Progress) -> FinishedTraining:
             progress=progress,
         )
     curves = {} if watch is None else watch.curves()
-    return replace(done, n_examples=len(fitting), sentinel_curves=curves)
+    return replace(
+        done, n_examples=len(fitting), sentinel_curves=curves, notices=tuple(trl_warnings)
+    )
 
 
 def build_lineage(
@@ -235,8 +243,11 @@ def _choose_watched_rows(
 
 
 def check_tokenizer(policy: Policy) -> None:
-    """Raise as `Policy.check_tokenizer`; without a pad token, padding is the end token."""
+    """Raise as `Policy.check_tokenizer`. Afterwards the tokenizer's end token is that of
+    `Policy.end_ids`, which online trainers of TRL stop at, and padding without a pad token.
+    """
     policy.check_tokenizer(policy.name)
+    policy.tokenizer.eos_token = policy.tokenizer.convert_ids_to_tokens(policy.end_ids()[0])
     if policy.tokenizer.pad_token_id is None:
         policy.tokenizer.pad_token = policy.tokenizer.eos_token
 

@@ -17,9 +17,9 @@ from rlhf_pipeline.improve.retraining.training import (
     FinishedTraining,
     TrainingParams,
     build_trl_arguments,
-    format_example,
 )
 
+STORED = "stored_prompt"  # column of the prompts as people and the reward read them
 CURVES = {"reward": "reward", "KL to the parent": "kl", "entropy": "entropy"}
 
 
@@ -98,7 +98,9 @@ def prepare_trl_trainer(
     inputs = {
         "model": policy.model,
         "reward_funcs": make_trl_reward(reward),
-        "train_dataset": Dataset.from_list([format_example(policy, p) for p in rows["prompt"]]),
+        "train_dataset": Dataset.from_list(
+            [{"prompt": format_prompt(policy, text), STORED: text} for text in rows["prompt"]]
+        ),
         "processing_class": policy.tokenizer,
     }
     return inputs, arguments | {
@@ -110,14 +112,19 @@ def prepare_trl_trainer(
     }
 
 
-def make_trl_reward(reward: RewardFunction) -> Any:
-    """The reward as TRL calls it, with prompts and completions as texts or messages."""
+def format_prompt(policy: Policy, prompt: str) -> Any:
+    """The prompt as TRL renders it to the policy's own tokens: messages, or the plain text."""
+    if policy.tokenizer.chat_template is None:
+        return policy.format_prompt(prompt)
+    return policy.build_chat(prompt)
 
-    def reward_of_completions(
-        prompts: Sequence[Any], completions: Sequence[Any], **more: Any
-    ) -> list[float]:
+
+def make_trl_reward(reward: RewardFunction) -> Any:
+    """The reward as TRL calls it, with completions as texts or messages and the column STORED."""
+
+    def reward_of_completions(completions: Sequence[Any], **columns: Any) -> list[float]:
         texts = [clean_text(_last_text(completion)) for completion in completions]
-        scores = score_members(reward, [_last_text(prompt) for prompt in prompts], texts)
+        scores = score_members(reward, columns[STORED], texts)
         return [float(score) for score in scores.mean(axis=0)]
 
     return reward_of_completions

@@ -195,6 +195,7 @@ class FinishedTraining:
     resumed_from: int | None
     stop: SentinelStop | None = None
     n_examples: int = 0
+    notices: tuple[str, ...] = ()  # warnings of TRL
     sentinel_curves: dict[str, tuple[tuple[int, float], ...]] = field(default_factory=dict)
 
     def curve(self, name: str) -> tuple[tuple[int, float], ...]:
@@ -282,17 +283,16 @@ def build_config(strategy: Any, ours: Mapping[str, Any], params: TrainingParams)
     return config
 
 
-def format_example(policy: Policy, prompt: str, **completions: str) -> dict[str, Any]:
-    """A row as TRL reads it: messages if the tokenizer has a chat template, as `Policy` reads
-    prompts, otherwise plain text.
+def keep_tokens(trainer: type[Any]) -> type[Any]:
+    """The trainer of TRL for rows of `Policy.tokenize_exchange`. TRL itself would apply the chat
+    template to whole exchanges, which may differ from what is sampled, such as after `<think>`.
     """
-    if policy.tokenizer.chat_template is None:
-        spaced = {name: policy.space_completion(prompt, text) for name, text in completions.items()}
-        return {"prompt": prompt, **spaced}
-    messages = {
-        name: [{"role": "assistant", "content": text}] for name, text in completions.items()
-    }
-    return {"prompt": [{"role": "user", "content": prompt}], **messages}
+
+    class TrainerOfTokens(trainer):  # type: ignore[misc]
+        def _prepare_dataset(self, dataset: Any, *args: Any, **more: Any) -> Any:
+            return dataset
+
+    return TrainerOfTokens
 
 
 @contextmanager

@@ -6,7 +6,7 @@ from here, so all three serve the same one.
 
 import logging
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import get_args
@@ -36,6 +36,7 @@ from rlhf_pipeline.feedback.votes import NO_CHANGES, TasteChanges
 from rlhf_pipeline.generate.completions import CompletionBackend, open_backend
 from rlhf_pipeline.generate.policy import EMBEDDED_POLICY
 from rlhf_pipeline.generate.policy.causal_lm import Policy, load_policy
+from rlhf_pipeline.generate.policy.exchange import check_exchange
 from rlhf_pipeline.learn.calibration import calibrator_from_json
 from rlhf_pipeline.learn.champions.assessment import AcceptanceParams, assess
 from rlhf_pipeline.learn.champions.calibrated_model import CalibratedModel
@@ -44,6 +45,8 @@ from rlhf_pipeline.learn.champions.serving import serve
 from rlhf_pipeline.learn.reward_model import Encoder, RewardModel, load_reward_model
 from rlhf_pipeline.registry import Kind, Registry
 from rlhf_pipeline.store import Store
+
+NOTICES = "notices"  # parameter of a policy's version
 
 logger = logging.getLogger(__name__)
 KINDS: tuple[Kind, ...] = get_args(Kind)
@@ -414,19 +417,22 @@ class Champions:
 
     def register_policy(self, source: str, tags: Mapping[str, str]) -> ModelVersion:
         """Register any causal LM that transformers can load, from a folder or the hub. The same
-        files are registered once. `tags` go to the MLflow run. Raises as `load_policy` and
-        `check_tokenizer`.
+        files are registered once. `tags` go to the MLflow run, notices of `check_exchange` to the
+        version's parameters. Raises as `load_policy` and `check_exchange`.
         """
         policy = load_policy(source)
-        policy.check_tokenizer(source)
+        notices = check_exchange(policy, source)
         with tempfile.TemporaryDirectory() as folder:
             policy.save(Path(folder) / "policy")
-            return self._register_policy(Path(folder) / "policy", tags)
+            return self._register_policy(Path(folder) / "policy", tags, notices)
 
-    def _register_policy(self, folder: Path, tags: Mapping[str, str]) -> ModelVersion:
+    def _register_policy(
+        self, folder: Path, tags: Mapping[str, str], notices: Sequence[str] = ()
+    ) -> ModelVersion:
         stage = tags["stage"]
         with self.registry.run(stage, tags, run_key=f"{stage}:{folder_hash(folder)}") as run:
-            return self.registry.register("policy", folder, run=run)
+            params = {NOTICES: list(notices)} if notices else {}
+            return self.registry.register("policy", folder, run=run, params=params)
 
 
 def register_first_policy(champions: Champions, settings: Settings) -> ModelVersion:
@@ -437,4 +443,14 @@ def register_first_policy(champions: Champions, settings: Settings) -> ModelVers
     with FileLock(settings.home / "first_policy.lock"):
         version = champions.initialise(settings.policy)
     HomeFacts.change(settings.home, has_models=True, policy=None)
+    record_notices(settings.home, version)
     return version
+
+
+def record_notices(home: Path, version: ModelVersion) -> tuple[str, ...]:
+    """The notices of a policy's registration, kept for the page home as well."""
+    notices = tuple(version.params.get(NOTICES, ()))
+    facts = HomeFacts.load(home)
+    if notices and facts is not None:
+        HomeFacts.change(home, policy_notices={**facts.policy_notices, version.label: notices})
+    return notices

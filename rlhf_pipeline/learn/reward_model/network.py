@@ -1,5 +1,6 @@
 """Builds a transformer with one score per text: backbone, pooling, head."""
 
+import logging
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -227,6 +228,25 @@ def silence_trl() -> Iterator[None]:
     finally:
         if had_bars:
             datasets.enable_progress_bars()
+
+
+@contextmanager
+def collect_trl_warnings() -> Iterator[list[str]]:
+    """The warnings that TRL logs within, each once."""
+    messages: list[str] = []
+
+    class Collector(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            message = f"TRL: {' '.join(record.getMessage().split())}"
+            if message not in messages:
+                messages.append(message)
+
+    collector = Collector(logging.WARNING)
+    logging.getLogger("trl").addHandler(collector)
+    try:
+        yield messages
+    finally:
+        logging.getLogger("trl").removeHandler(collector)
 
 
 def read_weights(network: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from datetime import datetime, timedelta
 
+from rlhf_pipeline.core.config import HomeFacts
 from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.core.metric_catalogue import SILENCE, let_silence_grow
 from rlhf_pipeline.core.monitoring import MetricPoint
@@ -57,6 +58,7 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
             *_find_drift(site),
             *_find_low_accuracy(figures, served),
             *_find_toy_policy(site),
+            *_find_policy_notices(site),
         ),
         next_steps=() if work.n_votes else tuple(_list_next_steps(site, principal)),
         champions=champions,
@@ -138,6 +140,14 @@ def _find_toy_policy(site: Site) -> Iterator[Attention]:
         embedded = {history[0].label, *(gate.candidate for gate in site.store.gates.all())}
         if history[-1].label in embedded:
             yield Attention(text=warning, link="/settings")
+
+
+def _find_policy_notices(site: Site) -> Iterator[Attention]:
+    facts = HomeFacts.load(site.settings.home)
+    champion = site.store.promotions.champion(f"{site.settings.project}.policy")
+    if facts is not None and champion is not None:
+        for notice in facts.policy_notices.get(champion.label, ()):
+            yield Attention(text=f"{champion.label}: {notice}", link="/production")
 
 
 def _find_low_accuracy(figures: Sequence[MetricPoint], served: str | None) -> Iterator[Attention]:

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.config import HomeFacts, Settings
 from rlhf_pipeline.core.errors import (
     ConfigurationError,
     ModelHashMismatch,
@@ -13,7 +13,9 @@ from rlhf_pipeline.core.errors import (
     ModelRefused,
 )
 from rlhf_pipeline.core.records import CalibrationReport, GateCheck, GateDecision, Refusal
+from rlhf_pipeline.generate.policy import load_policy
 from rlhf_pipeline.learn.calibration import calibration_metrics
+from tests.foreign_policies import build_foreign_policy
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +167,19 @@ def test_registered_policy_waits_for_its_promotion(rlhf, home, tiny_policy, tmp_
     output = rlhf("models", "register", "policy", str(changed), "--reason", why, home=home).output
     assert "demo.policy@3 is registered" in output
     assert world(home).champions.policy().label == "demo.policy@2"
+
+
+def test_notices_of_a_foreign_policy_stand_on_its_version(rlhf, home, tmp_path):
+    HomeFacts(project="demo").write(home)
+    source = build_foreign_policy("chatml_other_end", tmp_path / "theirs")
+    output = rlhf("models", "register", "policy", str(source), "--reason", "x", home=home).output
+    notice = "its template ends an answer with <|im_end|>, but generation stopped at <|endoftext|>"
+    assert f"Notice: {notice}" in " ".join(output.split())
+    version = world(home).champions.find("demo.policy@3")[1]
+    assert version.params["notices"][0].startswith(notice)
+    policy = load_policy(world(home).champions.policy_folder(version))
+    assert set(policy.end_ids()) < set(policy.stop_ids())
+    assert HomeFacts.load(home).policy_notices["demo.policy@3"][0].startswith(notice)
 
 
 def test_a_policy_that_the_gate_refused_is_promoted_by_force_only(rlhf, home, tiny_policy):

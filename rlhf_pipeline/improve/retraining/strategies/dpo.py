@@ -18,7 +18,7 @@ from rlhf_pipeline.improve.retraining.training import (
     TrainingParams,
     build_config,
     build_trl_arguments,
-    format_example,
+    keep_tokens,
 )
 
 # Nats per completion; at beta 0.1 this is one unit of reward.
@@ -61,7 +61,18 @@ class DPO(TrainedStrategy):
 
         own = select_params(DPOParams, params)
         texts = zip(rows["prompt"], rows["chosen"], rows["rejected"], strict=True)
-        return DPOTrainer(
+        rows_of_ids = []
+        for prompt, good, bad in texts:
+            prompt_ids, chosen_ids = policy.tokenize_exchange(prompt, good)
+            rejected_ids = policy.tokenize_exchange(prompt, bad)[1]
+            rows_of_ids.append(
+                {
+                    "prompt_ids": prompt_ids,
+                    "chosen_ids": chosen_ids,
+                    "rejected_ids": rejected_ids,
+                }
+            )
+        return keep_tokens(DPOTrainer)(
             model=policy.model,
             ref_model=self.reference,
             args=build_config(
@@ -75,9 +86,7 @@ class DPO(TrainedStrategy):
                 },
                 params,
             ),
-            train_dataset=Dataset.from_list(
-                [format_example(policy, p, chosen=good, rejected=bad) for p, good, bad in texts]
-            ),
+            train_dataset=Dataset.from_list(rows_of_ids),
             processing_class=policy.tokenizer,
         )
 

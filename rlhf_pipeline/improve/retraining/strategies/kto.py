@@ -1,6 +1,6 @@
 """Trains a policy with Kahneman-Tversky Optimization (KTO), by TRL."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +19,7 @@ from rlhf_pipeline.improve.retraining.training import (
     TrainingParams,
     build_config,
     build_trl_arguments,
-    format_example,
+    keep_tokens,
 )
 
 
@@ -54,25 +54,37 @@ class KTO(TrainedStrategy):
         from datasets import Dataset
         from trl import KTOTrainer
 
-        examples = zip(rows["prompt"], rows["chosen"], rows["label"], strict=True)
-        return KTOTrainer(
+        config = build_config(
+            self,
+            build_trl_arguments(policy, len(rows), params, checkpoints)
+            | {
+                "beta": select_params(KTOParams, params).beta,
+                "disable_dropout": False,  # that of the policy is off; adapters keep theirs
+                # the divergence is estimated from neighbours in a batch, in the order of `rows`
+                "train_sampling_strategy": "sequential",
+            },
+            params,
+        )
+        exchanges = [
+            policy.tokenize_exchange(prompt, text)
+            for prompt, text in zip(rows["prompt"], rows["chosen"], strict=True)
+        ]
+        neighbours = rotate([c for _, c in exchanges], config.per_device_train_batch_size)
+        return keep_tokens(KTOTrainer)(
             model=policy.model,
             ref_model=self.reference,
-            args=build_config(
-                self,
-                build_trl_arguments(policy, len(rows), params, checkpoints)
-                | {
-                    "beta": select_params(KTOParams, params).beta,
-                    "disable_dropout": False,  # that of the policy is off; adapters keep theirs
-                    # the divergence is estimated from neighbours in a batch, in the order of `rows`
-                    "train_sampling_strategy": "sequential",
-                },
-                params,
-            ),
+            args=config,
             train_dataset=Dataset.from_list(
                 [
-                    format_example(policy, prompt, completion=text) | {"label": bool(label)}
-                    for prompt, text, label in examples
+                    {
+                        "prompt_ids": prompt_ids,
+                        "completion_ids": completion_ids,
+                        "KL_completion_ids": neighbour,
+                        "label": bool(label),
+                    }
+                    for (prompt_ids, completion_ids), neighbour, label in zip(
+                        exchanges, neighbours, rows["label"], strict=True
+                    )
                 ]
             ),
             processing_class=policy.tokenizer,
@@ -89,6 +101,17 @@ class KTO(TrainedStrategy):
             f"The reward margin is {metrics['reward_margin']:.3f} at the end: the policy did "
             "not learn the preferences.",
         )
+
+
+def rotate(completions: Sequence[list[int]], size: int) -> list[list[int]]:
+    """The completion of the row before, in each batch of `size` rows, of the first row the last:
+    mismatched exchanges, by which TRL estimates the divergence.
+
+    >>> rotate([[1], [2], [3], [4], [5]], 3)
+    [[3], [1], [2], [5], [4]]
+    """
+    batches = [completions[at : at + size] for at in range(0, len(completions), size)]
+    return [row for batch in batches for row in (batch[-1], *batch[:-1])]
 
 
 def split_pairs(rows: pd.DataFrame, seed: int) -> pd.DataFrame:

@@ -206,12 +206,8 @@ def _trainer_class() -> Any:
         @torch.no_grad()  # type: ignore[untyped-decorator]
         def _sample(self, texts: list[str]) -> Batch:
             texts = [text for text in texts for _ in range(self.params.n_samples)]
-            tokenizer, is_plain = self.policy.tokenizer, self.policy.tokenizer.chat_template is None
-            rows = [
-                tokenizer(self.policy.format_prompt(text), add_special_tokens=is_plain)["input_ids"]
-                or self.generation.eos_token_id[:1]
-                for text in texts
-            ]
+            tokenizer = self.policy.tokenizer
+            rows = [self.policy.tokenize_prompt(text) for text in texts]
             inputs = tokenizer.pad({"input_ids": rows}, padding_side="left", return_tensors="pt")
             inputs = inputs.to(self.model.device)
             # while training, gradient checkpointing drops the cache that generation reads

@@ -18,7 +18,6 @@ from rlhf_pipeline.improve.retraining.training import (
     TrainingParams,
     build_config,
     build_trl_arguments,
-    format_example,
 )
 
 
@@ -54,7 +53,10 @@ class SFT(TrainedStrategy):
         from datasets import Dataset
         from trl import SFTTrainer
 
-        texts = zip(rows["prompt"], rows["chosen"], strict=True)
+        exchanges = [
+            policy.tokenize_exchange(prompt, chosen)
+            for prompt, chosen in zip(rows["prompt"], rows["chosen"], strict=True)
+        ]
         return SFTTrainer(
             model=policy.model,
             args=build_config(
@@ -64,7 +66,10 @@ class SFT(TrainedStrategy):
                 params,
             ),
             train_dataset=Dataset.from_list(
-                [format_example(policy, prompt, completion=chosen) for prompt, chosen in texts]
+                [
+                    {"input_ids": [*p, *c], "completion_mask": [0] * len(p) + [1] * len(c)}
+                    for p, c in exchanges
+                ]
             ),
             processing_class=policy.tokenizer,
         )

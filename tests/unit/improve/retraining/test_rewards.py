@@ -3,7 +3,12 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.core.errors import InvalidScores, NotEnoughVotes
-from rlhf_pipeline.improve.retraining.online import clean_text, make_trl_reward, select_prompts
+from rlhf_pipeline.improve.retraining.online import (
+    STORED,
+    clean_text,
+    make_trl_reward,
+    select_prompts,
+)
 from rlhf_pipeline.improve.retraining.rewards import (
     CalibratedReward,
     score_members,
@@ -41,8 +46,10 @@ def test_saturated_members_still_disagree():
 def test_reward_function_accepts_messages_and_texts_of_trl():
     reward = make_trl_reward(Lengths())
     messages = [[{"role": "assistant", "content": " abc\0 "}]]
-    assert reward([[{"role": "user", "content": "p"}]], messages, trainer_state=None) == [4.0]
-    assert reward(prompts=["p"], completions=["abc"]) == [4.0]
+    stored = {STORED: ["p"]}
+    chat = [[{"role": "user", "content": "p"}]]
+    assert reward(prompts=chat, completions=messages, trainer_state=None, **stored) == [4.0]
+    assert reward(prompts=["p"], completions=["abc"], **stored) == [4.0]
     assert clean_text(" a\0b ") == "ab"
 
 
