@@ -107,6 +107,7 @@ def _collect_costs(generation: Generation) -> dict[str, float]:
     """
     return {
         "n_cached": generation.n_cached,
+        "n_with_reasoning": generation.n_with_reasoning,
         "n_attempts": generation.n_attempts,
         "tokens_paid": sum(s.n_prompt_tokens + s.n_tokens for s in generation.spent.values()),
         "cost": generation.cost,

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import dagster as dg
 import pandas as pd
@@ -29,9 +29,11 @@ from rlhf_pipeline.feedback.votes import Quarantines, TasteChanges
 from rlhf_pipeline.improve.curated_sets import take_training_pairs
 from rlhf_pipeline.improve.evaluation import CompletionJudge, frozen_prompt_ids
 from rlhf_pipeline.improve.evaluation_sets import require
+from rlhf_pipeline.improve.loop_settings import CompletionsParams, LoopSettings
 from rlhf_pipeline.improve.retraining.hard_negatives import add_hard_negatives
 from rlhf_pipeline.improve.retraining.selection import (
     SelectionParams,
+    drop_reasoning,
     find_set_problems,
     select_pairs,
     take_dataset,
@@ -120,6 +122,9 @@ def retraining_set(
         confidence=config.relabel_confidence,
         references=references,
     )
+    generation = LoopSettings.read(settings, only="completions").params("completions")
+    if cast(CompletionsParams, generation).reasoning == "show":
+        frame = drop_reasoning(frame)
     version = Artefacts(settings.frames).keep_version("retraining_set", frame)
     rule = DataExpectation(
         type="enough pairs, none of an evaluation split or on a frozen prompt", blocking=True

@@ -218,6 +218,11 @@ def _print_summary(generation: Generation, folder: Path, n_calls: int) -> None:
         f"in all, in {LOG}), "
         f"{generation.seconds:.1f} s"
     )
+    if generation.n_with_reasoning:
+        echo(
+            f"reasoning before {generation.n_with_reasoning:,} answers "
+            "(--set reasoning=drop, show or train)"
+        )
     if generation.kinds:
         show(
             [{"why": kind, "rows": f"{n:,}"} for kind, n in generation.kinds.items()],

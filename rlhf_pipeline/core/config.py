@@ -25,6 +25,7 @@ from pydantic import (
     SecretStr,
     ValidationError,
     field_validator,
+    model_validator,
 )
 from pydantic_settings import (
     BaseSettings,
@@ -237,6 +238,48 @@ class RetentionParams(BaseModel):
     )
 
 
+class RequestParameters(BaseModel):
+    """An entry of `request_parameters:` in rlhf.yaml: how requests for one model differ.
+
+    >>> RequestParameters(rename={"seed": "random_seed"}, omit=["top_p"]).apply({"seed": 1})
+    {'random_seed': 1}
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    rename: dict[str, str] = Field(default={}, description="Parameters by the names of this model")
+    omit: tuple[str, ...] = Field(default=(), description="Parameters that it refuses")
+    add: dict[str, Any] = Field(default={}, description="Parameters that it gets beside ours")
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        changed = {"model", "messages"} & {
+            *self.rename,
+            *self.rename.values(),
+            *self.omit,
+            *self.add,
+        }
+        if changed:
+            raise ValueError(f"{sorted(changed)} cannot be changed: every request needs them")
+        return self
+
+    def apply(self, body: Mapping[str, Any]) -> dict[str, Any]:
+        """The body of a request for this model."""
+        fields = {self.rename.get(name, name): body[name] for name in body if name not in self.omit}
+        return fields | self.add
+
+    def describe_cure(self, model: str, name: str, other_name: str | None) -> str:
+        """The setting to write where the model refuses a parameter, or wants another name."""
+        own_name = {new: old for old, new in self.rename.items()}.get(name, name)
+        change = self.model_dump(exclude_defaults=True)
+        if other_name is None:
+            change["omit"] = [*self.omit, own_name]
+        else:
+            change["rename"] = self.rename | {own_name: other_name}
+        setting = json.dumps({model: change})
+        return f"Write into rlhf.yaml `request_parameters: {setting}`"
+
+
 class Settings(BaseSettings):
     """Settings of one home; frozen. Each field is also an environment variable: RLHF_HOME sets
     `home`. Only `read` looks at the environment; a constructor takes what it is given.
@@ -316,6 +359,12 @@ class Settings(BaseSettings):
         default=None, description="Key that opens a sealed key file; create it with `rlhf keys new`"
     )
     api_model: str = Field(default="gpt-4o-mini", description="Model name at the provider")
+    request_parameters: dict[str, RequestParameters] = Field(
+        default={},
+        description="Parameters that requests for a model rename, omit or add, by its name: "
+        '`{"gpt-5-mini": {"omit": ["temperature"]}}` (docs/guides/completions.md); in the '
+        "environment as JSON",
+    )
     load_adapters: bool = Field(
         default=False,
         description="The server is a vLLM that holds the first policy: it loads the LoRA adapter "
@@ -454,6 +503,10 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:
         return (init_settings,)
+
+    def __hash__(self) -> int:
+        """Without `request_parameters`, whose values may be any JSON."""
+        return hash((self.home, self.project, self.database_url, self.base_url, self.api_model))
 
     @field_validator("alert_targets", mode="before")
     @classmethod

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Self
 from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.conversations import build_chat
 from rlhf_pipeline.core.secret_files import provider_key
+from rlhf_pipeline.generate.completions.answers import ModelAnswer, join_parts
 from rlhf_pipeline.generate.completions.base import (
     ChampionPolicy,
     CompletionRequest,
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from anthropic import AsyncAnthropic
 
 ADDRESS = "https://api.anthropic.com/v1"
+ARGUMENTS = ("model", "messages", "max_tokens")  # that the SDK requires
 REASONS = {
     "end_turn": "stop",
     "stop_sequence": "stop",
@@ -43,7 +45,13 @@ class AnthropicBackend(HTTPBackend["AsyncAnthropic"]):
         """Anthropic's own address is used unless the settings change the default base URL."""
         is_named = settings.base_url != Settings.model_fields["base_url"].default
         address = settings.base_url if is_named else ADDRESS
-        return cls(settings.api_model, address, provider_key(settings), timeout_s=timeout_s)
+        return cls(
+            settings.api_model,
+            address,
+            provider_key(settings),
+            timeout_s=timeout_s,
+            parameters=settings.request_parameters.get(settings.api_model),
+        )
 
     def _make_client(self) -> "AsyncAnthropic":
         from anthropic import AsyncAnthropic
@@ -74,30 +82,46 @@ class AnthropicBackend(HTTPBackend["AsyncAnthropic"]):
     async def _fetch_whole(self, request: CompletionRequest) -> Reply:
         # The raw answer: the client's models are not validated, and cost a third of the call.
         messages = self.open_client().messages.with_raw_response
-        answer = await messages.create(**self._build_body(request))
+        answer = await messages.create(**self._build_arguments(request))
         body = json.loads(await answer.read())
         if find_error(body):  # behind a status of 200
             return self._build_refusal(body)
-        text = "".join(block["text"] for block in body["content"] if block["type"] == "text")
-        return self._build_message(text, body.get("stop_reason"), body.get("usage"))
+        answer = join_parts(body["content"])
+        return self._build_message(answer, body.get("stop_reason"), body.get("usage"))
 
-    def _build_message(self, text: str, stop_reason: str | None, usage: object) -> Reply:
+    def _build_arguments(self, request: CompletionRequest) -> dict[str, Any]:
+        body = self._build_body(request)
+        body = self._prepare(body | body.pop("extra_body"))
+        arguments = {name: body.pop(name) for name in ARGUMENTS if name in body}
+        return arguments | {"extra_body": body}
+
+    def _build_message(self, answer: ModelAnswer, stop_reason: str | None, usage: object) -> Reply:
         is_refusal = stop_reason == "refusal"
         reason = None if stop_reason is None else REASONS.get(stop_reason, "stop")
-        refusal = text or "without a word" if is_refusal else None
-        return self._build_reply(text, refusal, reason, usage, 200)
+        refusal = answer.text or "without a word" if is_refusal else None
+        return self._build_reply(answer, refusal, reason, usage, 200)
 
     async def _stream(
         self, request: CompletionRequest, collect: OnText, pieces: Sequence[str]
     ) -> Reply:
-        reason, usage = None, dict[str, Any]()
+        reason, usage, blocks = None, dict[str, Any](), list[dict[str, Any]]()
         messages = self.open_client().messages
-        async for event in await messages.create(**self._build_body(request), stream=True):
+        async for event in await messages.create(**self._build_arguments(request), stream=True):
             if event.type == "message_start":
                 usage |= event.message.usage.model_dump()
             elif event.type == "message_delta":
                 usage |= event.usage.model_dump(exclude_none=True)
                 reason = event.delta.stop_reason or reason
-            elif event.type == "content_block_delta" and event.delta.type == "text_delta":
-                collect(event.delta.text)
-        return self._build_message("".join(pieces), reason, usage)
+            elif event.type == "content_block_start":
+                blocks.append(event.content_block.model_dump() | {"input": ""})
+            elif event.type == "content_block_delta":
+                delta = event.delta
+                if delta.type == "text_delta":
+                    collect(delta.text)
+                elif delta.type == "thinking_delta":
+                    blocks[-1]["thinking"] += delta.thinking
+                elif delta.type == "input_json_delta":
+                    blocks[-1]["input"] += delta.partial_json
+        others = [block for block in blocks if block["type"] != "text"]
+        answer = join_parts([{"type": "text", "text": "".join(pieces)}, *others])
+        return self._build_message(answer, reason, usage)

@@ -4,8 +4,9 @@ from datetime import datetime, timedelta
 
 from rlhf_pipeline.core.protocols import Attempt, Claim, Lane
 from rlhf_pipeline.core.records import utc_now
+from rlhf_pipeline.generate.completions.answers import split_reasoning
 from rlhf_pipeline.generate.completions.base import CompletionResult, Reply
-from rlhf_pipeline.generate.completions.faults import PARTIAL
+from rlhf_pipeline.generate.completions.faults import PARTIAL, describe_empty
 from rlhf_pipeline.generate.completions.limits import CallParams
 from rlhf_pipeline.generate.completions.request_plan import Plan
 
@@ -68,7 +69,7 @@ def build_local_attempt(
     lane: Lane, cache_key: str, item_no: int, result: CompletionResult, started_at: datetime
 ) -> Attempt:
     """The attempt of a result made on this machine."""
-    result = _fail_if_empty(result)
+    result = _fail_if_empty(_separate_reasoning(result), lane[1])
     failed = result.error is not None
     return Attempt(
         item_no=item_no,
@@ -89,26 +90,29 @@ def build_local_attempt(
     )
 
 
-def _fail_if_empty(result: CompletionResult) -> CompletionResult:
+def _separate_reasoning(result: CompletionResult) -> CompletionResult:
+    answer = split_reasoning(result.text or "")
+    return result if answer.reasoning is None else result.model_copy(update=answer._asdict())
+
+
+def _fail_if_empty(result: CompletionResult, model: str) -> CompletionResult:
     """Turn an empty text into a failure: it could not be judged."""
     if result.error is None and not (result.text or "").strip():
-        return result.model_copy(
-            update={"error": f"The completion is empty (finish reason {result.finish_reason})."}
-        )
+        error = describe_empty(model, result.finish_reason, result.reasoning)
+        return result.model_copy(update={"error": error, "text": None})
     return result
 
 
 def _failure_kind(result: CompletionResult) -> str:
     if result.finish_reason == "content_filter":
         return "content_filter"
-    return (
-        "empty" if (result.error or "").startswith("The completion is empty") else "backend_error"
-    )
+    return "empty" if result.finish_reason != "error" else "backend_error"
 
 
 def _encode_result(reply: Reply, latency_ms: float) -> str:
     return CompletionResult(
         text=reply.text,
+        reasoning=_replace_unstorable(reply.reasoning),
         n_prompt_tokens=reply.n_prompt_tokens,
         n_tokens=reply.n_tokens,
         latency_ms=latency_ms,
@@ -117,9 +121,9 @@ def _encode_result(reply: Reply, latency_ms: float) -> str:
 
 
 def _make_storable(text: str | None) -> str | None:
-    """The text without NUL and lone surrogates, which databases refuse."""
-    return (
-        None
-        if text is None
-        else text[:PARTIAL].replace("\x00", "").encode("utf-8", "replace").decode()
-    )
+    """The beginning of the text, without NUL and lone surrogates, which databases refuse."""
+    return None if text is None else _replace_unstorable(text[:PARTIAL])
+
+
+def _replace_unstorable(text: str | None) -> str | None:
+    return text and text.replace("\x00", "").encode("utf-8", "replace").decode()

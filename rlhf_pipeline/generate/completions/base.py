@@ -37,6 +37,7 @@ class CompletionResult(Record):
     """
 
     text: str | None = None
+    reasoning: str | None = Field(default=None, description="what the model wrote before the text")
     n_prompt_tokens: int = Field(default=0, ge=0)
     n_tokens: int = Field(default=0, ge=0)
     latency_ms: float = Field(
@@ -63,6 +64,7 @@ class Reply:
     kind: str
     billing: Billing
     text: str | None = None
+    reasoning: str | None = None
     finish_reason: str = "error"
     n_prompt_tokens: int = 0
     n_tokens: int = 0

@@ -12,6 +12,7 @@ from rlhf_pipeline.core.errors import CompletionError
 from rlhf_pipeline.core.frames import COMPLETIONS, PROMPTS, check_frame
 from rlhf_pipeline.core.protocols import Lane, Progress, Spending, WorkLedger, ignore_progress
 from rlhf_pipeline.core.records import content_id
+from rlhf_pipeline.generate.completions.answers import ModelAnswer
 from rlhf_pipeline.generate.completions.base import CompletionBackend, CompletionResult, OnItem
 from rlhf_pipeline.generate.completions.limits import CallParams
 from rlhf_pipeline.generate.completions.request_plan import CompletionParams, RequestPlan
@@ -30,13 +31,16 @@ class RequestedBy:
 
 @dataclass(frozen=True)
 class Generation:
-    """The completions of a run and what they cost. `kinds` counts failed rows by reason."""
+    """The completions of a run and what they cost. `kinds` counts failed rows by reason,
+    `n_with_reasoning` completions before which the model reasoned.
+    """
 
     run_id: str
     frame: pd.DataFrame
     spent: Mapping[Lane, Spending]
     kinds: Mapping[str, int]
     n_cached: int
+    n_with_reasoning: int
     n_attempts: int
     seconds: float
 
@@ -86,6 +90,7 @@ def generate(
     began = perf_counter()
     run.complete(params.model_dump(), requested_by.run_id)
     kinds, n_cached, n_attempts, first_error = Counter[str](), 0, 0, None
+    n_with_reasoning = 0
     pieces, outcomes = list[pd.DataFrame](), run.read()
     # Piece by piece: rows of a hundred thousand prompts as Python objects would fill a gigabyte.
     while some := list(islice(outcomes, ROWS_AT_ONCE)):
@@ -95,7 +100,9 @@ def generate(
             if item.state == "failed":
                 kinds[item.kind or "unknown"] += 1
                 first_error = first_error or item.error
-        rows = [_row(plan, item.item_no, parse_result(item, text)) for item, text in some]
+        results = [(item.item_no, parse_result(item, text)) for item, text in some]
+        n_with_reasoning += sum(bool(result.reasoning) for _, result in results)
+        rows = [_row(plan, item_no, result, params) for item_no, result in results]
         pieces.append(
             check_frame(pd.DataFrame(rows, columns=list(COMPLETIONS.columns)), COMPLETIONS)
         )
@@ -110,14 +117,18 @@ def generate(
         spent=ledger.spending(run.run_id),
         kinds=dict(kinds.most_common()),
         n_cached=n_cached,
+        n_with_reasoning=n_with_reasoning,
         n_attempts=n_attempts,
         seconds=perf_counter() - began,
     )
 
 
-def _row(plan: RequestPlan, item_no: int, result: CompletionResult) -> dict[str, object]:
+def _row(
+    plan: RequestPlan, item_no: int, result: CompletionResult, params: CompletionParams
+) -> dict[str, object]:
     request, backend = plan.request(item_no), plan.backend
-    text = (result.text or "") if result.error is None else ""
+    answer = ModelAnswer(result.text or "", result.reasoning)
+    text = answer.render(params.reasoning) if result.error is None else ""
     sampling: tuple[object, ...] = (
         request.temperature,
         request.top_p,

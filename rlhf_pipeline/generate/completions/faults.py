@@ -1,6 +1,7 @@
 """Classifies faults of calls: retried, permanent, or closing the provider."""
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -62,7 +63,10 @@ KINDS: dict[str, FaultKind] = {
     ),
     "content_filter": FaultKind("terminal", "metered", "stopped by the provider's filter"),
     "refusal": FaultKind("terminal", "metered", "the model refused"),
-    "empty": FaultKind("terminal", "metered", "an answer without text"),
+    "empty": FaultKind("terminal", "metered", "an answer without text, such as reasoning alone"),
+    "not_text": FaultKind(
+        "terminal", "unknown", "an answer with a part that is not text, such as an image"
+    ),
     "unstorable": FaultKind(
         "terminal", "metered", "a text with NUL or a lone surrogate, which databases refuse"
     ),
@@ -155,6 +159,52 @@ def http_fault(
         )
         error += f". {CURES.get(kind, cure)}."
     return fault(kind, error, status=status, wait_s=waiting_time(headers, utc_now()), **more)
+
+
+# Of messages about a parameter that the model does not take, whatever its value.
+UNSUPPORTED = re.compile(
+    r"not support|unsupported|not permitted|extra_forbidden|unrecognized|unexpected|unknown "
+    r"(?:parameter|field|name)|deprecated|only the default",
+    re.IGNORECASE,
+)
+QUOTED = r"['\"`](\w+)['\"`]"
+
+
+def refused_parameter(error: Mapping[str, Any]) -> tuple[str, str | None] | None:
+    """The name of the parameter that a provider refuses, and the one that it wants instead.
+
+    >>> refused_parameter({"param": "seed", "message": "Unsupported parameter: 'seed'"})
+    ('seed', None)
+    >>> refused_parameter({"message": "'n' is unsupported. Use 'm' instead."})
+    ('n', 'm')
+    >>> refused_parameter({"param": "n", "message": "n is too large"}) is None
+    True
+    """
+    message = str(error)
+    if not UNSUPPORTED.search(message):
+        return None
+    detail = error.get("detail")
+    places = (
+        [fault.get("loc") for fault in detail if isinstance(fault, dict)]
+        if isinstance(detail, list)
+        else []
+    )
+    names = [error.get("param"), *(place[-1] for place in places if place)]
+    names += re.findall(QUOTED, str(error.get("message", "")))
+    instead = re.search(rf"[Uu]se {QUOTED} instead", message)
+    name = next((name for name in names if isinstance(name, str)), None)
+    return None if name is None else (name, instead and instead[1])
+
+
+def describe_empty(model: str, reason: str, reasoning: str | None) -> str:
+    """Why an answer has no text, and what to do."""
+    content = "an empty completion" if reasoning is None else "reasoning and no answer"
+    cure = (
+        "It reached the limit of tokens: raise max_new_tokens"
+        if reason == "length"
+        else "Ask it again with another seed or prompt"
+    )
+    return f"{model} sent {content} (finish reason {reason}). {cure}."
 
 
 def status_of(error: Mapping[str, Any]) -> int:

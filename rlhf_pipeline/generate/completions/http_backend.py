@@ -3,17 +3,29 @@
 import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, ClassVar, Generic, Protocol, TypeVar
 
 from pydantic import BaseModel, SecretStr
 
+from rlhf_pipeline.core.config import RequestParameters
 from rlhf_pipeline.core.plugins import NoParams
 from rlhf_pipeline.core.secret_files import clean_key
+from rlhf_pipeline.generate.completions.answers import (
+    AnswerStream,
+    ModelAnswer,
+    NotTextError,
+    split_reasoning,
+)
 from rlhf_pipeline.generate.completions.base import CompletionRequest, OnText, Reply
-from rlhf_pipeline.generate.completions.faults import fault, http_fault, status_of
+from rlhf_pipeline.generate.completions.faults import (
+    describe_empty,
+    fault,
+    http_fault,
+    refused_parameter,
+    status_of,
+)
 from rlhf_pipeline.generate.completions.redaction import (
     address_of,
     check_address,
@@ -51,7 +63,9 @@ class HTTPBackend(ABC, Generic[C]):
         *,
         model_version: str | None = None,
         timeout_s: float = 60.0,
+        parameters: RequestParameters | None = None,
     ) -> None:
+        self.parameters = parameters
         self.model = model
         self.base_url = check_address(base_url)
         self.api_key = clean_key(api_key)
@@ -72,7 +86,7 @@ class HTTPBackend(ABC, Generic[C]):
         try:
             if on_text is None:
                 return await self._fetch_whole(request)
-            return await self._stream(request, partial(_collect, pieces, on_text), pieces)
+            return await self._stream(request, AnswerStream(pieces, on_text), pieces)
         except self.error_types() as cause:
             return self.classify_error(cause, pieces)
 
@@ -98,6 +112,8 @@ class HTTPBackend(ABC, Generic[C]):
         cause = cause.__cause__ or cause
         where = self._public_address
         message = self.redact(f"{type(cause).__name__}: {cause}")
+        if isinstance(cause, NotTextError):
+            return fault("not_text", f"{self.model} sent {cause}. Ask it for text alone.")
         if isinstance(
             cause,
             httpx2.ConnectError
@@ -147,13 +163,16 @@ class HTTPBackend(ABC, Generic[C]):
         `pieces`. A stream without a reason for its end is incomplete.
         """
 
+    def _prepare(self, body: dict[str, Any]) -> dict[str, Any]:
+        """The body of a request with the parameters that the settings change for this model."""
+        return self.parameters.apply(body) if self.parameters else body
+
     def _build_reply(
-        self, text: object, refusal: object, reason: str | None, usage: object, status: int
+        self, answer: ModelAnswer, refusal: object, reason: str | None, usage: object, status: int
     ) -> Reply:
-        """The completion, or why its text cannot be kept. Raises TypeError for malformed ones."""
-        text = text or ""
-        if not isinstance(text, str):
-            raise TypeError(f"the text is {type(text).__name__}")
+        """The completion, or why its text cannot be kept."""
+        text, inline = split_reasoning(answer.text)
+        reasoning = inline if answer.reasoning is None else answer.reasoning
         if reason is None:
             message = f"{self._public_address} ended its answer without a finish reason"
             return fault("cut", message, status=status, partial=text or None)
@@ -174,14 +193,16 @@ class HTTPBackend(ABC, Generic[C]):
         if reason == "content_filter":
             return fault("content_filter", f"{self.model} stopped by its content filter.", **fields)
         if not text.strip():
-            message = f"{self.model} sent an empty completion (finish reason {reason})."
+            message = describe_empty(self.model, reason, reasoning)
             return fault("empty", message, **(fields | {"finish_reason": "error"}))
         if "\x00" in text or text != text.encode("utf-8", "replace").decode():
             message = (
                 f"{self.model} sent a text with NUL or a lone surrogate, which databases refuse."
             )
             return fault("unstorable", message, **(fields | {"finish_reason": "error"}))
-        return Reply(outcome="succeeded", kind="succeeded", text=text, **fields)
+        return Reply(
+            outcome="succeeded", kind="succeeded", text=text, reasoning=reasoning, **fields
+        )
 
     def _build_refusal(
         self,
@@ -195,6 +216,9 @@ class HTTPBackend(ABC, Generic[C]):
         """
         error = find_error(body) or {"message": str(body)}
         message = self.redact(error.get("message") or error)
+        if refused := refused_parameter(error):
+            parameters = self.parameters or RequestParameters()
+            message = f"{message.rstrip('.')}. {parameters.describe_cure(self.model, *refused)}"
         more = {"billing": "unknown", "partial": "".join(pieces) or None} if pieces else {}
         # `code` is more specific than `type` if it is a word.
         words = [word for word in (error.get("code"), error.get("type")) if isinstance(word, str)]
@@ -258,12 +282,6 @@ def find_error(body: object) -> dict[str, Any] | None:
         return None
     error = body if body.get("object") == "error" else body.get("error")
     return {"message": error} if error and not isinstance(error, dict) else error or None
-
-
-def _collect(pieces: list[str], on_text: Callable[[str], None], piece: str) -> None:
-    pieces.append(piece)
-    if piece:
-        on_text(piece)
 
 
 def _parse_count(value: object) -> int:

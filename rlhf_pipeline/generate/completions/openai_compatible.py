@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Self
 from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.conversations import build_chat
 from rlhf_pipeline.core.secret_files import provider_key
+from rlhf_pipeline.generate.completions.answers import read_message
 from rlhf_pipeline.generate.completions.base import (
     ChampionPolicy,
     CompletionRequest,
@@ -32,6 +33,8 @@ class Capabilities:
     seed: bool = True
 
 
+# Of servers that use other words than OpenAI.
+REASONS = {"eos": "stop", "end_turn": "stop", "max_tokens": "length"}
 BATCH_ENDPOINT: Final = "/v1/chat/completions"
 
 # By host; other servers (vLLM, Ollama, llama.cpp) follow OpenAI's API.
@@ -59,7 +62,11 @@ class OpenAICompatibleBackend(HTTPBackend["AsyncOpenAI"]):
     @classmethod
     def from_settings(cls, settings: Settings, policy: ChampionPolicy, *, timeout_s: float) -> Self:
         return cls(
-            settings.api_model, settings.base_url, provider_key(settings), timeout_s=timeout_s
+            settings.api_model,
+            settings.base_url,
+            provider_key(settings),
+            timeout_s=timeout_s,
+            parameters=settings.request_parameters.get(settings.api_model),
         )
 
     def _make_client(self) -> "AsyncOpenAI":
@@ -82,7 +89,7 @@ class OpenAICompatibleBackend(HTTPBackend["AsyncOpenAI"]):
     async def _fetch_whole(self, request: CompletionRequest) -> Reply:
         # The raw answer: the client's models are not validated, and cost a third of the call.
         completions = self.open_client().chat.completions.with_raw_response
-        answer = await completions.create(**self._build_body(request))
+        answer = await completions.create(**_arguments(self._prepare(self._build_body(request))))
         return self._parse_response(answer.status_code, json.loads(answer.content))
 
     def _parse_response(self, status: int, body: dict[str, Any]) -> Reply:
@@ -93,15 +100,31 @@ class OpenAICompatibleBackend(HTTPBackend["AsyncOpenAI"]):
             return self._build_refusal(body)
         [choice, *_] = body["choices"]
         message, reason = choice["message"], choice.get("finish_reason") or "stop"
-        return self._build_reply(
-            message.get("content"), message.get("refusal"), reason, body.get("usage"), status
-        )
+        return self._read_choice(message, reason, choice.get("error"), body.get("usage"), status)
+
+    def _read_choice(
+        self,
+        message: Mapping[str, Any],
+        reason: str | None,
+        error: object,
+        usage: object,
+        status: int = 200,
+    ) -> Reply:
+        """The Reply to a message; one that ends in an error keeps its part in the ledger."""
+        answer = read_message(message)
+        if error or reason == "error":
+            body = {"error": error or "it ended its answer with an error"}
+            return self._build_refusal(body, pieces=[answer.text] if answer.text else ())
+        reason = reason and REASONS.get(reason.lower(), reason.lower())
+        return self._build_reply(answer, message.get("refusal"), reason, usage, status)
 
     def encode_batch(self, requests: Mapping[str, CompletionRequest]) -> bytes:
         """The file of a batch: a line for each request, with the name that its answer gets."""
         common = {"method": "POST", "url": BATCH_ENDPOINT}
         lines = [
-            json.dumps({"custom_id": name, "body": self._build_body(request)} | common)
+            json.dumps(
+                {"custom_id": name, "body": self._prepare(self._build_body(request))} | common
+            )
             for name, request in requests.items()
         ]
         return "\n".join(lines).encode()
@@ -122,13 +145,33 @@ class OpenAICompatibleBackend(HTTPBackend["AsyncOpenAI"]):
         self, request: CompletionRequest, collect: OnText, pieces: Sequence[str]
     ) -> Reply:
         body = self._build_body(request) | {"stream_options": {"include_usage": True}}
-        reason, refusal, usage = None, "", None
+        reason, refusal, usage, error, thoughts = None, "", None, None, ""
+        calls: dict[int, dict[str, str]] = {}
         completions = self.open_client().chat.completions
-        events = await completions.create(**body, stream=True)
+        events = await completions.create(**_arguments(self._prepare(body)), stream=True)
         async for event in events:
             usage = event.usage.model_dump() if event.usage else usage
             for choice in event.choices:
-                refusal += choice.delta.refusal or ""
+                delta = choice.delta.to_dict(warnings=False)
+                refusal += delta.get("refusal") or ""
                 reason = choice.finish_reason or reason
-                collect(choice.delta.content or "")
-        return self._build_reply("".join(pieces), refusal, reason, usage, 200)
+                error = getattr(choice, "error", None) or error
+                answer = read_message({**delta, "tool_calls": None, "function_call": None})
+                thoughts += answer.reasoning or ""
+                collect(answer.text)
+                for call in delta.get("tool_calls") or ():
+                    parts = calls.setdefault(call.get("index", 0), {"name": "", "arguments": ""})
+                    for name, piece in call["function"].items():
+                        parts[name] = parts.get(name, "") + (piece or "")
+        message = {
+            "content": "".join(pieces),
+            "refusal": refusal,
+            "reasoning": thoughts,
+            "tool_calls": list(calls.values()),
+        }
+        return self._read_choice(message, reason, error, usage)
+
+
+def _arguments(body: dict[str, Any]) -> dict[str, Any]:
+    """The body as arguments of the client, which knows fewer parameters than servers do."""
+    return {name: body.pop(name) for name in ("model", "messages")} | {"extra_body": body}

@@ -11,7 +11,8 @@ from pydantic import Field
 
 from rlhf_pipeline.core.parameters import Parameters
 from rlhf_pipeline.core.protocols import Lane, WorkItem
-from rlhf_pipeline.core.records import content_hash
+from rlhf_pipeline.core.records import canonical_json, content_hash
+from rlhf_pipeline.generate.completions.answers import ReasoningUse
 from rlhf_pipeline.generate.completions.base import (
     CompletionBackend,
     CompletionRequest,
@@ -50,6 +51,11 @@ class CompletionParams(Parameters):
     system: str | None = Field(
         default=None, description="System prompt, for providers; empty = none"
     )
+    reasoning: ReasoningUse = Field(
+        default="drop",
+        description="What a model reasons before its answer: drop it, show it to annotators, or "
+        "show it and train policies on it",
+    )
     least_per_prompt: int = Field(
         default=1,
         ge=1,
@@ -67,12 +73,14 @@ def parameter_grid(params: CompletionParams) -> list[tuple[float, float]]:
 
 def cache_key(backend: CompletionBackend, request: CompletionRequest) -> str:
     """Hash of everything that determines the text, and of nothing else."""
-    whose = (
+    whose: tuple[str, ...] = (
         backend.name,
         getattr(backend, "provider", ""),
         getattr(backend, "model", ""),
         backend.model_version,
     )
+    if parameters := getattr(backend, "parameters", None):
+        whose = (*whose, canonical_json(parameters.model_dump()))
     sampling = (
         request.temperature,
         request.top_p,

@@ -11,8 +11,10 @@ from rlhf_pipeline.core.errors import FrameError, InvalidScores, NotEnoughVotes
 from rlhf_pipeline.core.frames import PREFERENCE_PAIRS, REFLECTIONS, RETRAINING_SET, check_frame
 from rlhf_pipeline.core.parameters import Parameters
 from rlhf_pipeline.feedback.votes import NO_CHANGES, TasteChanges
+from rlhf_pipeline.generate.completions.answers import split_reasoning
 from rlhf_pipeline.generate.prompts.references import is_right
 
+SIDES = ("chosen", "rejected")
 SCORES = ("comparison_id", "p_chosen")
 COLUMNS = [name for name in RETRAINING_SET.columns if name != "dataset"]
 
@@ -70,6 +72,16 @@ class SelectionParams(Parameters):
         if self.min_pairs > self.max_pairs:
             raise ValueError(f"min_pairs {self.min_pairs} is above max_pairs {self.max_pairs}")
         return self
+
+
+def drop_reasoning(frame: pd.DataFrame) -> pd.DataFrame:
+    """RETRAINING_SET with the answers alone, where annotators were shown reasoning that policies
+    are not to learn; pairs whose answers are the same are left out.
+    """
+    texts = {side: frame[side].map(lambda text: split_reasoning(text).text) for side in SIDES}
+    answers = frame.assign(**texts)
+    is_pair = answers["chosen"].str.strip() != answers["rejected"].str.strip()
+    return check_frame(answers[is_pair].reset_index(drop=True), RETRAINING_SET)
 
 
 def select_pairs(

@@ -17,6 +17,7 @@ from tests.providers.stub_provider import StubProvider
 
 NO_BACKEND = {
     "adapter_server",
+    "answers",
     "attempts",
     "base",
     "batch_lane",

@@ -138,3 +138,21 @@ def test_missing_result_of_a_backend_is_an_error(prompts: pd.DataFrame) -> None:
 def test_parameters_out_of_range_are_refused(bad: dict[str, list[float]]) -> None:
     with pytest.raises(ValidationError, match=r"should be (less|greater) than"):
         CompletionParams(**bad)  # type: ignore[arg-type]
+
+
+def test_reasoning_of_a_local_policy_is_kept_apart(prompts: pd.DataFrame) -> None:
+    texts = ("<think>\nHm.\n</think>\n\nYes.", "<think>\nHm, per")
+
+    class Reasoner(Scripted):
+        def complete(self, requests: Sequence[CompletionRequest]) -> Iterator[CompletionResult]:
+            for request in requests:
+                is_cut = request.sample_index == 1
+                reason = "length" if is_cut else "stop"
+                yield CompletionResult(text=texts[is_cut], finish_reason=reason)
+
+    frame = complete_frame(prompts[:1], Reasoner(), CompletionParams(k=2))
+    assert frame["text"].tolist() == ["Yes.", ""]
+    assert "reasoning and no answer" in frame["error"][1]
+    assert "max_new_tokens" in frame["error"][1]
+    frame = complete_frame(prompts[:1], Reasoner(), CompletionParams(k=2, reasoning="train"))
+    assert frame["text"][0] == texts[0]

@@ -34,7 +34,8 @@ def test_texts_keep_their_order_and_failures_are_empty():
     assert [text.partition(" ")[0] for text in answers] == ["one", "", "", "two"]
     assert texts.failures_ == {
         "refused by the provider": 1,
-        "The completion is empty (finish reason stop).": 1,
+        "odd-1 sent an empty completion (finish reason stop). Ask it again with another seed or "
+        "prompt.": 1,
     }
     assert texts.generate_texts(["one", "bad", "empty", "two"], seed=3) == answers
     assert texts.generate_texts(["one"], seed=4) != answers[:1]

@@ -7,6 +7,7 @@ from rlhf_pipeline.core.frames import PREFERENCE_PAIRS, REFLECTIONS, RETRAINING_
 from rlhf_pipeline.feedback.votes import TasteChanges
 from rlhf_pipeline.improve.retraining.selection import (
     SelectionParams,
+    drop_reasoning,
     find_set_problems,
     select_pairs,
 )
@@ -233,3 +234,13 @@ def test_comparisons_to_leave_out_are_never_selected():
     params = BY_PEOPLE.model_copy(update={"leave_out": ["c1", "unknown"]})
     selection = select_pairs(pairs(4), scores([0.9, 0.55, 0.6, 0.7]), None, params)
     assert sorted(selection["comparison_id"]) == ["c0", "c2", "c3"]
+
+
+def test_reasoning_is_dropped_from_both_sides() -> None:
+    columns = {
+        "chosen": ["<think>\nHm.\n</think>\n\nTwo.", "<think>\nOh.\n</think>\n\nThree."],
+        "rejected": ["Hm.\n</think>\n\nFour.", "Three."],
+    }
+    frame = select_pairs(pairs(2, **columns), scores([0.6, 0.6]), None, BY_PEOPLE)
+    answers = drop_reasoning(frame)
+    assert list(zip(answers["chosen"], answers["rejected"], strict=True)) == [("Two.", "Four.")]
