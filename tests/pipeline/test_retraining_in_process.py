@@ -9,6 +9,7 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from rlhf_pipeline.core.curation import DatasetQuery, VoteQuery
 from rlhf_pipeline.core.errors import ModelHashMismatch
 from rlhf_pipeline.core.protocols import ignore_progress
 from rlhf_pipeline.core.records import (
@@ -20,6 +21,7 @@ from rlhf_pipeline.core.records import (
 )
 from rlhf_pipeline.generate.completions.adapter_server import ADAPTER, read_base_hash
 from rlhf_pipeline.generate.policy import load_policy
+from rlhf_pipeline.improve import curated_sets
 from rlhf_pipeline.improve.evaluation import frozen_prompt_ids, frozen_prompts
 from rlhf_pipeline.improve.evaluation.judge import EvaluationSamples
 from rlhf_pipeline.improve.retraining.vote_halves import has_votes_for_judging, is_for_judging
@@ -244,6 +246,25 @@ def test_a_promoted_policy_of_another_vocabulary_is_trained_and_gated(
     adapter = project.champions.policy_folder(candidate) / ADAPTER
     base = project.champions.base_policy(candidate)
     assert read_base_hash(adapter) == base.content_hash == own.content_hash
+
+
+def test_a_curated_data_set_trains_the_next_candidate(
+    retrained: Any, branch: Callable[..., Any]
+) -> None:
+    project = branch(retrained)
+    sets, query = project.store.datasets, DatasetQuery(votes=VoteQuery())
+    number = sets.add("Support Q4", "preference", query, "", actor="test").dataset_id
+    curated_sets.build(project.files, project.store, number, actor="test")
+    version = curated_sets.freeze(project.files, project.store, number, actor="test")
+    config = quick(retraining_set={"dataset": "Support Q4"})
+    ops = {stage: config["ops"][stage] for stage in ("retraining_set", "candidate_model")}
+    project.materialise(list(ops), config={"ops": ops})
+    frame = project.files.read_frame("retraining_set")
+    assert set(frame["comparison_id"]) == set(sets.rows(version.content_hash)["row_id"])
+    assert set(frame["dataset"]) == {"Support Q4@1"}
+    assert has_votes_for_judging(frame)
+    candidate = project.files.read_record("candidate_model", ModelVersion)
+    assert candidate.params["dataset"] == "Support Q4@1"
 
 
 def test_the_gate_is_stored_and_the_alias_moves_only_by_its_rules(retrained: Any) -> None:

@@ -142,6 +142,10 @@ def test_a_pair_is_revised_rejected_and_kept_by_its_version(ask, curated):
     lines = ask(curated, "GET", "/datasets/1/1/trl").text.splitlines()
     assert json.loads(lines[-1]) == {"prompt": "q?", "chosen": "c", "rejected": "r"}
     assert ask(curated, "PATCH", f"{SETS}/1", {"status": "ready"}).json()["n_rows"] == 2
+    difference = ask(curated, "GET", "/datasets/1?against=1").text
+    assert "In version 2, not in 1: 0 rows" in difference
+    assert "In version 1, not in 2: 1 row" in difference
+    assert ask(curated, "GET", "/datasets/1?against=3").status_code == 404
 
 
 @pytest.mark.parametrize("change", [{"chosen": "r"}, {"rejected": " "}, {"strength": 2}])

@@ -39,6 +39,7 @@ def test_versions_show_reasons_training_data_and_decision(web: Web):
     assert champion["training"] == {
         "parent": "demo.policy@1",
         "strategy": "dpo",
+        "dataset": None,
         "data_hash": set_hash,
         "n_pairs": 5,
         "by_origin": {"vote": 3, "relabelled": 2},

@@ -81,6 +81,15 @@ def build_rows(
     return rows.sort_values("row_id", ignore_index=True)
 
 
+def compare_rows(old: pd.DataFrame, new: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The DATASET_ROWS that `new` has and `old` has not, and those that it lacks. A row with other
+    texts or another label is in both; other votes on it do not count.
+    """
+    texts = ["row_id", "prompt", "completion", "rejected", "label"]
+    keys_old, keys_new = (pd.MultiIndex.from_frame(f[texts].astype(str)) for f in (old, new))
+    return new[~keys_new.isin(keys_old)], old[~keys_old.isin(keys_new)]
+
+
 def make_feedback_pairs(
     feedback: Sequence[Feedback],
 ) -> tuple[list[tuple[PairTexts, tuple[int, ...]]], dict[int, str]]:

@@ -7,7 +7,8 @@ are the share of rows without a fault:
 - `agreement`: at least 60 % of the votes are for the preferred side.
 - `duplicates`: no earlier row has the same texts.
 - `near_duplicates`: no earlier row shares 80 % of its runs of three words.
-- `leakage`: no prompt of the evaluation set is the same or nearly the same.
+- `leakage`: no prompt of the evaluation set is the same or nearly the same. The same one keeps a
+  set from becoming ready; prompts of one template are often alike.
 
 Two are of the whole set: `length_gap` is 1 where the longer completion is preferred as often as the
 shorter, as far as 95 % confidence tells, and falls to 0 where it always or never is;
@@ -37,10 +38,6 @@ N_BANDS, BAND = 8, 4  # texts at SIMILARITY share a band with probability 0.985
 AT_ONCE = 1_000  # texts, whose runs fit into the processor's cache
 MOST_NAMED = 200  # rows of a part
 Marks = npt.NDArray[np.bool_]
-WORDS = {
-    "sides": "a blank side or two equal sides",
-    "leakage": "a prompt of the evaluation set",
-}  # faults with which a set cannot become ready
 
 
 def measure_quality(
@@ -86,11 +83,15 @@ def measure_quality(
             )
         )
     score = float(np.prod([part.value for part in parts]) ** (1 / len(parts)))
+    broken = {
+        "a blank side or two equal sides": marks["sides"],
+        "a prompt of the evaluation set": _has_prompts(checked["prompt"], evaluation_prompts),
+    }
     problems = [
-        f"Rows with {WORDS[part.name]}: {part.n_rows:,}, first {part.row_ids[0]}. Leave them out, "
-        "or edit or reject their pairs."
-        for part in parts
-        if part.name in WORDS and part.n_rows
+        f"Rows with {what}: {is_broken.sum():,}, first {checked['row_id'][is_broken].iloc[0]}. "
+        "Leave them out, or edit or reject their pairs."
+        for what, is_broken in broken.items()
+        if is_broken.any()
     ]
     return DatasetQuality(
         score=score, parts=tuple(parts), problems=tuple(problems), n_rows=len(checked)
@@ -110,6 +111,12 @@ def _has_empty_sides(rows: pd.DataFrame, kind: DatasetType) -> Marks:
     if kind == "preference":
         is_faulty |= (rejected == "") | (rejected == completion)
     return np.asarray(is_faulty, dtype=bool)
+
+
+def _has_prompts(prompts: "pd.Series[str]", evaluation_prompts: Sequence[str]) -> Marks:
+    """Whether each prompt is an evaluation prompt, but for case and spacing."""
+    plain = {" ".join(text.casefold().split()) for text in evaluation_prompts}
+    return np.array([" ".join(text.casefold().split()) in plain for text in prompts], dtype=bool)
 
 
 def _measure_length_gap(rows: pd.DataFrame) -> list[QualityPart]:

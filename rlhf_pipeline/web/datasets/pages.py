@@ -3,6 +3,7 @@
 import json
 from typing import Annotated, Any
 
+import pandas as pd
 from fastapi import APIRouter, Query, Request, Response
 
 from rlhf_pipeline.core.api_types.filters import DatasetFilter, PairFilter, QueryFilter
@@ -10,6 +11,7 @@ from rlhf_pipeline.core.curation import (
     MOST_IDS,
     Dataset,
     DatasetChange,
+    DatasetDetails,
     DatasetStatus,
     ExportOrder,
     NewDataset,
@@ -18,6 +20,7 @@ from rlhf_pipeline.core.curation import (
     QualityPart,
 )
 from rlhf_pipeline.core.errors import ArtefactError, DatasetError, NotEnoughData, StoreError
+from rlhf_pipeline.feedback.datasets.dataset_rows import compare_rows
 from rlhf_pipeline.feedback.datasets.exporters import EXPORTERS
 from rlhf_pipeline.feedback.datasets.exporters.files import encode_export, name_export
 from rlhf_pipeline.improve import curated_sets
@@ -63,9 +66,12 @@ FIRST_ROWS = 10
 
 
 class RowsShown(QueryFilter):
-    """Which rows of a data set a page shows: those that lower a part of its quality, or all."""
+    """Which rows of a data set a page shows: those that lower a part of its quality, those in which
+    the newest version differs from the one `against`, or the first.
+    """
 
     part: str | None = None
+    against: int | None = None
 
 
 DATASETS = RowList(
@@ -122,7 +128,7 @@ def show_dataset(
     dataset_id: int,
     filters: Annotated[RowsShown, Query()],
 ) -> Response:
-    return _show(site, request, principal, dataset_id, part=filters.part)
+    return _show(site, request, principal, dataset_id, filters=filters)
 
 
 @pages.post("/datasets/{dataset_id}")
@@ -243,17 +249,16 @@ def _show(
     principal: Principal,
     dataset_id: int,
     *,
-    part: str | None = None,
+    filters: RowsShown = RowsShown(),  # noqa: B008 (frozen)
     problem: Problem | None = None,
     draft: Fields = EMPTY_FORM,
 ) -> Response:
     dataset = routes.read(site, principal, dataset_id)
-    chosen = (
-        next((p for p in dataset.quality.parts if p.name == part), None)
-        if (dataset.quality)
-        else None
-    )
+    parts = dataset.quality.parts if dataset.quality else ()
+    chosen = next((part for part in parts if part.name == filters.part), None)
+    difference, fault = attempt(lambda: _compare(site, dataset, filters.against), *EXPECTED)
     rows, refusal = attempt(lambda: _read_rows(site, dataset, chosen), *EXPECTED)
+    refusal = fault or refusal
     problem = problem or refusal
     return render(
         "datasets/dataset.html",
@@ -263,6 +268,8 @@ def _show(
         status=problem.status if problem else 200,
         dataset=dataset,
         rows=rows or [],
+        difference=difference,
+        against=filters.against,
         part=chosen,
         parts=PARTS,
         types=TYPES,
@@ -290,6 +297,25 @@ def _read_rows(site: Site, dataset: Dataset, part: QualityPart | None) -> list[d
     else:
         frame = curated_sets.read_draft(site.files, site.store, dataset)
     frame = frame.head(FIRST_ROWS) if part is None else frame[frame["row_id"].isin(part.row_ids)]
+    return _link_rows(frame)
+
+
+def _compare(
+    site: Site, dataset: DatasetDetails, against: int | None
+) -> list[tuple[str, int, list[dict[str, Any]]]] | None:
+    """In words, numbers and first rows: what the newest version has more and less than another."""
+    if against is None or not dataset.versions:
+        return None
+    other = site.store.datasets.version(dataset.dataset_id, against)
+    frames = [site.store.datasets.rows(v.content_hash) for v in (other, dataset.versions[0])]
+    added, removed = compare_rows(*frames)
+    return [
+        (f"In version {dataset.n_versions}, not in {against}", len(added), _link_rows(added)),
+        (f"In version {against}, not in {dataset.n_versions}", len(removed), _link_rows(removed)),
+    ]
+
+
+def _link_rows(frame: pd.DataFrame) -> list[dict[str, Any]]:
     return [
         row | {"links": _link_sources(row["sources"])} for row in plain_rows(frame.head(ROWS_SHOWN))
     ]

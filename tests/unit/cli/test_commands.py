@@ -34,6 +34,7 @@ reward: train calibrate predict probe
 drift: analyze
 triggers: list explain answer
 changes: list add retract
+datasets: list build freeze export
 retraining: prepare
 policy: train jobs status cancel
 models: list promote register export
@@ -53,7 +54,7 @@ def test_the_commands_are_these():
         expected |= {f"{group} {name}".strip() for name in names.split()}
     groups = {path[:-1] for path in PATHS}
     assert {" ".join(path) for path in PATHS if path not in groups} == expected
-    assert len(expected) == 62
+    assert len(expected) == 66
 
 
 @pytest.mark.parametrize("path", PATHS, ids=" ".join)

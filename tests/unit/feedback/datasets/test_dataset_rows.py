@@ -9,10 +9,16 @@ from rlhf_pipeline.core.conversations import build_chat
 from rlhf_pipeline.core.curation import VoteQuery
 from rlhf_pipeline.feedback.datasets.dataset_rows import (
     build_rows,
+    compare_rows,
     make_feedback_pairs,
     select_vote_pairs,
 )
-from tests.dataset_rows import build_curated, build_feedback, build_vote_pairs
+from tests.dataset_rows import (
+    build_curated,
+    build_dataset_rows,
+    build_feedback,
+    build_vote_pairs,
+)
 
 NO_PAIRS = build_vote_pairs().head(0)
 
@@ -101,6 +107,15 @@ def test_feedback_becomes_hand_made_pairs_or_says_why_not():
     ]
     assert set(faults) == {4, 5}
     assert "thumbs prefers nothing" in faults[5]
+
+
+def test_two_versions_differ_by_their_rows():
+    old, new = build_dataset_rows(4), build_dataset_rows(5, agreement=0.9)[1:]
+    new.loc[2, "completion"] = "Another text."
+    added, removed = compare_rows(old, new)
+    assert list(added["row_id"]) == ["comparison:c2", "comparison:c4"]
+    assert list(removed["row_id"]) == ["comparison:c0", "comparison:c2"]
+    assert all(part.empty for part in compare_rows(old, old))
 
 
 def test_thumbs_and_ratings_judge_their_completion():

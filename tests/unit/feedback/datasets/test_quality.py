@@ -123,6 +123,15 @@ def test_leaks_and_equal_sides_keep_a_set_from_becoming_ready():
     assert [("c2" in p, "c5" in p) for p in problems] == [(True, False), (False, True)]
 
 
+def test_a_prompt_like_an_evaluation_prompt_lowers_the_score_alone():
+    text = LONG.format("Bern") + ", the valley has vines, walnuts, cheese and very slow trains. "
+    rows = replace(build_dataset_rows(N), 4, prompt=text + "Which towns are they?")
+    evaluated = [text + "Which towns are they, then?"]
+    quality = measure_quality(rows, "preference", evaluated)
+    assert next(part for part in quality.parts if part.name == "leakage").n_rows == 1
+    assert quality.problems == ()
+
+
 def test_an_empty_set_is_not_ready_and_scores_zero():
     quality = measure_quality(build_dataset_rows(0), "sft")
     assert quality.score == 0
