@@ -186,18 +186,26 @@ def test_hidden_cards_count_as_of_midnight(store: Store, clock: Clock):
     follow.
     """
     mine = [
-        (comparison_id, vote(store, comparison_id, stated_confidence=1.0))
-        for comparison_id in ("c0000", "d0000", "d0000", "c0001")
+        (
+            comparison_id,
+            vote(
+                store,
+                comparison_id,
+                stated_confidence=1.0,
+                voted_at=clock.moment + timedelta(minutes=minutes),
+            ),
+        )
+        for minutes, comparison_id in enumerate(("c0000", "d0000", "d0000", "c0001"))
     ]
     clock.moment += timedelta(days=1)
     before = read_statistics(store, "ann")
     assert (before.gold.n, before.repeats.n) == (2, 1)
-    for comparison_id in ("c0002", "d0000", "d0001", "d0001"):
+    for minutes, comparison_id in enumerate(("c0002", "d0000", "d0001", "d0001")):
         vote(
             store,
             comparison_id,
             "b",
-            voted_at=clock.moment - timedelta(days=1),
+            voted_at=clock.moment - timedelta(days=1, minutes=-minutes),
             stated_confidence=1.0,
         )
     for comparison_id, vote_id in mine:
