@@ -41,7 +41,9 @@ class Arena(FileShape):
             self.parse_cell(self.binding.columns.get(name), bound.get(name))
             for name in ("prompt", "completion_a", "completion_b")
         ]
-        if not all(isinstance(text, list) for text in texts) or isinstance(texts[1][0], Mapping):
+        if not all(isinstance(text, list) for text in texts) or any(
+            isinstance(turn, Mapping) for turn in texts[1]
+        ):
             return super().read_pair(bound)
         prompts, *answers = texts
         if any(len(turns) != len(prompts) for turns in answers) or not prompts:
