@@ -15,7 +15,11 @@ from rlhf_pipeline.application.driver.demo_report import print_summary
 from rlhf_pipeline.application.driver.job_runs import find_job_runs
 from rlhf_pipeline.application.driver.lock import HomeInUse
 from rlhf_pipeline.application.driver.loop import run_loop
-from rlhf_pipeline.application.driver.replay import describe_decisions, replay_days
+from rlhf_pipeline.application.driver.replay import (
+    describe_decisions,
+    describe_unwatched_days,
+    replay_days,
+)
 from rlhf_pipeline.application.driver.run import JobOrder, run_job, run_pending_decisions
 from rlhf_pipeline.application.driver.session import open_runner, silence_logs, take_interrupt
 from rlhf_pipeline.application.driver.stage_config import parse_stage_config
@@ -48,12 +52,14 @@ def replay(*, after_import: bool = False) -> None:
     with take_interrupt("`rlhf replay` goes on with the day that is unfinished.") as console:
         try:
             with open_runner(settings, console) as runner:
-                n_days = len(runner.store.replays.pending_days())
+                days = runner.store.replays.pending_days()
                 for n, day in enumerate(replay_days(runner), start=1):
                     for line in describe_decisions(runner.store, day):
                         runner.write(f"  trigger: {escape_markup(line)}")
                     seconds = monotonic() - started
-                    runner.write(f"[bold]{day}[/] replayed, {n} of {n_days}, {seconds:.0f} s")
+                    runner.write(f"[bold]{day}[/] replayed, {n} of {len(days)}, {seconds:.0f} s")
+                if note := describe_unwatched_days(settings, runner.store, days):
+                    runner.write(note)
         except HomeInUse as cause:
             if not after_import:
                 raise

@@ -1,11 +1,14 @@
 """`rlhf replay`: takes the steps of the replay sensor in this process until no day is left."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from rlhf_pipeline.application.driver.runner import Runner
 from rlhf_pipeline.application.sensors.replay import Replay, end_of_day
+from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.errors import PipelineError
 from rlhf_pipeline.improve.retraining.messages import describe_action
+from rlhf_pipeline.improve.reward_training import plan_next_fit
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store
 
 
@@ -40,3 +43,27 @@ def describe_decisions(store: Store, day: str) -> list[str]:
         for decision in store.decisions.all()
         if decision.decided_at == end_of_day(day)
     ]
+
+
+def describe_unwatched_days(settings: Settings, store: Store, days: Sequence[str]) -> str:
+    """In which of the replayed days no change of taste can be noticed, why, and what to do; empty
+    where there is none.
+    """
+    history = store.promotions.history(settings.reward_model)
+    if not history:
+        return (
+            f"No reward model yet, so no change of taste can be noticed: "
+            f"{plan_next_fit(settings, store).shortage}."
+        )
+    learnt = store.votes.days([history[0].data_seq])
+    unwatched = [
+        day for day in days if any(day <= f"{vote_day.cast}" for vote_day in learnt.values())
+    ]
+    if not unwatched:
+        return ""
+    return (
+        f"Until {unwatched[-1]} ({len(unwatched)} of {format_count(len(days), 'day')}) no reward "
+        f"model predicted the votes: the first one needs {settings.min_new_pairs} voted "
+        "comparisons (min_new_pairs). A change of taste in these days is not noticed; record one "
+        "that you know of by `rlhf changes add`."
+    )

@@ -11,7 +11,11 @@ import dagster as dg
 import pytest
 
 from rlhf_pipeline.application.driver.recovery import fail_dead_runs
-from rlhf_pipeline.application.driver.replay import describe_decisions, replay_days
+from rlhf_pipeline.application.driver.replay import (
+    describe_decisions,
+    describe_unwatched_days,
+    replay_days,
+)
 from rlhf_pipeline.application.driver.runner import Runner
 from rlhf_pipeline.application.sensors.replay import Replay, end_of_day
 from rlhf_pipeline.application.sensors.runs import STEP_TAG
@@ -123,6 +127,21 @@ def history(make_project: Callable[..., Any]) -> Any:
     imported.import_votes(project.store, cast)
     assert replay(project) == [project.day(d) for d in range(4)]
     return project
+
+
+def test_days_before_the_first_model_are_named_as_unwatched(
+    history: Any, make_project: Callable[..., Any]
+) -> None:
+    days = [history.day(d) for d in range(4)]
+    note = describe_unwatched_days(history.settings, history.store, days)
+    assert note.startswith(f"Until {days[0]} (1 of 4 days) no reward model predicted the votes")
+    assert f"needs {N} voted comparisons" in note
+    assert describe_unwatched_days(history.settings, history.store, days[1:]) == ""
+    project = make_project(annotators="human", min_new_pairs=N)
+    small_import(project, 1)
+    assert "12 of 80 voted comparisons" in describe_unwatched_days(
+        project.settings, project.store, [project.day(0)]
+    )
 
 
 def seqs(project: Any, d: int) -> int:

@@ -192,6 +192,31 @@ def test_problems_are_listed_with_links(paged: Web):
 
 
 @on_sqlite
+def test_days_before_the_first_model_are_not_called_steady(paged: Web):
+    """Nothing predicted their votes, so nothing could notice a change among them."""
+    ids = paged.publish(2)
+    for days, comparison_id in zip((5, 3), ids, strict=True):
+        vote(paged, comparison_id, paged.clock.now() - timedelta(days=days))
+    paged.store.promotions.record(
+        Promotion(
+            model_name="demo.reward_model",
+            version=1,
+            previous_version=None,
+            data_seq=2,
+            reason="first",
+            actor="test",
+            promoted_at=paged.clock.now(),
+        )
+    )
+    day = (paged.clock.now() - timedelta(days=3)).date()
+    headline = paged.client("engineer").get("/home").json()["headline"]
+    assert headline["text"] == (
+        f"No change of taste since {day:%-d %b}. Of earlier votes it is unknown: no reward model "
+        "predicted them."
+    )
+
+
+@on_sqlite
 def test_home_dates_changes_and_replayed_runs_by_votes(paged: Web):
     """A run of today may decide about votes of last year."""
     earlier = paged.clock.now() - timedelta(days=300)
@@ -273,6 +298,17 @@ def confirm_change(web: Web, state: str = "succeeded", remedy: str = "retrain") 
     )
     web.store.training_jobs.mark_finished(fired.stored_id, succeeded=state == "succeeded")
     return fired.stored_id
+
+
+@on_sqlite
+def test_home_says_how_to_train_a_policy_after_a_replay(paged: Web):
+    vote(paged, paged.publish(1)[0])
+    confirm_change(paged)
+    text = paged.client("approver").get("/home").json()["headline"]["text"]
+    assert text == (
+        f"Taste changed on {paged.clock.now():%-d %b}. The policy does not follow it yet: "
+        "rlhf policy train trains one on these votes."
+    )
 
 
 @on_sqlite

@@ -157,13 +157,15 @@ def _describe_progress(
     )
     if has_retrained and decision.remedy in RETRAINING_REMEDIES:
         why = "No policy has been promoted since."
+        step = "Train a policy by `rlhf policy train`"
         if gate is not None and gate.decided_at > _find_time(decision) and not gate.promoted:
             reasons = "; ".join(check.reason for check in gate.checks if not check.passed)
             why = f"The gate refused {gate.candidate}: {reasons}."
-        step = (
-            "Serve a candidate by `rlhf models promote` or on the page Models, train another one, "
-            "or keep the present policy by answering the decision."
-        )
+            step = (
+                "Serve a candidate by `rlhf models promote` or on the page Models, train another "
+                "one by `rlhf policy train`"
+            )
+        step += ", or keep the present policy by answering the decision."
         return NOT_SERVED, f"It retrained the reward model, by {name}. {why}", step
     if decision.state == "failed":
         step = "Read the run's error on the page Runs, and repair its cause."

@@ -24,6 +24,10 @@ EVENTS: dict[CauseName, str] = {
     "nothing": "Errors have risen since {day}, perhaps by chance.",
 }
 NO_CHANGE = "No change of taste so far."
+UNWATCHED = (
+    "No change of taste since {day}. Of earlier votes it is unknown: no reward model predicted "
+    "them."
+)
 NO_MODEL = (
     "Votes are being collected. The job `learning` fits the first reward model once there are "
     "enough."
@@ -87,7 +91,14 @@ def write_headline(
         return Headline(text=text, tone="warning" if SERVES_AGAIN in end else "good", acts=())
     if "reward_model" not in by_kind:
         return Headline(text=NO_MODEL, tone="info", acts=())
-    return Headline(text=NO_CHANGE, tone="good", acts=())
+    return Headline(text=_describe_calm(site), tone="good", acts=())
+
+
+def _describe_calm(site: Site) -> str:
+    """No change, and since when one would have been noticed."""
+    first = site.store.promotions.history(site.settings.reward_model)[0].data_seq
+    day = site.store.votes.days([first]).get(first or 0)
+    return NO_CHANGE if day is None else UNWATCHED.format(day=f"{day.cast:%-d %b}")
 
 
 def _describe_event(decision: TriggerDecision, day: date) -> str:
@@ -111,7 +122,10 @@ def _describe_answer(
         followed = f"Reward model {_number(model.label)} follows it. " if model else ""
         if gate is not None and gate.verdict == "not promoted":
             return f"{followed}The policy does not: {_describe_refusal(gate, is_clause=True)}"
-        return f"{followed}The policy does not: none was promoted since."
+        return (
+            f"{followed}The policy does not follow it yet: rlhf policy train trains one on these "
+            "votes."
+        )
     return {
         "waits for a person": "The loop waits for your answer.",
         "not answered": "The loop waits for a clear cause.",

@@ -95,6 +95,9 @@ def test_a_change_of_taste_ends_with_a_promoted_policy():
     new_reward_model = promotion(later, "reward_model")
     reading = read_one([succeeded], champion=new_reward_model)
     assert (reading.value, reading.progress) == (1.0, NOT_SERVED)
+    assert reading.next_step.startswith("Train a policy by `rlhf policy train`, or keep"), (
+        "a replay trains none, and there is no candidate to serve"
+    )
     for policy, ends_at in (
         (promotion(NOON), 1.0),
         (promotion(later, previous=None), 1.0),
