@@ -1,6 +1,10 @@
+import re
 import sys
+from pathlib import Path
 
 import pytest
+import typer
+from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import COMMANDS, load_command, main
 from rlhf_pipeline.core.errors import ConfigurationError
@@ -78,6 +82,17 @@ def test_without_a_project_the_cure_is_named(rlhf, tmp_path, arguments):
     with pytest.raises(ConfigurationError, match="rlhf init"):
         rlhf(*arguments, home=tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
+
+
+def test_the_command_of_the_guide_works(initialised):
+    guide = Path(__file__).parents[3] / "docs" / "guides" / "extending-web.md"
+    section = guide.read_text(encoding="utf-8").partition("\n## A command\n")[2]
+    names = {}
+    exec(re.search(r"```python\n(.*?)```", section, re.DOTALL)[1], names)
+    app = typer.Typer()
+    app.command()(names["days"])
+    result = CliRunner().invoke(app, env={"RLHF_HOME": str(initialised)}, catch_exceptions=False)
+    assert result.output == "No vote yet.\n"
 
 
 def test_init_is_idempotent(rlhf, initialised):
