@@ -25,9 +25,8 @@ from rlhf_pipeline.learn.calibration import (
     CALIBRATORS,
     CalibrationContext,
     CalibrationParams,
-    calibrate_version,
-    cross_fitted_p,
 )
+from rlhf_pipeline.learn.calibration.selection import calibrate_version, cross_fitted_p
 from rlhf_pipeline.learn.champions import (
     AcceptanceParams,
     CalibratedModel,

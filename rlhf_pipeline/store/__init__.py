@@ -1,4 +1,8 @@
-"""The store: all SQL of the project behind one object."""
+"""The store: all SQL of the project behind one object.
+
+In: records of `core`. Out: records and frames; nobody else writes SQL. `schema` has the tables;
+`casting` makes votes rows, `counting` says which of them count, `engine` opens transactions.
+"""
 
 from types import TracebackType
 from typing import Self

@@ -1,5 +1,5 @@
-"""The rules of counting as SQL conditions; `votes.counting` and `votes.teaching` apply the same
-to frames.
+"""The rules of counting as SQL conditions; `counting` and `teaching` of `feedback/votes` apply the
+same to frames.
 
 Standing: the last revision of each pass. Counting: the standing vote of an annotator's last pass
 over a comparison. Teaching: what preference pairs are made of.

@@ -1,7 +1,7 @@
 """Selects the standing and the counting votes of a log; `store.counting` has the same rules in SQL.
 
 Standing: the last revision of each pass; drift reads these. Counting: the standing vote of an
-annotator's last pass over a comparison; preference pairs use these.
+annotator's last pass over a comparison; preference pairs use those of them that `teaching` keeps.
 """
 
 from typing import Any

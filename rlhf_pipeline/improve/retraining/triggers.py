@@ -71,7 +71,6 @@ REMEDIES: dict[CauseName, Remedy] = {
     "newcomers": "report_two_tastes",
     "nothing": "dismiss",
 }
-# These train a policy.
 # A person decides: two of these would leave out people's votes, or count them less.
 ASKING_REMEDIES: frozenset[Remedy | None] = frozenset(
     {"quarantine", "report_two_tastes", "ask_for_cause"}

@@ -32,8 +32,10 @@ from rlhf_pipeline.learn.calibration.monitoring import (
     ece_lower_bound,
     overconfidence_p_value,
 )
+from rlhf_pipeline.learn.calibration.report_figures import calibration_figures
 from rlhf_pipeline.learn.calibration.selection import (
     calibrate,
+    calibrate_version,
     cross_fitted_p,
     fit_calibrator,
     measure_pairs,
@@ -43,10 +45,6 @@ from rlhf_pipeline.learn.calibration.selection import (
 )
 from rlhf_pipeline.learn.calibration.slope import calibration_slope
 from rlhf_pipeline.learn.calibration.summary import calibration_metrics, reliability_table
-from rlhf_pipeline.learn.calibration.version import (
-    calibrate_version,
-    calibration_figures,
-)
 
 __all__ = [
     "CALIBRATORS",

@@ -1,4 +1,7 @@
-"""Chooses a calibrator on the calib split and measures it on the test split."""
+"""Chooses a calibrator on the calib split and measures it on the test split.
+
+The arithmetic of the measures is in `summary`.
+"""
 
 import numpy as np
 import pandas as pd
@@ -6,7 +9,7 @@ import pandas as pd
 from rlhf_pipeline.core.errors import NotEnoughData
 from rlhf_pipeline.core.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.core.protocols import Progress, ignore_progress
-from rlhf_pipeline.core.records import CalibrationMetrics, CalibrationReport
+from rlhf_pipeline.core.records import CalibrationMetrics, CalibrationReport, ModelVersion
 from rlhf_pipeline.feedback.votes import log_opening, n_test_pairs, open_test_split
 from rlhf_pipeline.feedback.votes.splits import Recorder
 from rlhf_pipeline.feedback.votes.taste_changes import NO_CHANGES, TasteChanges
@@ -31,6 +34,42 @@ from rlhf_pipeline.learn.calibration.summary import calibration_metrics, reliabi
 from rlhf_pipeline.learn.reward_model import RewardModel
 from rlhf_pipeline.learn.reward_model.base import margins_of
 from rlhf_pipeline.learn.reward_model.training import change_weights
+
+
+def calibrate_version(
+    version: ModelVersion,
+    reward_model: RewardModel,
+    pairs: pd.DataFrame,
+    votes: CalibrationContext,
+    params: CalibrationParams,
+    *,
+    weight_before_change: float | None = None,
+    record: Recorder = log_opening,
+    progress: Progress = ignore_progress,
+) -> tuple[Calibrator, CalibrationReport]:
+    """`calibrate` on PREFERENCE_PAIRS, of all and by source and category, beside the noise
+    ceilings.
+
+    Votes before a change get `weight_before_change`, else the weight that the fit of the reward
+    model chose, else that of `params`. Raises as `calibrate`.
+    """
+    weight = (
+        version.params.get("weight_before_change")
+        if weight_before_change is None
+        else weight_before_change
+    )
+    return calibrate(
+        pairs,
+        reward_model,
+        params
+        if weight is None
+        else params.model_copy(update={"weight_before_change": float(weight)}),
+        reward_model_label=version.label,
+        data_hash=version.data_hash or "",
+        votes=votes,
+        record=record,
+        progress=progress,
+    )
 
 
 def calibrate(

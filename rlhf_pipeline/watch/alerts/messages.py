@@ -1,4 +1,8 @@
-"""Builds messages about alerts, and their texts for people."""
+"""Builds messages about alerts, and their texts for people, around what the alert says.
+
+An alert's title, what the loop did and what to do next are those of its rule (`rules.RULES`); those
+of a change are written in `changes`.
+"""
 
 from datetime import datetime
 from uuid import uuid4
