@@ -173,6 +173,8 @@ def preferences(
                     rows=None if file.is_exported else file.votes,
                 )
             intake.notes += _describe_notes(file)
+            if yes and file.dropped:
+                intake.notes.append(f"columns left out: {', '.join(file.dropped)} (--keep-others)")
         echo(f"{path}: {file.title}")
         intake.report()
     workspace = intake.workspace

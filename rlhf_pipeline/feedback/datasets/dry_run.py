@@ -45,7 +45,8 @@ class DryRun:
         self.find_known_keys, self.find_votes = imports.find_known_keys, imports.find_votes
 
     def publish(self, frame: pd.DataFrame, *, published_at: datetime) -> None:
-        for row in frame.to_dict("records"):
+        # a column of texts with gaps has NaN in them
+        for row in frame.astype(object).where(frame.notna(), None).to_dict("records"):
             key = self._pair_key(row["prompt"], row["completion_a"], row["completion_b"])
             self.rows[row["comparison_id"]] = {str(k): v for k, v in row.items()} | {
                 "pair_key": key

@@ -1,12 +1,14 @@
 """Presents a preference file as rows of comparisons and rows of votes, as its shape reads it."""
 
 import json
+import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from rlhf_pipeline.core.errors import DatasetError
 from rlhf_pipeline.core.row_files import FileRow, RowFile
+from rlhf_pipeline.feedback.datasets.cells import is_missing
 from rlhf_pipeline.feedback.datasets.mapping import SCHEMA, ColumnMapping
 from rlhf_pipeline.feedback.datasets.preference import is_exported
 from rlhf_pipeline.feedback.datasets.shapes import FileShape, find_undecided, recognise
@@ -24,7 +26,11 @@ MEANINGS = {
 }
 UNNAMED = "unnamed"  # the annotator of votes that name none
 TEXTS = ("prompt", "completion_a", "completion_b")
-DECIMALS = ("strength", "signed_strength", "stated_confidence", "duration_s", "score_a", "score_b")
+DECIMALS = (
+    *("strength", "signed_strength", "stated_confidence", "duration_s", "score_a", "score_b"),
+    *("margin", "best"),
+)
+THOUSANDS = re.compile(r"[-+]?\d{1,3}(\.\d{3})+(,\d*)?")
 NO_ANNOTATOR = f"votes name no annotator and are stored as {UNNAMED!r} (--annotator names one)"
 NO_VERDICT = "no verdict: the pair is stored without a vote"
 
@@ -52,6 +58,7 @@ class PreferenceFile:
         self.pairs: RowFile | None = None
         self.votes: RowFile | None = None
         self.becomes: dict[str, str] = {}
+        self.dropped: list[str] = []  # columns that the user has not left out
         self.has_times = True
         self.names = names  # by which `pairs` and `votes` are bound
         kinds = _find_exported_kinds(rows)
@@ -61,7 +68,7 @@ class PreferenceFile:
             self.pairs = rows if kinds & {"comparison", "tuple"} else None
             self.votes = rows if kinds & {"vote", "tuple"} else None
             return
-        shape = recognise(rows, what, names, options.format)
+        shape = recognise(rows, what, names, options.format, options.leave_out)
         _refuse_unknown(shape, what, options)
         self.title = shape.title
         self.names = ColumnMapping(choices=dict(shape.choices))
@@ -80,23 +87,23 @@ class PreferenceFile:
         self.becomes = {
             column: MEANINGS.get(name, name) for name, column in shape.binding.columns.items()
         }
+        self.becomes |= dict.fromkeys(options.leave_out, "left out, as you say")
         tags = []
         for column in shape.binding.unused:
-            if column in options.leave_out:
-                self.becomes[column] = "left out, as you say"
-            elif column in shape.repeats:
+            if column in shape.repeats:
                 self.becomes[column] = "left out: it repeats other columns"
             elif column in shape.metadata or options.keep_others:
                 self.becomes[column] = "a tag"
                 tags.append(column)
             else:
                 self.becomes[column] = "left out (--keep-others makes it a tag)"
+                self.dropped.append(column)
         return tags
 
     def read_pairs(self) -> Iterator[FileRow]:
         self.notes.clear()
         earlier: tuple[FileRow | None, Any] = (None, None)
-        for row, reading in self._shape.read_rows(self.rows):
+        for row, reading in self._shape.read_rows(self._read_rows()):
             self.notes.update(reading.notes)
             n_unnamed = sum(not vote.get("annotator_id") for vote in reading.votes)
             if n_unnamed and self._options.annotator is None:
@@ -109,31 +116,33 @@ class PreferenceFile:
                 row is not earlier[0] or reading.pair != earlier[1]
             ):  # each annotation of a nested row has its pair
                 earlier = row, reading.pair
-                yield FileRow(row.line, reading.pair | _write_tags(reading.tags))
+                tags = _write_tags(reading.tags, reading.pair.get("tags"))
+                yield FileRow(row.line, reading.pair | tags)
 
     def read_votes(self) -> Iterator[FileRow]:
         if self.pairs is None:
             self.notes.clear()
-        for row, reading in self._shape.read_rows(self.rows):
+        for row, reading in self._shape.read_rows(self._read_rows()):
             if row.fault is not None and self.pairs is None:
                 yield row
             for vote in reading.votes:
-                cells = vote | {
-                    name: self._parse_decimal(vote.get(name)) for name in DECIMALS if name in vote
-                }
-                cells["annotator_id"] = (
-                    vote.get("annotator_id") or self._options.annotator or UNNAMED
-                )
+                annotator = vote.get("annotator_id") or self._options.annotator or UNNAMED
+                cells = vote | {"annotator_id": annotator}
                 pair = reading.pair or {}
                 texts = {
                     name: pair.get(name) for name in (*TEXTS, "source_pair_id") if name in pair
                 }
                 yield FileRow(row.line, cells | texts)
 
-    def _parse_decimal(self, value: Any) -> Any:
-        if self._options.decimal == "," and isinstance(value, str):
-            return value.replace(".", "").replace(",", ".")
-        return value
+    def _read_rows(self) -> Iterator[FileRow]:
+        """The rows of the file, with numbers in texts as Python writes them."""
+        columns = self._shape.binding.columns
+        decimals = [columns[name] for name in DECIMALS if name in columns]
+        if self._options.decimal == ".":
+            decimals = []
+        for row in self.rows:
+            numbers = {name: _parse_decimal(row.cells.get(name)) for name in decimals}
+            yield FileRow(row.line, row.cells | numbers, row.fault) if numbers else row
 
 
 class ReadRows:
@@ -153,9 +162,20 @@ class ReadRows:
         return self._file.read_pairs() if self is self._file.pairs else self._file.read_votes()
 
 
-def _write_tags(tags: Mapping[str, Any]) -> dict[str, str]:
-    if not tags:
+def _parse_decimal(value: Any) -> Any:
+    """A number with a decimal comma. A point separates thousands only before three digits."""
+    if not isinstance(value, str):
+        return value
+    digits = value.replace(".", "") if THOUSANDS.fullmatch(value.strip()) else value
+    return digits.replace(",", ".")
+
+
+def _write_tags(tags: Mapping[str, Any], own: Any) -> dict[str, str]:
+    """The cell of tags, where the file has some beside its column `tags`, `own`."""
+    if not tags and not isinstance(own, list | dict):
         return {}
+    if not is_missing(own):
+        tags = {"tags": own, **tags}
     return {"tags": json.dumps(tags, ensure_ascii=False, sort_keys=True, default=str)}
 
 

@@ -280,7 +280,8 @@ class VoteImport:
         by_texts = self.comparisons.with_pair_keys(keys) if keys else {}
         ids = [vote["comparison_id"] for vote in votes if vote["comparison_id"]]
         known = self.stored.find_fields(
-            [*ids, *by_source_id.values(), *by_texts.values()], ("flag", "completion_a")
+            [*ids, *by_source_id.values(), *by_texts.values()],
+            ("flag", "completion_a", "pair_key"),
         )
         matches = []
         for row, vote, is_own in read:
@@ -288,6 +289,8 @@ class VoteImport:
             key, first = vote.pop("pair_key"), vote.pop("first")
             comparison = own_id if own_id in known else None
             comparison = comparison or by_texts.get(key) or by_source_id.get(source_id)
+            if key and comparison is not None and known[comparison]["pair_key"] != key:
+                comparison = None  # the id is that of a pair with other texts
             if comparison is None:
                 refusals.append((row, _explain_missing(own_id, source_id, key)))
                 continue
@@ -394,7 +397,7 @@ def _explain_missing(own_id: str | None, source_id: str | None, key: str | None)
             "votes with ids of your own as source_pair_id"
         )
     if key:
-        return "the pair of the row was rejected"
+        return "the pair of the row was rejected, or both its completions have the same text"
     return (
         f"source_pair_id {source_id!r} is not a comparison of this project. Import its comparisons "
         "first, or a file that has their texts too"

@@ -268,3 +268,25 @@ def test_datasets_reads_and_writes_the_same_pairs(rlhf, take, home, tmp_path):
         other = tmp_path / f"home of {name}"
         take(tmp_path / name, in_home=other)
         assert list_preferred(other) == list_preferred(home), name
+
+
+def test_votes_of_a_rejected_pair_count_for_no_other(take, home, tmp_path):
+    """Rows that share an id, as those of a question do, are pairs with other texts."""
+    path = write(
+        tmp_path / "f.jsonl",
+        [pair(1, choice="a"), pair(2, id="p1", choice="b", annotator="Ann"), pair(3, choice="b")],
+    )
+    lines = take(path)
+    assert "votes: 2 imported, 0 already known, 0 merged, 1 rejected" in lines
+    assert list_preferred(home) == [("Question 1?", "yes 1"), ("Question 3?", "no 3")]
+
+
+def test_the_preview_counts_votes_beside_a_flagged_pair(rlhf, tmp_path):
+    rows = [preference(1), preference(2) | {"rejected": "yes 2"}]
+    out = rlhf("import", "preferences", write(tmp_path / "f.jsonl", rows), exit_code=2)
+    assert "votes: 1 new, 0 known, 0 merged, 1 rejected" in out
+
+
+def test_columns_left_out_are_named_when_nothing_is_shown_before(take, tmp_path):
+    lines = take(write(tmp_path / "f.jsonl", [preference(1, size=3)]))
+    assert "columns left out: size (--keep-others)" in lines

@@ -1,6 +1,6 @@
 """Shapes of preference files, one class per shape; a file is recognised by its columns and rows."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import islice
 
 from rlhf_pipeline.core.errors import DatasetError
@@ -40,10 +40,14 @@ SAMPLE_ROWS = 1_000  # by which a file is recognised
 
 
 def recognise(
-    rows: RowFile, what: str, names: ColumnMapping, format_name: str | None = None
+    rows: RowFile,
+    what: str,
+    names: ColumnMapping,
+    format_name: str | None = None,
+    left_out: Collection[str] = (),
 ) -> FileShape:
-    """The shape of a file, ready to read its rows. Raises DatasetError for a file of no shape or
-    of two, UnknownMember for an unknown format.
+    """The shape of a file, ready to read its rows without the columns `left_out`. Raises
+    DatasetError for a file of no shape or of two, UnknownMember for an unknown format.
     """
     sample = [row.cells for row in islice(rows, SAMPLE_ROWS) if row.fault is None]
     if format_name is not None:
@@ -61,7 +65,7 @@ def recognise(
             raise _explain(rows.columns, fitting, what)
         (kind,) = fitting
     columns, flat = _flatten(kind, rows, sample)
-    return kind(columns, flat, names, what)
+    return kind(columns, flat, names, what, left_out)
 
 
 def _is_special(kind: type[FileShape], other: type[FileShape]) -> bool:

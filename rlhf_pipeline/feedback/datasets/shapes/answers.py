@@ -1,11 +1,18 @@
 """Several answers to a prompt in one row, with the best one, ranks, scores or labels."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import combinations
 from typing import Any, ClassVar
 
-from rlhf_pipeline.feedback.datasets.cells import RowRejected, is_missing, parse_number, parse_text
-from rlhf_pipeline.feedback.datasets.mapping import VOTES, Names
+from rlhf_pipeline.feedback.datasets.cells import (
+    RowRejected,
+    is_missing,
+    parse_integer,
+    parse_number,
+    parse_text,
+    write_whole_numbers,
+)
+from rlhf_pipeline.feedback.datasets.mapping import VOTES, ColumnMapping, Names
 from rlhf_pipeline.feedback.datasets.shapes.base import (
     PREFERENCES,
     Cells,
@@ -18,6 +25,8 @@ LISTS = ("answers", "responses", "completions", "outputs", "generations", "candi
 TEXTS = ("text", "answer", "response", "completion", "output", "content")
 SCORES = ("score", "overall_score", "rating", "label")
 EQUAL = "answers of equal rank make no pair"
+LONE = "a single answer makes no pair"
+FROM_ONE = "the best answer counts from 1, as its column never holds 0"
 
 
 class Answers(FileShape):
@@ -47,6 +56,29 @@ class Answers(FileShape):
             return False
         return any(isinstance(row.get(name), list) for row in sample for name in LISTS)
 
+    def __init__(
+        self,
+        columns: Sequence[str],
+        sample: Sequence[Cells],
+        columns_named: ColumnMapping,
+        what: str,
+        left_out: Collection[str] = (),
+    ) -> None:
+        super().__init__(columns, sample, columns_named, what, left_out)
+        self._first_index = int(self._counts_from_one())
+
+    def _counts_from_one(self) -> bool:
+        """Whether the index of the best answer is ever as high as their number, and never 0."""
+        column, answers = self.binding.columns.get("best"), self.binding.columns["answers"]
+        indices = [
+            (write_whole_numbers(str(row.get(column))), self.parse_cell(answers, row.get(answers)))
+            for row in self.sample
+            if column is not None
+        ]
+        return any(i == str(len(a)) for i, a in indices if isinstance(a, list)) and not any(
+            i == "0" for i, _ in indices
+        )
+
     @property
     def has_pairs(self) -> bool:
         return True
@@ -61,11 +93,13 @@ class Answers(FileShape):
         values = [self._find_value(bound, i, entry, len(texts)) for i, entry in enumerate(answers)]
         prompt = self.build_prompt(bound)
         about = {name: bound[name] for name in VOTES if name in bound}
-        equal = [EQUAL] if len({*values}) < len(values) else []
+        has_best = not is_missing(bound.get("best"))
+        equal = [EQUAL] if len({*values}) < len(values) and not has_best else []
+        equal += [FROM_ONE] if has_best and self._first_index else []
         if len({*values}) == 1:
-            yield RowReading(notes=equal)
+            yield RowReading(notes=equal if len(values) > 1 else [LONE])
         for i, j in combinations(range(len(texts)), 2):
-            if values[i] == values[j] or ("best" in columns and 1 not in (values[i], values[j])):
+            if values[i] == values[j] or (has_best and 1 not in (values[i], values[j])):
                 continue
             better, worse = (i, j) if values[i] > values[j] else (j, i)
             pair, side = place_sides(prompt, texts[better], texts[worse])
@@ -79,8 +113,9 @@ class Answers(FileShape):
         """How good the i-th answer is: higher is better."""
         best = bound.get("best")
         if not is_missing(best):
-            number = parse_number(best, "the best answer", low=0, high=n - 1)
-            return float(number == i)
+            first = self._first_index
+            number = parse_integer(best, "the best answer", low=first, high=n - 1 + first)
+            return float(number == i + first)
         for name, sign in (("ranks", -1), ("scores", 1)):
             values = self.parse_cell(self.binding.columns.get(name), bound.get(name))
             if isinstance(values, list) and len(values) == n:

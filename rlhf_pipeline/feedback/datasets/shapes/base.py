@@ -1,7 +1,10 @@
 """The protocol of shapes, which read rows of preference files, and what several of them share."""
 
 import ast
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import io
+import tokenize
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import pairwise
 from typing import Any, ClassVar, NamedTuple
 
 from rlhf_pipeline.core.conversations import (
@@ -11,16 +14,24 @@ from rlhf_pipeline.core.conversations import (
     parse_messages,
     parse_prompt,
     parse_transcript,
+    read_messages,
     write_prompt,
 )
 from rlhf_pipeline.core.documents import parse_json
 from rlhf_pipeline.core.records import Choice, content_hash
 from rlhf_pipeline.core.row_files import FileRow
 from rlhf_pipeline.feedback.datasets import mapping
-from rlhf_pipeline.feedback.datasets.cells import RowRejected, is_missing, parse_number, parse_text
+from rlhf_pipeline.feedback.datasets.cells import (
+    RowRejected,
+    is_missing,
+    parse_number,
+    parse_optional_flag,
+    parse_text,
+)
 from rlhf_pipeline.feedback.datasets.mapping import Binding, ColumnMapping, Names, bind
 
 Cells = Mapping[str, Any]
+PROMPT_DIFFERS = "the prompt column differs from what both dialogues begin with, which is stored"
 JOINED = "later turns stand in the completion, after Human: and Assistant:"
 MAX_SIGNED = 4
 
@@ -97,9 +108,14 @@ class FileShape:
         sample: Sequence[Cells],
         columns_named: ColumnMapping,
         what: str,
+        left_out: Collection[str] = (),
     ) -> None:
         self.binding: Binding = bind(
-            self.names, columns_named, columns, what=what, required=self.required
+            self.names,
+            columns_named,
+            [column for column in columns if column not in left_out],
+            what=what,
+            required=self.required,
         )
         self.columns, self.sample = columns, sample
         self.tag_columns: Sequence[str] = ()
@@ -146,12 +162,29 @@ class FileShape:
                 "completion_a": sides[0],
                 "completion_b": sides[1],
             }, ()
-        prompt, a, b, notes = split_dialogues(whole[0], whole[1])
+        begin, a, b, notes = split_dialogues(whole[0], whole[1])
+        prompt, more = self.choose_prompt(bound, begin)
+        notes = [*notes, *more]
         return {
             "prompt": self.build_prompt(bound, prompt),
             "completion_a": a,
             "completion_b": b,
         }, notes
+
+    def choose_prompt(self, bound: Cells, begin: Any) -> tuple[Any, Sequence[str]]:
+        """What both dialogues begin with, or the longer prompt of the column that ends with it; and
+        a note where the column says something else.
+        """
+        cell = self.parse_cell(self.binding.columns.get("prompt"), bound.get("prompt"))
+        if begin is None or is_missing(cell):
+            return begin, ()
+        own = read_messages(cell) if isinstance(cell, str) else parse_messages(cell)
+        common = parse_messages(begin)
+        if len(own) > len(common) and own[-len(common) :] == common:
+            return cell, ()
+        contents = {normalise_text(message.content) for message in common}
+        is_same = all(normalise_text(message.content) in contents for message in own)
+        return begin, () if is_same else [PROMPT_DIFFERS]
 
     def describe(self, bound: Cells, pair: dict[str, Any]) -> dict[str, Any]:
         """The cells of a comparison: its texts, and what the row says about it."""
@@ -194,8 +227,8 @@ class FileShape:
         parsed = _parse_list(value)
         if parsed is None:
             raise RowRejected(
-                f"{column} looks like a list, but is neither JSON nor Python. Write messages as "
-                '[{"role": "user", "content": "…"}]'
+                f"{column} looks like a list, but is neither JSON nor Python (NumPy prints no "
+                'commas). Write messages as [{"role": "user", "content": "…"}], texts as ["…", "…"]'
             )
         return parsed
 
@@ -204,11 +237,14 @@ class FileShape:
         names = self.binding.columns
         cells = {name: self.parse_cell(names.get(name), bound.get(name)) for name in COMPANIONS}
         prompt = self.parse_cell(names.get("prompt"), bound.get("prompt")) if base is None else base
-        if is_missing(prompt) and isinstance(cells["context"], list):
-            prompt = cells.pop("context")
+        if is_missing(prompt):
+            is_context = isinstance(cells["context"], list) or _is_blank(cells["input"])
+            prompt = cells.pop("context" if is_context else "input")
         companions = {name: value for name, value in cells.items() if not _is_blank(value)}
+        if is_missing(prompt):
+            return ""
         if not companions:
-            return parse_prompt(prompt) if not is_missing(prompt) else ""
+            return parse_prompt(prompt)
         messages = read_turns(prompt)
         if "input" in companions:
             added = parse_text(companions["input"], "input")
@@ -264,13 +300,17 @@ class FileShape:
         word = str(value).strip()
         if word in self.choices:
             return value
-        for side in ("a", "b"):
-            model = bound.get(f"model_version_{side}")
-            if word == self.binding.columns.get(f"completion_{side}") or (
-                model is not None and word == str(model).strip()
-            ):
-                return side
-        return value
+        sides = [
+            side
+            for side in ("a", "b")
+            if word == self.binding.columns.get(f"completion_{side}")
+            or word == str(bound.get(f"model_version_{side}") or "").strip()
+        ]
+        if len(sides) > 1:
+            raise RowRejected(
+                f"the winner {word!r} is the name of both models. Name the side, a or b"
+            )
+        return sides[0] if sides else value
 
 
 def read_turns(value: Any) -> list[Message]:
@@ -358,11 +398,9 @@ def find_transcripts(sample: Sequence[Cells], column: str) -> bool:
 
 def _read_one_hot(bound: Cells) -> str:
     names = {"winner_a": "a", "winner_b": "b", "winner_tie": "tie"}
-    values = {
-        side: parse_number(bound.get(name), name, low=0, high=1) for name, side in names.items()
-    }
+    values = {side: parse_optional_flag(bound.get(name), name) for name, side in names.items()}
     winners = [side for side, value in values.items() if value]
-    if len(winners) > 1 or any(value not in (0, 1, None) for value in values.values()):
+    if len(winners) > 1:
         raise RowRejected(f"the winner columns hold {list(values.values())}; expected one 1")
     if not winners and (bound.get("winner_tie") is not None or None in (values["a"], values["b"])):
         raise RowRejected("no winner column holds a 1")
@@ -400,4 +438,18 @@ def _parse_list(text: str) -> list[Any] | None:
             value = ast.literal_eval(text.strip())  # as pandas writes lists to CSV
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             return None
+        if _has_adjacent_texts(text):
+            return None
     return value if isinstance(value, list) else None
+
+
+def _has_adjacent_texts(text: str) -> bool:
+    """Whether texts follow each other without a comma, as NumPy prints them: Python would join
+    them.
+    """
+    tokens = [
+        token.type
+        for token in tokenize.generate_tokens(io.StringIO(text.strip()).readline)
+        if token.type not in (tokenize.NL, tokenize.NEWLINE, tokenize.COMMENT)
+    ]
+    return (tokenize.STRING, tokenize.STRING) in pairwise(tokens)

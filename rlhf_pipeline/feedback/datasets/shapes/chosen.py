@@ -54,12 +54,14 @@ class Chosen(FileShape):
     def read(self, cells: Cells) -> Iterator[RowReading]:
         bound = self.binding.select_cells(cells)
         prompt, chosen, rejected, notes = self.divide(bound)
+        prompt, more = self.choose_prompt(bound, prompt)
+        notes = [*notes, *more]
         choice = bound.get("choice")
         pair, side = place_sides(self.build_prompt(bound, prompt), chosen, rejected)
         if not is_missing(choice) and str(choice).strip().lower() not in ("a", "chosen"):
             raise RowRejected(
                 f"choice is {choice!r} beside chosen and rejected; expected a or chosen. Leave the "
-                "column out, or name the texts with --map completion_a=COLUMN"
+                f"column out: --leave-out {self.binding.columns['choice']!r}"
             )
         about = {name: bound[name] for name in VOTES if name in bound}
         vote = about | {"choice": side} | self.read_strength(bound)
@@ -84,7 +86,7 @@ class Chosen(FileShape):
             parse_text(text, name, may_be_empty=True)
             for text, name in ((chosen, "chosen"), (rejected, "rejected"))
         )
-        if "prompt" in self.binding or "context" in self.binding:
+        if {"prompt", "context", "input"} & self.binding.columns.keys():
             return None, chosen, rejected, ()
         n = len(begin := find_common_prompt(chosen, rejected))
         return begin, chosen[n:].lstrip(), rejected[n:].lstrip(), [IMPLICIT]

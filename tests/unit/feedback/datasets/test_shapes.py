@@ -502,3 +502,105 @@ def test_compressed_files_are_read(tmp_path):
     path.write_bytes(gzip.compress(json.dumps(row).encode())[:-9])
     with pytest.raises(DatasetError, match="no whole gzip file"):
         open_file(path)
+
+
+def test_texts_without_commas_between_them_are_refused(tmp_path):
+    """NumPy prints lists so; Python would join two turns into one."""
+    row = SIDES | {"prompt": "['one' 'two']", "model_a": "m", "model_b": "n", "winner": "m"}
+    (fault,) = list_faults(open_file(write_rows(tmp_path / "f.csv", [row])))
+    assert "NumPy prints no commas" in fault
+
+
+def test_a_winner_that_names_both_models_is_refused(tmp_path):
+    row = SIDES | {"model_a": "m", "model_b": "m", "winner": "m"}
+    file = open_file(write_rows(tmp_path / "f.jsonl", [row]))
+    assert "the name of both models" in list_faults(file)[0]
+    assert list_votes(file) == []
+
+
+@pytest.mark.parametrize("values", [(True, False), ("True", "False"), ("1.0", "0.0")])
+def test_one_hot_winners_may_be_flags(tmp_path, values):
+    row = SIDES | dict(zip(("winner_model_a", "winner_model_b"), values, strict=True))
+    row |= {"model_a": "m", "model_b": "n"}
+    assert list_votes(open_file(write_rows(tmp_path / "f.jsonl", [row]))) == WINS
+
+
+def test_a_best_answer_may_count_from_one(tmp_path):
+    rows = [{"prompt": f"{ASK} {n}", "answers": [BAD, GOOD], "best": n} for n in (1, 2)]
+    file = open_file(write_rows(tmp_path / "f.jsonl", rows))
+    assert [vote[1] for vote in list_votes(file)] == [BAD, GOOD]
+    assert list_faults(file) == []
+    assert any("counts from 1" in note for note in file.notes)
+    rows.append({"prompt": ASK, "answers": [BAD, GOOD], "best": 0})
+    file = open_file(write_rows(tmp_path / "g.jsonl", rows))
+    assert [vote[1] for vote in list_votes(file)] == [GOOD, BAD]
+    assert "expected 0 to 1" in list_faults(file)[0]
+
+
+def test_answers_without_the_best_one_are_read_by_their_scores(tmp_path):
+    rows = [
+        {"prompt": ASK, "answers": [BAD, GOOD], "scores": [1, 2], "best": None},
+        {"prompt": "Who?", "answers": [BAD], "scores": [1], "best": None},
+        {"prompt": "Where?", "answers": [BAD, GOOD], "scores": [1, 2], "best": 0},
+    ]
+    file = open_file(write_rows(tmp_path / "f.jsonl", rows))
+    assert [vote[1] for vote in list_votes(file)] == [GOOD, BAD]
+    list_faults(file)
+    assert any("single answer" in note for note in file.notes)
+
+
+def test_a_prompt_beside_whole_dialogues_loses_no_message(tmp_path):
+    rules = {"role": "system", "content": "Be brief."}
+    row = {"chosen": [USER, answer(GOOD)], "rejected": [USER, answer(BAD)]}
+    rows = [row | {"prompt": [rules, USER]}, row | {"prompt": ASK}, row | {"prompt": "Else?"}]
+    file = open_file(write_rows(tmp_path / "f.jsonl", rows))
+    contents = [[m.content for m in read_messages(vote[0])] for vote in list_votes(file)]
+    assert contents == [["Be brief.", ASK], [ASK], [ASK]]
+    list_faults(file)
+    assert [n for note, n in file.notes.items() if "prompt column differs" in note] == [1]
+
+
+@pytest.mark.parametrize("column", ["input", "context"])
+def test_a_lone_companion_is_the_prompt(tmp_path, column):
+    row = {column: ASK, "chosen": f"Sure. {GOOD}", "rejected": f"Sure. {BAD}"}
+    votes = list_votes(open_file(write_rows(tmp_path / "f.jsonl", [row])))
+    assert votes == [(ASK, f"Sure. {GOOD}", f"Sure. {BAD}", "wins")]
+
+
+def test_damaged_replies_of_a_tree_make_no_pair(tmp_path):
+    replies = [{**reply, "text": None} for reply in TREE["replies"]]
+    equal = [{**reply, "rank": 0} for reply in TREE["replies"]]
+    rows = [{"prompt": {**TREE, "replies": r}} for r in (replies, equal, "text", ["text"])]
+    file = open_file(write_rows(tmp_path / "f.jsonl", [*rows, {"prompt": TREE}]))
+    assert list_votes(file) == WINS
+    assert len(list_faults(file)) == 2
+    assert sum(n for note, n in file.notes.items() if "rank" in note) > 0
+
+
+def test_a_column_with_a_meaning_can_be_left_out(tmp_path):
+    row = {"prompt": ASK, "chosen": GOOD, "rejected": BAD, "label": "physics"}
+    path = write_rows(tmp_path / "f.jsonl", [row])
+    assert "--leave-out 'label'" in list_faults(open_file(path))[0]
+    file = open_file(path, leave_out=["label"])
+    assert list_votes(file) == WINS
+    assert file.becomes["label"] == "left out, as you say"
+
+
+def test_tags_of_the_file_stay_beside_known_metadata(tmp_path):
+    row = SIDES | {"model_a": "m", "model_b": "n", "winner": "m", "language": "en", "tags": "x"}
+    (pair,) = open_file(write_rows(tmp_path / "f.jsonl", [row])).pairs
+    assert json.loads(pair.cells["tags"]) == {"language": "en", "tags": "x"}
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("3,25", "3.25"), ("3.25", "3.25"), ("1.234,5", "1234.5"), ("7", "7")]
+)
+def test_a_decimal_comma_changes_no_decimal_point(tmp_path, text, seconds):
+    row = SIDES | {"choice": "a", "duration_s": text}
+    (vote,) = open_file(write_rows(tmp_path / "f.csv", [row]), decimal=",").votes
+    assert vote.cells["duration_s"] == seconds
+
+
+def test_a_signed_strength_may_have_a_decimal_comma(tmp_path):
+    row = {"prompt": ASK, "response_1": GOOD, "response_2": BAD, "preference_strength": "-2,0"}
+    assert list_votes(open_file(write_rows(tmp_path / "f.csv", [row]), decimal=",")) == WINS
