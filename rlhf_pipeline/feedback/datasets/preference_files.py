@@ -47,7 +47,7 @@ class ReadOptions(NamedTuple):
 
 class PreferenceFile:
     """A file read by its shape: `pairs` and `votes` are its rows by our names, None where it has
-    none. RowReading `pairs`, or `votes` of a file without pairs, counts `notes`.
+    none. Reading `pairs`, or `votes` of a file without pairs, counts `notes`.
     """
 
     def __init__(
