@@ -153,4 +153,5 @@ def _parse(kind: type[M], text: str) -> M:
             f"{'.'.join(map(str, error['loc'])) or 'JSON'}: {error['msg']}"
             for error in cause.errors()
         )
-        raise ConfigurationError(f"{faults}. Correct it and try again.") from None
+        names = ", ".join(kind.model_fields)
+        raise ConfigurationError(f"{faults}. Correct it; known: {names}.") from None

@@ -179,6 +179,7 @@ def _read_prompts(path: Path) -> pd.DataFrame:
     """
     report = Report()
     drafts = [(draft.prompt_id, draft) for _, draft in read_drafts(read_rows(path), report)]
+    report.n_kept = len(drafts)
     if any(n for what, n in report.counts.items() if what != "kept"):
         echo(f"{path}: {report.summary()}", fg=typer.colors.YELLOW, err=True)
     if not drafts:

@@ -28,8 +28,9 @@ def read_draft(files: Artefacts, store: Store, dataset: Dataset) -> pd.DataFrame
     if query.votes is not None:
         if not files.path("preference_pairs").exists():
             raise NotEnoughData(
-                "No preference pairs have been made of the votes yet. Run the `learning` job "
-                "(`rlhf run learning`), or leave votes out of the data set."
+                "No preference pairs have been made of the votes yet. Run the jobs `feedback` and "
+                "`learning` (`rlhf run feedback`, `rlhf run learning`), or leave votes out of the "
+                "data set."
             )
         ids = query.votes.comparison_ids or None
         if query.votes.cluster:

@@ -87,13 +87,18 @@ class CuratedPairs(Repository):
     def revise(
         self, pair_id: int, change: dict[str, Any], *, actor: str, status: PairStatus = "accepted"
     ) -> CuratedPair:
-        """Store the next revision, with the fields of `change`, of the given status. Raises
-        NotFound, DatasetConflict as `add`, pydantic's ValidationError for texts that cannot be.
+        """Store the next revision, with the fields of `change`, of the given status; a change of
+        nothing returns the latest one.
+
+        Raises NotFound, DatasetConflict as `add`, pydantic's ValidationError for texts that cannot
+        be.
         """
         with audited_transaction(self._database) as (connection, ledger):
             old = _get(connection, pair_id)
             _open_dataset(connection, old.dataset_id)
             texts = PairTexts.model_validate(old.model_dump(include=TEXTS) | change)
+            if status == old.status and texts.model_dump() == old.model_dump(include=TEXTS):
+                return old
             row = self._make_row(
                 pair_id, old.revision + 1, old.dataset_id, status, texts, old.feedback_ids, actor
             )

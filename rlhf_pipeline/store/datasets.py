@@ -204,7 +204,7 @@ class Datasets(Repository):
         for frozen in self.versions(dataset_id):
             if version in (None, frozen.version):
                 return frozen
-        number = "a frozen version" if version is None else f"version {version}"
+        number = "frozen version" if version is None else f"version {version}"
         raise NotFound(f"Data set {dataset_id} has no {number}. Freeze one first.")
 
     def rows(self, content_hash: str, *, after: int = -1, limit: int | None = None) -> pd.DataFrame:

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
+from rlhf_pipeline.core.conversations import ConversationError, parse_prompt
 from rlhf_pipeline.core.errors import DatasetError
 from rlhf_pipeline.core.records import Choice
 
@@ -73,6 +74,16 @@ def parse_text(value: Any, name: str, *, may_be_empty: bool = False) -> str:
             f"{name} contains a NUL character, which Postgres cannot store. Remove it"
         )
     return text
+
+
+def parse_prompt_cell(value: Any) -> str:
+    """A prompt as it is stored: a text, or messages in a list. Raises RowRejected."""
+    if isinstance(value, list | dict):
+        try:
+            value = parse_prompt(value)
+        except ConversationError as cause:
+            raise RowRejected(str(cause)) from cause
+    return parse_text(value, "prompt")
 
 
 def parse_optional_text(value: Any, name: str) -> str | None:

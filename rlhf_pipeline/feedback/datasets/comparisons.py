@@ -22,6 +22,7 @@ from rlhf_pipeline.feedback.datasets.cells import (
     parse_optional_identifier,
     parse_optional_text,
     parse_optional_word,
+    parse_prompt_cell,
     parse_text,
 )
 from rlhf_pipeline.feedback.datasets.mapping import Binding, bind
@@ -208,7 +209,7 @@ class ComparisonImport:
         self, cells: Mapping[str, Any], line: int, is_own: bool
     ) -> dict[str, Any]:
         """A COMPARISONS row with the pair's key. Completions may be empty."""
-        prompt = parse_text(cells["prompt"], "prompt")
+        prompt = parse_prompt_cell(cells["prompt"])
         a = parse_text(cells["completion_a"], "completion_a", may_be_empty=True)
         b = parse_text(cells["completion_b"], "completion_b", may_be_empty=True)
         source_id = parse_optional_identifier(cells.get("source_pair_id"), "source_pair_id")

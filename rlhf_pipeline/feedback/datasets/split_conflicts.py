@@ -19,7 +19,7 @@ from rlhf_pipeline.feedback.datasets.cells import (
     parse_identifier,
     parse_optional_identifier,
     parse_optional_word,
-    parse_text,
+    parse_prompt_cell,
 )
 from rlhf_pipeline.feedback.datasets.mapping import Binding
 from rlhf_pipeline.feedback.datasets.preference import ExportedRows
@@ -143,7 +143,7 @@ def refuse_split_conflicts(
 def _split_fields(
     cells: Mapping[str, Any], *, is_own: bool
 ) -> tuple[str, str | None, str | None, str]:
-    prompt = parse_text(cells["prompt"], "prompt")
+    prompt = parse_prompt_cell(cells["prompt"])
     key = (
         parse_identifier(cells["prompt_id"], "prompt_id")
         if is_own and "prompt_id" in cells

@@ -57,7 +57,11 @@ def test_a_query_replaces_what_a_data_set_holds(rlhf, home):
     ("arguments", "error", "message"),
     [
         (("build", "x", "--type", "odd"), ConfigurationError, "type: Input should be"),
-        (("build", "x", "--query", '{"vote": 1}'), ConfigurationError, "vote: Extra inputs"),
+        (
+            ("build", "x", "--query", '{"vote": 1}'),
+            ConfigurationError,
+            r"vote: Extra inputs.* known: votes, feedback",
+        ),
         (("build", "x", "--query", "{"), ConfigurationError, "Invalid JSON"),
         (("freeze", "none"), NotFound, "data set 'none'"),
         (("export", "none"), NotFound, "data set 'none'"),

@@ -141,3 +141,11 @@ def started(
         env=environ,
         **streams,
     )
+
+
+def test_prompts_of_a_file_that_repeats_some_are_counted(rlhf: Generate, tmp_path: Path) -> None:
+    path = tmp_path / "prompts.jsonl"
+    path.write_text('{"text": "Why?"}\n{"text": " Why?"}\n{"text": "Who?"}\n')
+    with StubProvider(api_key=SecretStr(KEY)) as stub:
+        result = rlhf(*generate_command(stub, path))
+    assert "2 kept, 1 duplicates" in result.output

@@ -583,3 +583,12 @@ def test_prompts_that_differ_in_whitespace_share_a_split_and_are_counted(rlhf, h
     stored = comparisons_in(home)
     assert [stored[f"p{n}"]["prompt"] for n in range(len(texts))] == texts
     assert len({row["prompt_id"] for row in stored.values()}) == 3
+
+
+def test_prompts_of_comparisons_may_be_messages(rlhf, home, tmp_path):
+    chat = [{"role": "system", "content": "Be terse."}, {"role": "user", "content": "Why?"}]
+    rows = [pair(1, prompt=chat), pair(2, prompt=[{"role": "user"}])]
+    output = rlhf("import", "comparisons", write(tmp_path / "p.jsonl", rows))
+    assert "1 imported, 0 already known, 0 merged, 1 rejected" in output
+    assert "a message of the user has no content" in output
+    assert json.loads(comparisons_in(home)["p1"]["prompt"]) == chat

@@ -60,6 +60,14 @@ def test_a_rejected_pair_is_kept_and_can_be_accepted_again(store, dataset_id):
     assert [each.pair_id for each in store.curated_pairs.of_dataset(dataset_id)] == [1, 2]
 
 
+def test_a_change_of_nothing_is_no_revision(store, dataset_id):
+    first = add(store, dataset_id)[0]
+    assert store.curated_pairs.revise(1, {"chosen": "c"}, actor="dan") == first
+    rejected = store.curated_pairs.revise(1, {}, actor="cara", status="rejected")
+    assert store.curated_pairs.revise(1, {}, actor="dan", status="rejected") == rejected
+    assert len(store.curated_pairs.history(1)) == 2
+
+
 def test_pairs_are_listed_newest_first_in_their_latest_revision(store, dataset_id):
     add(store, dataset_id, 4)
     store.curated_pairs.revise(2, {"notes": "new"}, actor="cara")
