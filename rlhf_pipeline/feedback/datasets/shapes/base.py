@@ -53,7 +53,8 @@ VERDICTS: Names = {
     "score_b": ("score_1",),
 }
 SIDES: dict[str, str] = {
-    "a": "response_1 response1 response_0 answer_1 answer1 answer_0 output_1 generation_1 "
+    # those that count from 0 first, or column 1 would be both sides
+    "a": "response_0 response_1 response1 answer_0 answer_1 answer1 output_1 generation_1 "
     "human_ref_A completion_1 conversation_a",
     "b": "response_2 response2 response_1 answer_2 answer2 answer_1 output_2 generation_2 "
     "human_ref_B completion_2 conversation_b",
@@ -321,7 +322,9 @@ def read_turns(value: Any) -> list[Message]:
 
 
 def read_messages_of(value: Any) -> list[Message] | None:
-    """The messages of a cell that holds a list of them, else None."""
+    """The messages of a cell that holds a list of them, or a single one, else None."""
+    if isinstance(value, Mapping) and {"role", "from"} & value.keys():
+        value = [value]
     return parse_messages(value) if isinstance(value, list | dict) else None
 
 

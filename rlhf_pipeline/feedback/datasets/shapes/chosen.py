@@ -24,7 +24,7 @@ NAMES: Names = {
         for name, aliases in PREFERENCES.items()
         if name not in ("completion_a", "completion_b", "prompt")
     },
-    "prompt": ("question", "instruction"),
+    "prompt": ("question", "instruction", "conversations"),
     "chosen": (),
     "rejected": (),
 }

@@ -38,25 +38,34 @@ class LabelStudio(FileShape):
         if annotations is None and data is None:
             yield cells
             return
-        if not isinstance(data, Mapping) or not isinstance(annotations, list):
+        if not isinstance(data, Mapping) or not _is_list_of_objects(annotations):
             raise RowRejected("a task without `data` or a list `annotations`. Export it as JSON")
         rows = [row for annotation in annotations for row in _read_annotation(annotation)]
         for row in rows or [{}]:
             yield {**data, "id": cells.get("id"), **row}
 
 
+def _is_list_of_objects(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(entry, Mapping) for entry in value)
+
+
 def _read_annotation(annotation: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """The answers of an annotation that was not skipped."""
     if annotation.get("was_cancelled"):
         return
+    results = annotation.get("result") or []
+    if not _is_list_of_objects(results):
+        raise RowRejected("the result of an annotation is not a list of objects. Export it as JSON")
     user = annotation.get("completed_by")
     answers: dict[str, Any] = {
         "annotation_id": annotation.get("id"),
         "annotator": user.get("email", user.get("id")) if isinstance(user, Mapping) else user,
         **{name: annotation.get(name) for name in ("created_at", "updated_at", "lead_time")},
     }
-    for result in annotation.get("result") or ():
-        value = result.get("value") or {}
+    for result in results:
+        value = result.get("value")
+        if not isinstance(value, Mapping):
+            raise RowRejected("the value of an annotation's result is not an object")
         content = next((value[name] for name in VALUES if name in value), None)
         answer = content[0] if isinstance(content, list) and len(content) == 1 else content
         is_pairwise = result.get("type") == "pairwise"

@@ -604,3 +604,26 @@ def test_a_decimal_comma_changes_no_decimal_point(tmp_path, text, seconds):
 def test_a_signed_strength_may_have_a_decimal_comma(tmp_path):
     row = {"prompt": ASK, "response_1": GOOD, "response_2": BAD, "preference_strength": "-2,0"}
     assert list_votes(open_file(write_rows(tmp_path / "f.csv", [row]), decimal=",")) == WINS
+
+
+def test_sides_may_count_from_zero(tmp_path):
+    row = {"prompt": ASK, "response_0": GOOD, "response_1": BAD, "choice": "a"}
+    assert list_votes(open_file(write_rows(tmp_path / "f.csv", [row]))) == WINS
+
+
+def test_single_messages_in_sharegpt_form_are_completions(tmp_path):
+    row = {
+        "conversations": [{"from": "human", "value": ASK}],
+        "chosen": {"from": "gpt", "value": GOOD},
+        "rejected": {"from": "gpt", "value": BAD},
+    }
+    assert list_votes(open_file(write_rows(tmp_path / "f.jsonl", [row]))) == WINS
+
+
+@pytest.mark.parametrize("result", ["text", ["text"], [{"value": "left"}]])
+def test_a_damaged_annotation_costs_its_task(tmp_path, result):
+    _, task, _ = ROWS["label studio"]
+    rows = [task, task | {"annotations": [{"result": result}]}, task | {"annotations": ["text"]}]
+    file = open_file(write_rows(tmp_path / "f.json", rows))
+    assert list_votes(file) == WINS
+    assert len(list_faults(file)) == 2
