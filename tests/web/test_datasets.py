@@ -97,7 +97,9 @@ def test_an_illegal_move_conflicts(ask, curated, status):
 
 def test_a_draft_is_built_before_it_is_frozen(ask, curator):
     ask(curator, "POST", SETS, {"name": "x", "query": {"votes": {}}})
-    assert ask(curator, "PATCH", f"{SETS}/1", {"status": "ready"}).status_code == 409
+    change = {"status": "ready", "description": "new"}
+    assert ask(curator, "PATCH", f"{SETS}/1", change).status_code == 409
+    assert ask(curator, "GET", f"{SETS}/1").json()["description"] == ""
 
 
 def test_lists_have_filters_and_pages(ask, curator):

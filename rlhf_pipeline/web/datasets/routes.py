@@ -20,6 +20,7 @@ from rlhf_pipeline.core.curation import (
     NewPair,
     PairChange,
     PairTexts,
+    check_move,
 )
 from rlhf_pipeline.core.object_stores import PUT_IS_WHOLE
 from rlhf_pipeline.feedback.datasets.dataset_rows import make_feedback_pairs
@@ -89,6 +90,9 @@ def change(site: AnySite, principal: Curator, dataset_id: int, body: DatasetChan
     next version.
     """
     changed = body.model_dump(exclude={"query", "status"}, exclude_none=True)
+    if body.status == "ready" and body.query is None:
+        dataset = site.store.datasets.get(dataset_id)
+        check_move(dataset.name, dataset.status, body.status)  # before the other fields change
     if changed or body.query is not None or body.status in ("draft", "exported", "archived"):
         status = body.status if body.status in ("draft", "exported", "archived") else None
         site.store.datasets.change(

@@ -2,6 +2,7 @@
 
 import ast
 import io
+import re
 import tokenize
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import pairwise
@@ -34,6 +35,9 @@ Cells = Mapping[str, Any]
 PROMPT_DIFFERS = "the prompt column differs from what both dialogues begin with, which is stored"
 JOINED = "later turns stand in the completion, after Human: and Assistant:"
 MAX_SIGNED = 4
+ADJACENT = re.compile(r"""["']\s+["']""")
+REASONING = ("reasoning_content", "reasoning", "thinking")
+DROPPED_REASONING = "reasoning that stands beside the content of messages is left out"
 
 # What a row may hold beside the columns of comparisons and votes. The first four are read into the
 # conversation; the others say which completion is better.
@@ -214,8 +218,11 @@ class FileShape:
         """What each flat row of a nested one says, with its tags."""
         for flat in self.flatten(cells):
             tags = {c: flat[c] for c in self.tag_columns if flat.get(c) not in (None, "", [])}
+            notes = [DROPPED_REASONING] if _holds_reasoning(flat) else []
             for reading in self.read(flat):
-                yield reading._replace(tags={**tags, **reading.tags})
+                notes += reading.notes
+                yield reading._replace(tags={**tags, **reading.tags}, notes=notes)
+                notes = []
 
     def parse_cell(self, column: str | None, value: Any) -> Any:
         """The value of a cell that holds a text, or messages as a list. Raises RowRejected for a
@@ -425,6 +432,15 @@ def _read_history(value: Any) -> list[Message]:
     ]
 
 
+def _holds_reasoning(cells: Cells) -> bool:
+    return any(
+        isinstance(message, Mapping) and any(message.get(name) for name in REASONING)
+        for value in cells.values()
+        if isinstance(value, list)
+        for message in value
+    )
+
+
 def _is_blank(value: Any) -> bool:
     return is_missing(value) or value == [] or (isinstance(value, str) and not value.strip())
 
@@ -441,7 +457,7 @@ def _parse_list(text: str) -> list[Any] | None:
             value = ast.literal_eval(text.strip())  # as pandas writes lists to CSV
         except (ValueError, SyntaxError, RecursionError, MemoryError):
             return None
-        if _has_adjacent_texts(text):
+        if ADJACENT.search(text) and _has_adjacent_texts(text):
             return None
     return value if isinstance(value, list) else None
 

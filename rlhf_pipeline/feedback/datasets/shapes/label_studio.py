@@ -1,7 +1,7 @@
 """Label Studio's exports of pairwise comparisons: JSON, JSON-MIN and CSV."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeGuard
 
 from rlhf_pipeline.core.records import Choice
 from rlhf_pipeline.feedback.datasets.cells import RowRejected
@@ -45,7 +45,7 @@ class LabelStudio(FileShape):
             yield {**data, "id": cells.get("id"), **row}
 
 
-def _is_list_of_objects(value: Any) -> bool:
+def _is_list_of_objects(value: Any) -> TypeGuard[list[Mapping[str, Any]]]:
     return isinstance(value, list) and all(isinstance(entry, Mapping) for entry in value)
 
 

@@ -627,3 +627,12 @@ def test_a_damaged_annotation_costs_its_task(tmp_path, result):
     file = open_file(write_rows(tmp_path / "f.json", rows))
     assert list_votes(file) == WINS
     assert len(list_faults(file)) == 2
+
+
+def test_reasoning_beside_the_content_is_counted(tmp_path):
+    chosen = [answer(GOOD) | {"reasoning_content": "Air scatters."}]
+    row = {"prompt": ASK, "chosen": chosen, "rejected": [answer(BAD)]}
+    file = open_file(write_rows(tmp_path / "f.jsonl", [row, row | {"chosen": [answer(GOOD)]}]))
+    assert list_votes(file) == WINS * 2
+    list_faults(file)
+    assert [n for note, n in file.notes.items() if "reasoning" in note] == [1]
