@@ -41,6 +41,7 @@ from rlhf_pipeline.feedback.datasets.mapping import ColumnMapping
 from rlhf_pipeline.feedback.datasets.preference_files import PreferenceFile, ReadOptions
 from rlhf_pipeline.feedback.datasets.pseudonyms import Pseudonyms
 from rlhf_pipeline.feedback.datasets.rejects import Rejects
+from rlhf_pipeline.feedback.datasets.shapes import SHAPES
 from rlhf_pipeline.feedback.datasets.staging import StagedVotes
 from rlhf_pipeline.feedback.datasets.votes import VoteImport
 from rlhf_pipeline.store import Store
@@ -71,9 +72,7 @@ def preferences(
         str | None,
         typer.Option(
             "--format",
-            help="Shape of the rows where several fit: trl, hh-rlhf, ultrafeedback, alpaca, "
-            "prepared, unpaired, arena, helpsteer, answers, openassistant, argilla, label-studio, "
-            "pairs or votes.",
+            help=f"Shape of the rows where several fit: {', '.join(SHAPES)}.",
         ),
     ] = None,
     map_: Map = None,

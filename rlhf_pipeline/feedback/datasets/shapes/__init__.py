@@ -15,7 +15,9 @@ from rlhf_pipeline.feedback.datasets.shapes.base import Cells, FileShape, RowRea
 from rlhf_pipeline.feedback.datasets.shapes.chosen import (
     Alpaca,
     Chosen,
+    CuratedRows,
     HhRlhf,
+    OpenAIPreference,
     Prepared,
     UltraFeedback,
 )
@@ -32,7 +34,17 @@ SHAPES = Members[type[FileShape]](
         shape.name: shape
         for shape in (
             *(ArgillaRecords, LabelStudio, OpenAssistant, Prepared, HhRlhf, UltraFeedback, Alpaca),
-            *(Chosen, Unpaired, Arena, HelpSteer, Answers, PairColumns, VoteColumns),
+            *(
+                CuratedRows,
+                OpenAIPreference,
+                Chosen,
+                Unpaired,
+                Arena,
+                HelpSteer,
+                Answers,
+                PairColumns,
+                VoteColumns,
+            ),
         )
     },
 )

@@ -63,6 +63,8 @@ SIDES: dict[str, str] = {
     "b": "response_2 response2 response_1 answer_2 answer2 answer_1 output_2 generation_2 "
     "human_ref_B completion_2 conversation_b",
 }
+# Columns of the data sets that `rlhf datasets export` writes
+CURATED = ("row_id", "sources", "prompt_id", "label", "day")
 PREFERENCES: Names = {
     **mapping.COMPARISONS,
     "completion_a": (*mapping.COMPARISONS["completion_a"], *SIDES["a"].split()),

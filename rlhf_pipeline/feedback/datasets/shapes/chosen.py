@@ -8,6 +8,7 @@ from rlhf_pipeline.core.conversations import parse_transcript
 from rlhf_pipeline.feedback.datasets.cells import RowRejected, is_missing, parse_number, parse_text
 from rlhf_pipeline.feedback.datasets.mapping import OWN_COMPARISONS, VOTES, Names
 from rlhf_pipeline.feedback.datasets.shapes.base import (
+    CURATED,
     PREFERENCES,
     Cells,
     FileShape,
@@ -31,6 +32,7 @@ NAMES: Names = {
 SENTENCE_END = re.compile(r"\n|[.?!:][\"')\]]*\s|[。？！：]")
 BLANK = re.compile(r"\s")
 MAX_STRENGTH = 4
+OPENAI_OUTPUTS = ("input", "preferred_output", "non_preferred_output")
 IMPLICIT = "the prompt is the common beginning of chosen and rejected"
 
 
@@ -141,6 +143,51 @@ class Prepared(Chosen):
     def read_strength(self, bound: Cells) -> dict[str, Any]:
         margin = parse_number(bound["margin"], "margin", low=0, high=1)
         return {"strength": None if margin is None else max(1, round(margin * MAX_STRENGTH))}
+
+
+class CuratedRows(Prepared):
+    """Preference rows that `rlhf datasets export` wrote with all columns."""
+
+    name: ClassVar[str] = "data-set"
+    title: ClassVar[str] = "preference rows of `rlhf datasets export`"
+    names: ClassVar[Names] = {
+        **{name: NAMES[name] for name in NAMES if name not in ("choice", "strength")},
+        "chosen": ("completion",),
+        "margin": ("strength",),
+    }
+    metadata: ClassVar[tuple[str, ...]] = (*CURATED, "agreement")
+
+    @classmethod
+    def matches(cls, columns: Sequence[str], sample: Sequence[Cells]) -> bool:
+        return {"row_id", "completion", "rejected"} <= {*columns} and any(
+            not is_missing(row["rejected"]) for row in sample
+        )
+
+
+class OpenAIPreference(Chosen):
+    """Lines of OpenAI's preference fine-tuning: messages of a prompt and of two answers."""
+
+    name: ClassVar[str] = "openai-preference"
+    title: ClassVar[str] = "OpenAI preference: input with a preferred and a non-preferred output"
+    metadata: ClassVar[tuple[str, ...]] = ("tools",)
+
+    @classmethod
+    def matches(cls, columns: Sequence[str], sample: Sequence[Cells]) -> bool:
+        return {"input", "preferred_output", "non_preferred_output"} <= {*columns}
+
+    @classmethod
+    def flatten(cls, cells: Cells) -> Iterator[Cells]:
+        request = cells["input"]
+        if not isinstance(request, dict) or "messages" not in request:
+            raise RowRejected("input has no messages")
+        others = {name: cells[name] for name in cells if name not in OPENAI_OUTPUTS}
+        yield {
+            **others,
+            "prompt": request["messages"],
+            "chosen": cells["preferred_output"],
+            "rejected": cells["non_preferred_output"],
+            "tools": request.get("tools"),
+        }
 
 
 class HhRlhf(Chosen):

@@ -5,9 +5,15 @@ from typing import Any, ClassVar
 
 from rlhf_pipeline.core.conversations import normalise_prompt
 from rlhf_pipeline.core.row_files import FileRow
-from rlhf_pipeline.feedback.datasets.cells import RowRejected, parse_optional_flag, parse_text
+from rlhf_pipeline.feedback.datasets.cells import (
+    RowRejected,
+    is_missing,
+    parse_optional_flag,
+    parse_text,
+)
 from rlhf_pipeline.feedback.datasets.mapping import VOTES, Names
 from rlhf_pipeline.feedback.datasets.shapes.base import (
+    CURATED,
     PREFERENCES,
     Cells,
     FileShape,
@@ -37,10 +43,13 @@ class Unpaired(FileShape):
         "label": ("rating", "thumbs_up"),
     }
     required: ClassVar[Sequence[Sequence[str]]] = (("prompt",), ("completion",), ("label",))
+    metadata: ClassVar[tuple[str, ...]] = CURATED
 
     @classmethod
     def matches(cls, columns: Sequence[str], sample: Sequence[Cells]) -> bool:
-        return {"completion", "label"} <= {*columns}
+        return {"completion", "label"} <= {*columns} and any(
+            not is_missing(row["label"]) for row in sample
+        )
 
     @property
     def has_pairs(self) -> bool:

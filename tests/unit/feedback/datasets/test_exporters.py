@@ -15,6 +15,8 @@ from rlhf_pipeline.feedback.datasets.exporters import EXPORTERS, write_export
 from rlhf_pipeline.feedback.datasets.exporters.base import LineExporter
 from rlhf_pipeline.feedback.datasets.exporters.files import encode_export, name_export
 from rlhf_pipeline.feedback.datasets.formats.csv import unprotect_cell
+from rlhf_pipeline.feedback.datasets.mapping import ColumnMapping
+from rlhf_pipeline.feedback.datasets.preference_files import PreferenceFile, ReadOptions
 from rlhf_pipeline.feedback.datasets.quality import measure_quality
 from tests.dataset_rows import build_dataset_rows
 
@@ -193,3 +195,39 @@ def test_an_export_has_a_manifest_with_its_hash(tmp_path, is_remote):
 def test_file_names_hold_only_letters_and_digits():
     assert name_export("../../etc: Ünï", 1, EXPORTERS["csv"]()) == "etc-ünï-1.csv.csv"
     assert name_export("…", 1, EXPORTERS["trl"]()) == "dataset-1.trl.jsonl"
+
+
+def read_back(tmp_path, name, kind):
+    """Rows of an export as `rlhf import preferences` reads them: prompt, preferred, other."""
+    exporter = EXPORTERS[name]()
+    path = tmp_path / f"file{exporter.suffix}"
+    path.write_bytes(encode_export(exporter, build_set(kind), kind))
+    file = PreferenceFile(open_rows(path), path.name, ColumnMapping(), ReadOptions())
+    votes = [row.cells for row in file.votes]
+    assert len(list(file.pairs)) == len(votes)
+    sides = [("completion_a", "completion_b")[:: 1 if v["choice"] == "a" else -1] for v in votes]
+    return [
+        (v["prompt"], v[better], v[worse]) for v, (better, worse) in zip(votes, sides, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("name", ["jsonl", "parquet", "csv"])
+def test_exported_preferences_are_imported_unchanged(tmp_path, name):
+    rows = build_set("preference")[["prompt", "completion", "rejected"]]
+    assert read_back(tmp_path, name, "preference") == list(map(tuple, rows.to_numpy()))
+
+
+@pytest.mark.parametrize("name", ["trl", "trl_conversational", "openai_preference"])
+def test_preferences_for_trainers_are_imported_with_their_texts(tmp_path, name):
+    rows = build_set("preference")[["prompt", "completion", "rejected"]]
+    pairs = read_back(tmp_path, name, "preference")
+    # Trainers have no role for documents, so the prompt of the first row is not as it was
+    assert pairs[0][1:] == tuple(rows.loc[0, ["completion", "rejected"]])
+    assert pairs[1:] == list(map(tuple, rows.to_numpy()[1:]))
+
+
+def test_exported_unpaired_rows_are_recognised(tmp_path):
+    path = tmp_path / "file.jsonl"
+    path.write_bytes(encode_export(EXPORTERS["jsonl"](), build_set("unpaired"), "unpaired"))
+    file = PreferenceFile(open_rows(path), path.name, ColumnMapping(), ReadOptions())
+    assert file.title.startswith("unpaired")
