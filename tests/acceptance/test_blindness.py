@@ -114,5 +114,5 @@ def test_card_reveals_no_model_and_no_reason(site: Server) -> None:
     ann = site.add("annotator")
     answer = ann.api.post("/api/v1/cards:lease", json={"n": 5})
     for card in answer.json()["cards"]:
-        assert set(card) == {"card_id", "prompt", "left", "right", "leased_until"}
+        assert set(card) == {"card_id", "prompt", "turns", "left", "right", "leased_until"}
     assert "imported" not in answer.text

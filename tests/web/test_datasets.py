@@ -207,6 +207,8 @@ def test_the_pages_show_make_and_mend_a_data_set(paged, ask, curator):
     assert submit("/datasets/pairs/1", reject="yes").status_code == 303
     assert "rejected" in page("/datasets/pairs/1")
     assert submit("/datasets/1", status="ready").status_code == 303
+    assert submit("/datasets/1/export").status_code == 422  # no format
+    assert browser.get(f"{paged.url}/datasets/1/1/none").is_client_error
     assert submit("/datasets/1/export", format="trl").status_code == 303
     html = page("/datasets/1")
     assert "exported" in html

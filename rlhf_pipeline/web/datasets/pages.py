@@ -12,6 +12,7 @@ from rlhf_pipeline.core.curation import (
     Dataset,
     DatasetChange,
     DatasetDetails,
+    DatasetExport,
     DatasetStatus,
     ExportOrder,
     NewDataset,
@@ -168,10 +169,11 @@ def leave_out(
 def export(
     site: AnySite, request: Request, principal: Curator, dataset_id: int, form: Form
 ) -> Response:
-    order = ExportOrder(format=form.text("format"))
-    exported, problem = attempt(
-        lambda: routes.export(site, principal, dataset_id, order), *EXPECTED
-    )
+    def write() -> DatasetExport:
+        order = validate(ExportOrder, {"format": form.text("format")})
+        return routes.export(site, principal, dataset_id, order)
+
+    exported, problem = attempt(write, *EXPECTED)
     if exported is None:
         return _show(site, request, principal, dataset_id, problem=problem)
     return see_other(f"/datasets/{dataset_id}", notice=f"Exported to {exported.url}.")

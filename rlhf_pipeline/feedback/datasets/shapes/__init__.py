@@ -17,7 +17,7 @@ from rlhf_pipeline.feedback.datasets.shapes.chosen import (
     Chosen,
     CuratedRows,
     HhRlhf,
-    OpenAIPreference,
+    OpenAIPreferenceLines,
     Prepared,
     UltraFeedback,
 )
@@ -36,7 +36,7 @@ SHAPES = Members[type[FileShape]](
             *(ArgillaRecords, LabelStudio, OpenAssistant, Prepared, HhRlhf, UltraFeedback, Alpaca),
             *(
                 CuratedRows,
-                OpenAIPreference,
+                OpenAIPreferenceLines,
                 Chosen,
                 Unpaired,
                 Arena,

@@ -164,7 +164,7 @@ class CuratedRows(Prepared):
         )
 
 
-class OpenAIPreference(Chosen):
+class OpenAIPreferenceLines(Chosen):
     """Lines of OpenAI's preference fine-tuning: messages of a prompt and of two answers."""
 
     name: ClassVar[str] = "openai-preference"
