@@ -56,6 +56,8 @@ def init(
 
 
 def initialise(workspace: Workspace, *, join: bool = False) -> None:
+    from rlhf_pipeline.learn.champions.champions import record_notices, register_first_policy
+
     settings = workspace.settings
     is_new = HomeFacts.load(settings.home) is None
     prepare(workspace, join=join)
@@ -66,8 +68,6 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
     workspace.registry.tracking.open()
     champion = workspace.champions.champion("policy")
     if champion is None and settings.policy is not None:
-        from rlhf_pipeline.learn.champions.champions import register_first_policy
-
         champion = register_first_policy(workspace.champions, settings)
     HomeFacts.change(
         settings.home,
@@ -76,7 +76,7 @@ def initialise(workspace: Workspace, *, join: bool = False) -> None:
     )
     homes.keep_private(settings.home)
     if champion is not None:
-        for notice in champion.params.get("notices", ()):
+        for notice in record_notices(settings.home, champion):
             echo(f"Notice on {champion.label}: {notice}.", fg=typer.colors.YELLOW)
     echo(
         f"{settings.home}: project {settings.project!r} is ready, "

@@ -255,7 +255,7 @@ def votes(wanted):
     # As soon as so many are in the store, which is between two transactions or within the next one.
     def arrived():
         store = sqlite3.connect(f"file:{os.environ['RLHF_HOME']}/store.db?mode=ro", uri=True)
-        while store.execute("SELECT vote_seq FROM heads").fetchone()[0] < wanted:
+        while store.execute("SELECT vote_seq FROM chain_heads").fetchone()[0] < wanted:
             time.sleep(0.001)
         store.close()
         return True

@@ -29,7 +29,7 @@ def command_paths(command, path):
 
 LEAVES = """
 new init demo dev serve run loop status vote generate replay backup restore check migrate
-import: comparisons votes prompts calibration-log
+import: comparisons votes preferences prompts calibration-log
 export: prompts completions comparisons votes tuples training-data reflection-log calibration-log
 export: drift-report
 prompts: generate sources
@@ -58,7 +58,7 @@ def test_the_commands_are_these():
         expected |= {f"{group} {name}".strip() for name in names.split()}
     groups = {path[:-1] for path in PATHS}
     assert {" ".join(path) for path in PATHS if path not in groups} == expected
-    assert len(expected) == 66
+    assert len(expected) == 67
 
 
 @pytest.mark.parametrize("path", PATHS, ids=" ".join)
