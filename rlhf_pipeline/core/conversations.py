@@ -34,8 +34,8 @@ SPEAKER = re.compile(r"^(Human|User|Assistant|AI|System):[ \t]*", re.MULTILINE)
 
 
 class ConversationError(ValueError):
-    """A value that is no conversation, or no prompt. The message has a cure and no final full
-    stop.
+    """A value that is neither a conversation nor a prompt. The message has a cure and does not end
+    in a full stop.
     """
 
 

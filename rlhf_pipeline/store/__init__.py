@@ -1,6 +1,6 @@
 """The store: all SQL of the project behind one object.
 
-In: records of `core`. Out: records and frames; nobody else writes SQL. `schema` has the tables;
+In: records of `core`. Out: records and frames; no other room writes SQL. `schema` has the tables;
 `casting` makes votes rows, `counting` says which of them count, `engine` opens transactions.
 """
 

@@ -137,7 +137,7 @@ def _make_tables(connection: Connection) -> None:
 
 
 def _apply(own: Database, changes: Sequence[SchemaChange], versions: Sequence[str]) -> None:
-    """Apply the changes that a store lacks. `own` is used by nobody else."""
+    """Apply the changes that a store lacks. `own` serves only this call."""
     from alembic.migration import MigrationContext
     from alembic.operations import Operations
 

@@ -373,7 +373,7 @@ def test_new_encoder_starts_a_new_champion(
 def test_recalibrated_champion_keeps_the_better_calibrator(
     grown: Any, branch: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    phases: list[Any] = []  # the progress of each scoring: of a slow model every one is told
+    phases: list[Any] = []  # the progress of each scoring
     score = EmbeddingRewardModel.score
 
     def ignore(done: int, total: int, note: str = "") -> None:

@@ -1,6 +1,6 @@
 """Checks one exchange of a policy: how it is rendered, sampled, trained on and measured.
 
-A policy of somebody else may have a chat template that opens `<think>`, ends an answer with another
+An external policy may have a chat template that opens `<think>`, ends an answer with another
 token than the tokenizer's, or reads no system messages. Sampling, training and likelihoods then
 agree by `PromptFormat.tokenize_exchange`; what a person should know all the same is a notice.
 """

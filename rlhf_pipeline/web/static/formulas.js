@@ -73,7 +73,7 @@ function opens(raw, { 0: opening, index }) {
   return opening !== "$" || (!/[\d}]/.test(raw[index - 1]) && /\S/.test(raw[index + 1] ?? " "));
 }
 
-/** Whether the content between two delimiters is no price, variable of a shell, or sentence. */
+/** Whether the content between two delimiters is a formula: no price, shell variable, sentence. */
 function isFormula(raw, start, end, opening) {
   if (!opening.startsWith("$")) return true;
   const inside = raw.slice(start + opening.length, end - opening.length);

@@ -49,7 +49,8 @@ def write_export(
     """Write a version of the data set called `name` into `folder`, and beside it a manifest that
     names its version, content hash, query, quality and SHA-256.
 
-    Raises DatasetError as `encode_export`, ArtefactError where the folder cannot be written,
+    Raises DatasetError as `encode_export` and where the file holds another export, of a data set
+    with a like name; ArtefactError where the folder cannot be written,
     ConfigurationError for a URL that cannot be used.
     """
     content = encode_export(exporter, rows, kind)
@@ -62,6 +63,11 @@ def write_export(
         sha256=hashlib.sha256(content).hexdigest(),
         exported_at=exported_at,
     )
+    if path.exists() and path.read_bytes() != content:
+        raise DatasetError(
+            f"{path} holds another export, of a data set with a like name. Export into another "
+            "folder, or move that file."
+        )
     put(path, content)
     manifest: dict[str, Any] = {
         "dataset": name,

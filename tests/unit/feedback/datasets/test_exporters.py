@@ -192,6 +192,19 @@ def test_an_export_has_a_manifest_with_its_hash(tmp_path, is_remote):
     assert manifest["version"]["content_hash"] == "0" * 64
 
 
+def test_an_export_is_not_replaced_by_one_of_a_like_name(tmp_path):
+    rows, exporter = build_set("preference"), EXPORTERS["trl"]()
+
+    def export(name, of):
+        return write_export(tmp_path, name, build_version(of), "preference", of, exporter, AT)
+
+    first = export("a/b", rows)
+    assert export("a/b", rows).sha256 == first.sha256
+    with pytest.raises(DatasetError, match="holds another export"):
+        export("a-b", rows.iloc[1:].reset_index(drop=True))
+    assert hashlib.sha256(UPath(first.url).read_bytes()).hexdigest() == first.sha256
+
+
 def test_file_names_hold_only_letters_and_digits():
     assert name_export("../../etc: Ünï", 1, EXPORTERS["csv"]()) == "etc-ünï-1.csv.csv"
     assert name_export("…", 1, EXPORTERS["trl"]()) == "dataset-1.trl.jsonl"
