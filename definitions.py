@@ -11,6 +11,7 @@ from rlhf_pipeline.application.assets.delivery import with_defaults
 from rlhf_pipeline.application.jobs.collection import collection, collection_schedule
 from rlhf_pipeline.application.jobs.executors import light_executor
 from rlhf_pipeline.application.jobs.feedback import close_yesterday_schedule, feedback, learning
+from rlhf_pipeline.application.jobs.gate_decision import gate_decision
 from rlhf_pipeline.application.jobs.housekeeping import housekeeping, housekeeping_schedule
 from rlhf_pipeline.application.jobs.retraining import (
     policy_training,
@@ -18,6 +19,7 @@ from rlhf_pipeline.application.jobs.retraining import (
     recomputation,
     retraining,
 )
+from rlhf_pipeline.application.jobs.served_check import served_check
 from rlhf_pipeline.application.jobs.simulated_voting import (
     simulated_voting,
     simulated_voting_schedule,
@@ -25,10 +27,12 @@ from rlhf_pipeline.application.jobs.simulated_voting import (
 from rlhf_pipeline.application.resources import resources_for
 from rlhf_pipeline.application.resources.run_logs import use_run_logger
 from rlhf_pipeline.application.sensors.alerts import alerts_sensor
+from rlhf_pipeline.application.sensors.gate import gate_sensor
 from rlhf_pipeline.application.sensors.learning import learning_sensor
 from rlhf_pipeline.application.sensors.paused_runs import paused_runs_sensor
 from rlhf_pipeline.application.sensors.replay import replay_sensor
 from rlhf_pipeline.application.sensors.retraining import retraining_sensor
+from rlhf_pipeline.application.sensors.served_check import served_check_sensor
 from rlhf_pipeline.application.sensors.votes import votes_sensor
 from rlhf_pipeline.core.config import (
     Settings,
@@ -63,6 +67,8 @@ def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
         replay_sensor,
         learning_sensor,
         retraining_sensor,
+        gate_sensor,
+        served_check_sensor,
         paused_runs_sensor,
         alerts_sensor,
     ]
@@ -81,6 +87,8 @@ def definitions_for(settings: Settings, **overrides: Any) -> dg.Definitions:
             recalibration,
             recomputation,
             policy_training,
+            gate_decision,
+            served_check,
             housekeeping,
             *([simulated_voting] if simulated else []),
         ],

@@ -91,7 +91,6 @@ def annotator_model(
                 counting_votes(learnable),
                 TasteChanges.from_log(store.taste_changes.all(), up_to_seq=up_to_seq),
             ),
-            params=config,
             blind_only=config.blind_only,
         )
     except NotEnoughVotes as none:
@@ -127,7 +126,7 @@ def annotator_model(
             make_rule(
                 "has_converged",
                 has_converged,
-                f"Not converged after {model.n_iterations} iterations. Raise max_iterations.",
+                f"Not converged after {model.n_iterations} iterations: its labels are rough.",
             ),
             make_rule(
                 "annotators_beat_chance",

@@ -22,7 +22,7 @@ from rlhf_pipeline.application.assets.votes import LearningRange
 from rlhf_pipeline.core.errors import NotEnoughData
 from rlhf_pipeline.core.protocols import Progress
 from rlhf_pipeline.core.records import CalibrationReport, ModelVersion, utc_now
-from rlhf_pipeline.feedback.votes import judged_comparison_ids, open_test_split
+from rlhf_pipeline.feedback.votes import judged_comparison_ids, select_test_pairs
 from rlhf_pipeline.improve.reward_training import CalibrateParams, calibrate_model
 from rlhf_pipeline.learn.calibration import (
     all_ceilings,
@@ -34,7 +34,6 @@ from rlhf_pipeline.learn.calibration import (
 )
 from rlhf_pipeline.learn.champions import CalibratedModel, Champions
 from rlhf_pipeline.learn.champions.version_comparison import measure_versions
-from rlhf_pipeline.registry import opening_recorder
 from rlhf_pipeline.reports.calibration import draw_calibration
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.watch.metrics.stages import version_points
@@ -106,12 +105,7 @@ def calibration(
         if champions.reference_folder(reward_model).exists():
             run.log_folder(champions.reference_folder(reward_model), "reference_window")
         run.log_file(json.dumps(judge.calibrator.to_json()).encode(), "calibrator.json")
-        test = open_test_split(
-            data.pairs,
-            model=reward_model.label,
-            purpose="Evidently's calibration report, comparison of versions",
-            record=opening_recorder(registry),
-        )
+        test = select_test_pairs(data.pairs)
         texts = _evidently_files(judge, test, report, report_progress)
         current = test[data.taste_changes.is_current(test)].reset_index(drop=True)
         versions = measure_versions(champions, judge, current, config, progress=report_progress)

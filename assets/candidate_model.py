@@ -20,6 +20,7 @@ from rlhf_pipeline.application.assets.delivery import (
 from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.errors import NotEnoughData, StoppedBySentinel
 from rlhf_pipeline.core.records import ModelVersion
+from rlhf_pipeline.improve.canaries import draw_canaries, plant
 from rlhf_pipeline.improve.evaluation import CompletionJudge
 from rlhf_pipeline.improve.loop_settings import CandidateParams
 from rlhf_pipeline.improve.retraining.rewards import CalibratedReward
@@ -87,7 +88,7 @@ def candidate_model(
             report = train_candidate(
                 config.strategy,
                 champions.policy_folder(parent),
-                retraining_set,
+                plant(retraining_set, draw_canaries(config.canaries, value_hash(retraining_set))),
                 out,
                 params,
                 reward=reward,
@@ -100,7 +101,7 @@ def candidate_model(
             raise
 
         metrics = {
-            "n_pairs": report.n_pairs,
+            "n_pairs": len(retraining_set),
             "n_steps": report.n_steps,
             "seconds": report.seconds,
             **report.metrics,
@@ -114,7 +115,12 @@ def candidate_model(
                 "noise_ceiling_low": ceiling.low,
                 "noise_ceiling_high": ceiling.high,
             }
-        used = {"strategy": config.strategy, **report.params}
+        used = {
+            "strategy": config.strategy,
+            "reward_model": reward_model.label,
+            "canaries": config.canaries,
+            **report.params,
+        }
         if labels := sorted(retraining_set["dataset"].dropna().unique()):
             used["dataset"] = labels[0]  # a set is of one
         run.log_params(used)
@@ -126,7 +132,7 @@ def candidate_model(
             params=used,
             parent=parent.label,
             data_hash=value_hash(retraining_set),  # the version that is kept
-            data_seq=None,
+            data_seq=int(preference_pairs["max_seq"].max()),
         )
         registry.set_alias("policy", CANDIDATE, version.version)
         resumed = f", resumed from step {report.resumed_from}" if report.resumed_from else ""
@@ -136,7 +142,7 @@ def candidate_model(
             version,
             StageReport(
                 headline=f"{version.label} from {parent.label} by {config.strategy}: "
-                f"{format_count(report.n_pairs, 'pair')}, "
+                f"{format_count(len(retraining_set), 'pair')}, "
                 f"{format_count(report.n_steps, 'step')}{resumed}",
                 metrics=metrics,
                 figures={

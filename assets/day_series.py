@@ -18,7 +18,7 @@ from rlhf_pipeline.core.errors import (
     ModelError,
     NotEnoughData,
 )
-from rlhf_pipeline.core.records import GroupCalibration, content_hash
+from rlhf_pipeline.core.records import GATE_SOURCE, GroupCalibration, content_hash
 from rlhf_pipeline.feedback.votes import Quarantines
 from rlhf_pipeline.learn.calibration import OverTimeParams, calibration_over_time
 from rlhf_pipeline.learn.calibration.calibration_windows import (
@@ -291,6 +291,7 @@ def _read_judged(
     quarantines: Quarantines,
 ) -> Window:
     log = quarantines.drop(files.read_days("reflection_log", days))
+    log = drop_gate_votes(log, champions.store)
     log = log[log["reward_model"] == label]
     embed, not_embedded = find_embedding(champions, label)
     return current_window(
@@ -300,6 +301,15 @@ def _read_judged(
         embed=embed,
         not_embedded=not_embedded,
     )
+
+
+def drop_gate_votes(reflections: pd.DataFrame, store: Store) -> pd.DataFrame:
+    """REFLECTIONS without the comparisons that the gate asked about: a candidate's texts are
+    optimised to please the reward model and answer other prompts, so they differ from a day's
+    without any change of taste.
+    """
+    sources = store.comparisons.groups_of(reflections["comparison_id"].unique().tolist())["source"]
+    return reflections[reflections["comparison_id"].map(sources) != GATE_SOURCE]
 
 
 def find_embedding(champions: Champions, label: str) -> tuple[Embed | None, str | None]:

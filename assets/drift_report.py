@@ -14,6 +14,7 @@ from rlhf_pipeline.application.assets.day_series import (
     PolicySeries,
     WindowSeries,
     cluster_window,
+    drop_gate_votes,
     find_embedding,
     load_policy_days,
     load_windows,
@@ -101,15 +102,16 @@ def drift_report(
     prompts with the reference, tests calibration, and watches the deployed policy.
 
     Detections are stored as events for the retraining sensor. Votes of quarantined annotators are
-    left out.
+    left out, and votes for the gate count for calibration alone.
     """
     days = list(context.partition_keys)
     quarantines = Quarantines.from_decisions(store.decisions.fires())
     reflection_log, votes = (quarantines.drop(frame) for frame in (reflection_log, votes))
+    watched = drop_gate_votes(reflection_log, store)
     limit = _last_readable_seq(store) if config.up_to_seq is None else config.up_to_seq
     streams = {
         label: _read_stream(champions, label, config, limit, quarantines)
-        for label in sorted(reflection_log["reward_model"].unique())
+        for label in sorted(watched["reward_model"].unique())
     }
     reports = []
     pages = {}
@@ -120,7 +122,7 @@ def drift_report(
     policy = load_policy_days(days, files, store, config)
     evaluations = {gate.candidate: gate.evaluation for gate in store.gates.all() if gate.evaluation}
     for day in days:
-        rows, cast = (frame[frame["day"] == day] for frame in (reflection_log, votes))
+        rows, cast = (frame[frame["day"] == day] for frame in (watched, votes))
         deployed = policy.until(day, config.policy_days)
         evidence, evidently = _collect_evidence(
             day, rows, cast, deployed, streams, champions, files, config

@@ -11,18 +11,23 @@ from rlhf_pipeline.application.assets.delivery import (
     deliver,
     make_rule,
     unpartitioned_asset,
+    value_hash,
 )
 from rlhf_pipeline.core.artefacts import Artefacts
 from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.errors import NotEnoughData
 from rlhf_pipeline.core.records import CalibrationReport, Evaluation, ModelVersion
+from rlhf_pipeline.improve.canaries import draw_canaries, measure_exposure
 from rlhf_pipeline.improve.evaluation import (
     CompletionJudge,
     EvaluationParams,
     JudgedPolicy,
+    answer_safety_prompts,
     evaluate,
     keep_samples,
 )
+from rlhf_pipeline.improve.evaluation.prompt_set import count_leaked
+from rlhf_pipeline.improve.evaluation.safety import read_safety_prompts
 from rlhf_pipeline.improve.evaluation_sets import require
 from rlhf_pipeline.improve.retraining.vote_halves import VoteHalves, measure_heads
 from rlhf_pipeline.learn.champions import Champions
@@ -84,6 +89,8 @@ def evaluation(
     except NotEnoughData as cause:
         obstacle = str(cause)
         by_all = measure_heads(by_all, reward_model, preference_pairs)
+    path = config.safety_prompts
+    safety_prompts = read_safety_prompts(settings.home / path) if path else []
     candidate = JudgedPolicy(champions.load_policy(candidate_model), candidate_model.label)
     held_out, prompts = require(settings, store)
 
@@ -111,8 +118,25 @@ def evaluation(
             "win_rate_against_base": from_base,
             "evaluation_set": held_out.version,
             "shares_votes": halves is None,
+            "judge_agreement": calibration.calibrated.accuracy,
+            "n_leaked": count_leaked(retraining_set, prompts),
         }
     )
+    if safety_prompts:
+        safety = answer_safety_prompts(
+            candidate,
+            JudgedPolicy(champions.load_policy(champion), champion.label),
+            safety_prompts,
+            config,
+            ledger=store.generation,
+            progress=progress("evaluation"),
+        )
+        result = result.model_copy(update={"safety": safety})
+    if n_canaries := int(candidate_model.params.get("canaries", 0)):
+        data_hash = value_hash(retraining_set)
+        canaries = draw_canaries(n_canaries, data_hash)
+        exposure = measure_exposure(candidate.policy, canaries, data_hash)
+        result = result.model_copy(update={"canaries": exposure})
     by_labels = result.win_rate_by_labels
     by_champion = {base.label: first, champion.label: (result, samples)}
     files = Artefacts(settings.frames)

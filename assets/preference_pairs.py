@@ -34,6 +34,7 @@ DROPPED = (
     "n_without_majority",
     "n_repeats",
     "n_flagged",
+    "n_gate",
     "n_machine",
     "n_quarantined",
     "n_overruled",
@@ -95,6 +96,7 @@ def preference_pairs(
                 if counts.n_flagged
                 else ""
             )
+            + (f", {format_count(counts.n_gate, 'vote')} for the gate" if counts.n_gate else "")
             + (f", {counts.n_machine} machine votes" if counts.n_machine else "")
             + (
                 f", {format_count(counts.n_quarantined, 'vote')} of quarantined annotators"

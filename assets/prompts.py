@@ -48,7 +48,7 @@ def prompts(
     registry: dg.ResourceParam[Registry],
 ) -> Iterator[Any]:
     """The prompts of a day, without those of the frozen evaluation set."""
-    values = config.model_dump(exclude={"written"}) | {
+    values = config.model_dump(exclude={"uses_backend"}) | {
         "source": config.source or settings.prompt_source
     }
     params, report = SourceParams(**values), Report()
@@ -57,7 +57,7 @@ def prompts(
     calls = LoopSettings.read(settings, only="completions").calls()
     writer = (
         BackendTextGenerator(champions.backend(settings), ledger=ledger, calls=calls)
-        if config.written
+        if config.uses_backend
         else None
     )
     here, loop_source = PromptSource(params, writer, embed), PromptSource.of_loop(settings, writer)

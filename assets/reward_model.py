@@ -25,7 +25,6 @@ from rlhf_pipeline.improve.evaluation.error_memory import ErrorMemory
 from rlhf_pipeline.improve.reward_training import WarmStart, register_fit
 from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.learn.reward_model import build_reward_model, fit_reward_model, launchpad_class
-from rlhf_pipeline.registry import opening_recorder
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.training import chart_loss
 
@@ -68,7 +67,6 @@ def reward_model(
             config,
             model=model,
             warm_start=start.model,
-            record=opening_recorder(registry),
             progress=losses,
         )
         report = fitted.report

@@ -4,10 +4,10 @@
 
 Simulated releases in cells of the true win rate and of the judge's accuracy against single votes.
 Each draws from ranges how often people agree and tie, the judge's noise, its liking of the
-candidate's length and its overconfidence; no constant is the demo simulator's. Coverage is the
-share of releases whose interval holds the truth at every look up to the stop; votes are those
-until it excludes one half, with the judge and by the same sequence without it. Exits with 1 where
-a limit is broken.
+candidate's length and its overconfidence; no constant is the demo simulator's. A session reads the
+votes in batches, so votes are those up to the batch in which the interval excludes one half, with
+the judge and by the same sequence without it; coverage is the share of releases whose interval then
+holds the truth. Exits with 1 where a limit is broken.
 """
 
 import argparse
@@ -30,15 +30,14 @@ from scipy.special import expit  # noqa: E402
 from benchmarks.measurement import print_table  # noqa: E402
 from rlhf_pipeline.core.intervals import Floats  # noqa: E402
 from rlhf_pipeline.improve.evaluation.people_win_rate import (  # noqa: E402
-    adjust_votes,
-    log_wealth,
-    tune_powers,
+    PeopleEstimate,
+    estimate_people_win_rate,
 )
+from rlhf_pipeline.improve.gate_sessions import BATCH  # noqa: E402
 
 RATES = (0.4, 0.45, 0.5, 0.55, 0.6, 0.65)
 ACCURACIES = (0.6, 0.65, 0.7, 0.75, 0.8, 0.85)
 MAX_VOTES = 6_000
-LIMIT = np.log(40)
 
 
 @dataclass(frozen=True)
@@ -95,26 +94,32 @@ def make_world(rate: float, accuracy: float, n_prompts: int, rng: np.random.Gene
 
 
 def run_release(world: World, rng: np.random.Generator) -> Outcome:
-    """Deal prompts with replacement until the interval excludes one half."""
+    """Deal prompts with replacement until the gate's interval excludes one half."""
     truth = world.ties / 2 + (1 - world.ties) * world.people.mean()
     dealt = rng.integers(len(world.people), size=MAX_VOTES)
     votes = (rng.random(MAX_VOTES) < world.people[dealt]).astype(float)
     votes[rng.random(MAX_VOTES) < world.ties] = 0.5
-    judge = world.judge[dealt]
-    adjusted = adjust_votes(votes, judge, world.judge, tune_powers(votes, judge, 20))
-    stop, promoted = _stop(*adjusted)
-    alone, _ = _stop(*adjust_votes(votes, judge, world.judge, np.zeros(MAX_VOTES + 1)))
-    at_truth = np.maximum(*log_wealth(*adjusted, truth))
-    return Outcome(bool((at_truth[:stop] < LIMIT).all()), promoted, stop, alone)
 
+    def read(n_votes: int, judge: Floats) -> PeopleEstimate:
+        return estimate_people_win_rate(
+            votes[:n_votes], judge[dealt[:n_votes]], judge, batch_size=BATCH
+        )
 
-def _stop(outcomes: Floats, lows: Floats, highs: Floats) -> tuple[int, bool]:
-    """The vote at which 0.5 is excluded, and whether the candidate is promoted."""
-    above, below = log_wealth(outcomes, lows, highs, 0.5)
-    excluded = np.flatnonzero(np.maximum(above, below) >= LIMIT)
-    if not len(excluded):
-        return len(outcomes), False
-    return int(excluded[0]) + 1, bool(above[excluded[0]] >= LIMIT)
+    def find_stop(judge: Floats) -> int:
+        """The end of the batch in which it decides."""
+        decided_at = None
+        for n_votes in (MAX_VOTES // 16, MAX_VOTES // 4, MAX_VOTES):
+            decided_at = decided_at or read(n_votes, judge).decided_at
+        return -(-(decided_at or MAX_VOTES) // BATCH) * BATCH
+
+    stop = find_stop(world.judge)
+    at_stop = read(stop, world.judge)
+    return Outcome(
+        holds=at_stop.win_rate.low <= truth <= at_stop.win_rate.high,
+        promoted=at_stop.decision == "better",
+        n_votes=stop,
+        n_alone=find_stop(np.full(len(world.judge), 0.5)),
+    )
 
 
 def check_limits(cells: dict[tuple[float, float], list[Outcome]]) -> list[tuple[str, str, str]]:

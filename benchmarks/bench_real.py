@@ -1,13 +1,12 @@
 """Real votes: accuracy beside its ceiling, calibration and time, on data that nobody here made.
 
-    python benchmarks/bench_real.py [--data ../shared/data] [--registry FOLDER]
+    python benchmarks/bench_real.py [--data ../shared/data]
 
 Needs pairs.parquet and votes.parquet in --data; where they are absent it says so and stops. From
-raw files to a calibrated model it works as a user would: `rlhf import`, then the library. The test
-split is opened once for the accuracies and once for each calibration; the registry keeps each
-opening, and they are listed at the end. Training pairs carry the side of the known right choice
-where there is one, with the votes' shares, else the majority's; identical and repeated pairs are
-left out. Test pairs are judged by the known right choice alone.
+raw files to a calibrated model it works as a user would: `rlhf import`, then the library. Training
+pairs carry the side of the known right choice where there is one, with the votes' shares, else the
+majority's; identical and repeated pairs are left out. Test pairs are judged by the known right
+choice alone.
 """
 
 import argparse
@@ -30,19 +29,17 @@ os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 import pandas as pd  # noqa: E402
 
+from benchmarks.gold import gold_ceiling, gold_pairs  # noqa: E402
 from benchmarks.measurement import Limits, StageTimes, pin_to_cores, print_table  # noqa: E402
-from benchmarks.opening_log import OpeningLog, add_registry_option  # noqa: E402
 from rlhf_pipeline.cli.context import Workspace  # noqa: E402
 from rlhf_pipeline.core.frames import COMPARISONS, PREFERENCE_PAIRS, concat  # noqa: E402
 from rlhf_pipeline.core.intervals import BootstrapParams  # noqa: E402
 from rlhf_pipeline.core.records import CalibrationMetrics, Interval  # noqa: E402
 from rlhf_pipeline.feedback.votes import (  # noqa: E402
     PairParams,
-    gold_ceiling,
-    gold_pairs,
     make_pairs,
     noise_ceiling_or_repeats,
-    open_test_split,
+    select_test_pairs,
 )
 from rlhf_pipeline.feedback.votes.counting import counting_votes  # noqa: E402
 from rlhf_pipeline.learn.calibration import CalibrationContext, calibrate, fit_calibrator  # noqa: E402
@@ -91,22 +88,24 @@ def from_raw_files(data: Path, home: Path, cache: Path, spent: StageTimes) -> Fi
     """
     with spent.stage("import"):
         environ = os.environ | {"RLHF_HOME": str(home)}
-        for kind, more in (("comparisons", []), ("votes", ["--no-replay"])):
+        for kind in ("comparisons", "votes"):
             command = [
                 RLHF,
                 "import",
-                kind,
+                "preferences",
                 str((data / FILES[kind]).absolute()),
+                *("--yes", "--no-replay", "--keep-others"),
                 "--project",
                 "real",
-                *more,
             ]
             done = subprocess.run(
                 command, env=environ, cwd=home.parent, capture_output=True, text=True, check=False
             )
             if done.returncode:
-                raise SystemExit(f"rlhf import {kind} failed:\n{done.stdout}{done.stderr}")
-            print(f"rlhf import {kind}: {done.stdout.strip().replace(chr(10), '; ')}", flush=True)
+                raise SystemExit(f"rlhf import of {kind} failed:\n{done.stdout}{done.stderr}")
+            print(
+                f"rlhf import of {kind}: {done.stdout.strip().replace(chr(10), '; ')}", flush=True
+            )
     with spent.stage("frames and pairs"):
         store = Workspace(Settings(home=home, project="real")).store
         comparisons = concat(store.comparisons.stream(), COMPARISONS)
@@ -177,16 +176,9 @@ def timed(data: Path, folder: Path, limits: Limits) -> FittedProject:
     return fitted["cold"]
 
 
-def judge(fitted: FittedProject, limits: Limits, looks: OpeningLog) -> None:
-    """Accuracy by source beside what one vote of a person reaches: all that looks at test pairs
-    but for calibration.
-    """
-    test = open_test_split(
-        fitted.pairs,
-        model=f"gold: {fitted.model.weights_hash}",
-        purpose="accuracy by source, real votes",
-        record=looks.record,
-    )
+def judge(fitted: FittedProject, limits: Limits) -> None:
+    """Accuracy by source beside what one vote of a person reaches."""
+    test = select_test_pairs(fitted.pairs)
     ceilings = _gold_ceilings(fitted)
     rows: list[tuple[object, ...]] = []
     for name in test["comparison_id"].map(fitted.source).value_counts().index:
@@ -215,7 +207,7 @@ def judge(fitted: FittedProject, limits: Limits, looks: OpeningLog) -> None:
         rows,
     )
     print("\nconvarg has 4 test prompts (two debates, two sides each): read its interval as rough.")
-    _judge_calibration(fitted, limits, looks)
+    _judge_calibration(fitted, limits)
 
 
 def measure_accuracy(
@@ -245,7 +237,7 @@ def _gold_ceilings(fitted: FittedProject) -> dict[str, Interval]:
     return {name: ceiling for name, ceiling in ceilings.items() if ceiling is not None}
 
 
-def _judge_calibration(fitted: FittedProject, limits: Limits, looks: OpeningLog) -> None:
+def _judge_calibration(fitted: FittedProject, limits: Limits) -> None:
     """Of two things: that the known right choice is a, which the table of accuracy asks; and that
     one vote is for a, as in the loop, to which the limit is held.
     """
@@ -264,7 +256,6 @@ def _judge_calibration(fitted: FittedProject, limits: Limits, looks: OpeningLog)
             reward_model_label=f"gold, P({target}): {fitted.model.weights_hash}",
             data_hash="",
             votes=CalibrationContext(ceiling),
-            record=looks.record,
         )
         _print_measures(target, report.method, report.raw, report.calibrated, ceiling)
         if target == "one vote":
@@ -305,7 +296,6 @@ def main() -> int:
         default=ROOT.parent / "shared" / "data",
         help="folder with pairs.parquet and votes.parquet",
     )
-    add_registry_option(parser)
     options = parser.parse_args()
     limits = Limits()
     warnings.filterwarnings("ignore")
@@ -317,10 +307,8 @@ def main() -> int:
             "repository; name its folder with --data"
         )
         return limits.print_summary()
-    looks = OpeningLog(options.registry)
     with tempfile.TemporaryDirectory() as folder:
-        judge(timed(options.data, Path(folder), limits), limits, looks)
-    looks.print_openings()
+        judge(timed(options.data, Path(folder), limits), limits)
     return limits.print_summary()
 
 

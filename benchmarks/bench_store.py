@@ -1,5 +1,5 @@
 """What the store carries: a million imported votes, the queries over them, and people voting while
-it is busy; freezing a data set. Prints one table.
+it is busy; freezing a data set; a preference file. Prints one table.
 
     python benchmarks/bench_store.py [--votes 1000000] [--on sqlite,postgres]
         [--postgres postgresql://user@host/server]
@@ -11,6 +11,7 @@ settings, or the given server. Limits hold on an otherwise idle machine.
 
 import argparse
 import contextlib
+import json
 import os
 import random
 import shutil
@@ -41,10 +42,12 @@ from rlhf_pipeline.improve import curated_sets  # noqa: E402
 from rlhf_pipeline.store import Store  # noqa: E402
 
 MINUTES = {"comparisons": 5.0, "votes": 1.5}  # of the whole import
+PREFERENCES, PREFERENCES_MINUTES = 100_000, 0.25
 MEGABYTES = 1_000  # of the contract of scale
 QUERY_MS = 100
 DATASET_PAIRS, FREEZE_S, LIST_MS = 100_000, 20, 300
 METRIC_MS = 2000
+LINEAGE_S = 1.0
 VOTE_MS = 500
 VOTES_PER_COMPARISON = 5
 PEOPLE = 200  # as many as the contract of scale has
@@ -111,6 +114,22 @@ def make_files(folder: Path, n_votes: int) -> tuple[Path, Path]:
     return pairs, votes
 
 
+def make_preferences(file: Path, n_pairs: int) -> Path:
+    """Prompts of some 200 characters with a chosen and a rejected text of some 400, as TRL has
+    them.
+    """
+    rng = random.Random(7)
+
+    def text(n: int) -> str:
+        return ", ".join(rng.choices(WORDS, k=n // 2)) + '.\n"' + " ".join(rng.choices(WORDS, k=n))
+
+    with file.open("w") as lines:
+        for n in range(n_pairs):
+            row = {"prompt": f"{n}: {text(20)}?", "chosen": text(40), "rejected": text(40)}
+            lines.write(f"{json.dumps(row)}\n")
+    return file
+
+
 @contextlib.contextmanager
 def watching(pid: int) -> Iterator[list[float]]:
     """Peak memory of a process in MB, its own: what wait4 tells is at least that of the process it
@@ -149,12 +168,13 @@ def imported(
     command = [
         str(Path(sys.executable).with_name("rlhf")),
         "import",
-        kind,
+        "preferences",
         str(file),
+        "--yes",
+        "--no-replay",
         "--project",
         "bench",
     ]
-    command += ["--no-replay"] if kind == "votes" else []
     start = time.perf_counter()
     child = subprocess.Popen(command, env=environ, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert child.stdout is not None
@@ -163,14 +183,14 @@ def imported(
     _, status, used = os.wait4(child.pid, 0)
     child.returncode = os.waitstatus_to_exitcode(status)
     wall, cpu = time.perf_counter() - start, used.ru_utime + used.ru_stime
-    if child.returncode or not output.startswith(f"{n:,} imported"):
+    if child.returncode or f": {n:,} imported" not in output:
         raise SystemExit(f"rlhf import {kind} ended with {child.returncode}: {output}")
     print(f"<!-- {output.splitlines()[0]} -->")
     table.print_row(
         where,
         f"import of {n:,} {kind}",
-        f"{wall / 60:.1f} min ({n / wall:,.0f} a second; {cpu:.0f} s of CPU)",
-        f"{minutes:.1f} min",
+        f"{wall / 60:.2f} min ({n / wall:,.0f} a second; {cpu:.0f} s of CPU)",
+        f"{minutes:.2f} min",
         passed=wall / 60 <= minutes,
     )
     table.print_row(
@@ -239,6 +259,9 @@ def queries(table: LimitTable, where: str, store: Store) -> None:
         ("comparisons ever voted on", votes.n_voted_comparisons),
         ("whose votes there are", votes.annotator_kinds),
     ]
+    sums = max(timed(lambda: store.lineage.sum_teaching(newest, {"worker-1": 1}), 3))
+    what = "the votes by annotator that taught a reward model"
+    table.print_row(where, what, f"{sums:.2f} s", f"{LINEAGE_S} s", passed=sums <= LINEAGE_S)
     for what, ask in metrics:
         worst = max(timed(ask, 3)) * 1000
         table.print_row(
@@ -381,6 +404,16 @@ def measure(
     voting(table, where, url, min(n_pairs, options.predictions))
 
 
+def import_preferences(table: LimitTable, folder: Path) -> None:
+    """One file into a new home, from the start of the command to its end."""
+    environ = {name: value for name, value in os.environ.items() if not name.startswith("RLHF_")}
+    environ["RLHF_HOME"] = str(folder / "new")
+    file = make_preferences(folder / "preferences.jsonl", PREFERENCES)
+    imported(
+        table, "SQLite", "preferences", file, PREFERENCES, environ, minutes=PREFERENCES_MINUTES
+    )
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -414,6 +447,7 @@ def main() -> int:
                 options,
             )
             shutil.rmtree(folder / "sqlite")
+            import_preferences(table, folder)
         else:
             table.limits.skip("SQLite: left out by --on")
         if "postgres" in databases:

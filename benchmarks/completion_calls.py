@@ -22,6 +22,24 @@ CONCURRENCY, K = 64, 2
 N_PROMPT_TOKENS, N_TOKENS = 24, 12  # billed for each answer
 
 
+def ask_chats(url: str, token: str, n: int) -> None:
+    """Ask our server for `n` answers, CONCURRENCY at once, in a process of its own."""
+    import httpx
+
+    async def ask(client: httpx.AsyncClient, places: asyncio.Semaphore, i: int) -> None:
+        messages = [{"role": "user", "content": f"Name a river and say where it ends, {i}."}]
+        async with places:
+            answer = await client.post("/v1/chat/completions", json={"messages": messages})
+            answer.raise_for_status()
+
+    async def ask_all() -> None:
+        headers, places = {"Authorization": f"Bearer {token}"}, asyncio.Semaphore(CONCURRENCY)
+        async with httpx.AsyncClient(base_url=url, headers=headers, timeout=60) as client:
+            await asyncio.gather(*(ask(client, places, i) for i in range(n)))
+
+    asyncio.run(ask_all())
+
+
 @dataclass
 class Counters:
     n_calls: int = 0

@@ -33,11 +33,10 @@ def fill(url: str, home: Path, files: tuple[Path, Path], n_votes: int) -> None:
     home.mkdir(parents=True, exist_ok=True)
     for kind, file in zip(("comparisons", "votes"), files, strict=True):
         n = n_votes if kind == "votes" else max(1, n_votes // VOTES_PER_COMPARISON)
-        output = _run_rlhf(
-            url, home, "import", kind, str(file), *(["--no-replay"] if kind == "votes" else [])
-        )
-        if not output.startswith(f"{n:,} imported"):
-            raise SystemExit(f"rlhf import {kind}: {output}")
+        call = ("import", "preferences", str(file), "--yes", "--no-replay")
+        output = _run_rlhf(url, home, *call)
+        if f": {n:,} imported" not in output:
+            raise SystemExit(f"rlhf import preferences {file}: {output}")
     _run_rlhf(url, home, "votes", "annotators", "--publish")
     log = home / "calibration_log.json"
     log.write_text(json.dumps(calibration_log(list(_make_calibrations()))), encoding="utf-8")

@@ -215,7 +215,6 @@ class VotedWorld:
         fitted = fit_reward_model(
             LearningData(self.pairs, taste_changes=self.change),
             encoder=encoder,
-            record=lambda opening: None,
         )
         current = (self.pairs["split"] == "calib") & self.change.is_current(self.pairs)
         try:

@@ -7,12 +7,15 @@ is done, and raises PipelineError where it failed and SystemExit after Ctrl-C.
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from time import monotonic
+from typing import Any
 
 import dagster as dg
 
+from rlhf_pipeline.application.assets import STAGES
+from rlhf_pipeline.application.assets.delivery import config_class
+from rlhf_pipeline.application.assets.retraining_decision import DECISION_TAG
 from rlhf_pipeline.application.driver.demo import Demo
 from rlhf_pipeline.application.driver.demo_report import print_summary
-from rlhf_pipeline.application.driver.job_runs import find_job_runs
 from rlhf_pipeline.application.driver.lock import HomeInUse
 from rlhf_pipeline.application.driver.loop import run_loop
 from rlhf_pipeline.application.driver.replay import (
@@ -22,8 +25,10 @@ from rlhf_pipeline.application.driver.replay import (
 )
 from rlhf_pipeline.application.driver.run import JobOrder, run_job, run_pending_decisions
 from rlhf_pipeline.application.driver.session import open_runner, silence_logs, take_interrupt
-from rlhf_pipeline.application.driver.stage_config import parse_stage_config
+from rlhf_pipeline.application.sensors.runs import describe_failure
 from rlhf_pipeline.core.config import Settings, project_folder
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.parameters import parse_parameters
 from rlhf_pipeline.core.terminal import escape_markup
 from rlhf_pipeline.improve.retraining.jobs import JobRun
 from rlhf_pipeline.reports.words import format_count
@@ -112,3 +117,59 @@ def read_job_runs(decision_ids: Sequence[int]) -> dict[int, JobRun]:
 def read_settings() -> Settings:
     """As the definitions read them."""
     return Settings.read(folder=project_folder())
+
+
+CONFIG_CLASSES = {
+    stage.key.to_user_string(): params_class
+    for stage in STAGES
+    if isinstance(stage, dg.AssetsDefinition) and (params_class := config_class(stage)) is not None
+}
+
+
+def parse_stage_config(changes: Sequence[str]) -> dict[str, dict[str, Any]]:
+    """By stage, the fields that `changes` set. Raises ConfigurationError naming stage, field and
+    the known ones.
+    """
+    by_stage: dict[str, list[str]] = {}
+    for change in changes:
+        stage, dot, assignment = change.partition(".")
+        if not dot or stage not in CONFIG_CLASSES:
+            raise ConfigurationError(
+                f"--set {change!r} names no stage with parameters. Write STAGE.FIELD=VALUE; the "
+                f"stages are {', '.join(CONFIG_CLASSES)}."
+            )
+        by_stage.setdefault(stage, []).append(assignment)
+    return {
+        stage: parse_parameters(CONFIG_CLASSES[stage], assignments).model_dump(
+            mode="json", exclude_unset=True
+        )
+        for stage, assignments in by_stage.items()
+    }
+
+
+def find_job_runs(instance: dg.DagsterInstance, decision_ids: Sequence[str]) -> dict[str, JobRun]:
+    """The last run of each of these decisions that has one."""
+    if not decision_ids:
+        return {}
+    job_filter = dg.RunsFilter(tags={DECISION_TAG: list(decision_ids)})
+    records = instance.get_run_records(job_filter, ascending=True)
+    return {
+        record.dagster_run.tags[DECISION_TAG]: _describe_run(instance, record) for record in records
+    }
+
+
+def _describe_run(instance: dg.DagsterInstance, record: dg.RunRecord) -> JobRun:
+    run = record.dagster_run
+    has_failed = run.status == dg.DagsterRunStatus.FAILURE
+    return JobRun(
+        run_id=run.run_id,
+        status=run.status.value,
+        updated_at=record.update_timestamp,
+        started_at=_to_time(record.start_time),
+        ended_at=_to_time(record.end_time),
+        error=describe_failure(instance, run.run_id) if has_failed else None,
+    )
+
+
+def _to_time(seconds: float | None) -> datetime | None:
+    return None if seconds is None else datetime.fromtimestamp(seconds, UTC)

@@ -159,7 +159,9 @@ def print_decisions(
                 f"prompts, judged by {gate.evaluation.reward_model}"
             )
         for check in gate.checks:
-            mark = "!" if check.is_warning else "✓" if check.passed else "✗"
+            mark = (
+                "✓" if check.passed and not check.is_warning else "✗" if check.is_blocking else "!"
+            )
             console.print(f"  {mark} {escape_markup(check.reason)}")
 
 

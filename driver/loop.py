@@ -19,7 +19,7 @@ from rlhf_pipeline.watch.alerts.rounds import keep_ticking, record_tick, send_me
 
 COLLECTION = "collection_morning"
 ALERTS = "alerts"
-SENSORS = ("votes", "replay", "learning", "retraining", "paused_runs", ALERTS)
+SENSORS = ("votes", "replay", "learning", "retraining", "gate", "paused_runs", ALERTS)
 RETRY_AFTER = timedelta(minutes=10)
 
 
@@ -67,7 +67,7 @@ class Loop:
         """
         return self.invalid_settings or " · ".join(
             f"{name}: {self.waiting[name]}"
-            for name in ("votes", "learning", "retraining")
+            for name in ("votes", "learning", "retraining", "gate")
             if self.waiting.get(name)
         )
 

@@ -9,7 +9,7 @@ from typing import Any
 from rlhf_pipeline.application.assets.partitions import DAYS
 from rlhf_pipeline.application.driver.runner import Runner
 from rlhf_pipeline.application.sensors.runs import RUN_KEY_TAG
-from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.reports.words import format_count
 
 DAILY_JOBS = ("collection", "feedback")
@@ -65,7 +65,7 @@ def run_job(runner: Runner, order: JobOrder) -> None:
         elif order.job == "retraining":
             retrain(runner, order.reason, day)
         else:
-            runner.run(order.job, day)
+            learn(runner, order.job, day)
     n_open = runner.store.cards.remaining_work().n_open if order.job == "collection" else 0
     if n_open:
         runner.write(f"{n_open} judgements wait for people: `rlhf serve` shows them.")
@@ -73,6 +73,20 @@ def run_job(runner: Runner, order: JobOrder) -> None:
         f"{order.job}: {format_count(len(runner.history), 'stage')} in "
         f"{monotonic() - started:.0f} s"
     )
+
+
+def learn(runner: Runner, job: str, day: str) -> None:
+    """Where the job fails, name the imported days whose votes no stage has read."""
+    try:
+        runner.run(job, day)
+    except PipelineError:
+        waiting = runner.store.replays.pending_days()
+        if days := waiting or runner.store.replays.unrequested_days():
+            runner.write(
+                f"{format_count(len(days), 'imported day')} from {days[0]} to {days[-1]} were not "
+                f"replayed: `rlhf replay{'' if waiting else ' --never-asked'}` reads their votes."
+            )
+        raise
 
 
 def _refuse_other_stages(order: JobOrder, runner: Runner) -> None:

@@ -27,7 +27,6 @@ from pydantic import Field  # noqa: E402
 from rlhf_pipeline.core.errors import TrainingFailed  # noqa: E402
 from rlhf_pipeline.core.parameters import Parameters  # noqa: E402
 from rlhf_pipeline.core.records import content_hash  # noqa: E402
-from rlhf_pipeline.generate.policy import TRAINING_REPORT  # noqa: E402
 from rlhf_pipeline.generate.prompts.base import Draft  # noqa: E402
 from rlhf_pipeline.generate.prompts.templates import Template, load_templates  # noqa: E402
 
@@ -218,7 +217,7 @@ def pretrain(folder: Path, params: PretrainingParams | None = None) -> None:
         "loss_curve": [round(loss, 4) for loss in losses],
         "final_loss": round(float(np.mean(losses[-20:])), 4),
     }
-    (folder / TRAINING_REPORT).write_text(json.dumps(report, indent=1), encoding="utf-8")
+    (folder / "training.json").write_text(json.dumps(report, indent=1), encoding="utf-8")
 
 
 def train_tokenizer(texts: Iterable[str], n_vocabulary: int, context_length: int) -> Any:

@@ -53,6 +53,7 @@ class Retention:
             "alert messages": lambda: self.store.alert_messages.prune(
                 delivered_before=self._cutoff(self._keep.message_days)
             ),
+            "answers": lambda: self.store.answers.prune(self._cutoff(self._keep.answer_days)),
             "completions": lambda: self.store.completions_cache.prune(
                 unused_since=self._cutoff(self._keep.cache_days)
             ),

@@ -1,16 +1,20 @@
 """The IO manager of all assets: frames and records as files."""
 
 import json
+import multiprocessing
+import os
+import signal
+import threading
 
 import dagster as dg
 import pandas as pd
 
-from rlhf_pipeline.application.resources.orphans import end_with_run
 from rlhf_pipeline.core.artefacts import RECORDS, Artefacts
 from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.errors import ArtefactError, translate_memory_errors
 from rlhf_pipeline.core.records import Record
 from rlhf_pipeline.improve.loop_settings import LoopSettings
+from rlhf_pipeline.store.heartbeats import is_beating_here
 
 # on each run: the loop settings that the file set when it began, as JSON
 SETTINGS_TAG = "rlhf/loop_settings"
@@ -93,3 +97,29 @@ def _tag_run(instance: dg.DagsterInstance | None, run: dg.DagsterRun, settings: 
         return
     parts = LoopSettings.read(settings).given
     instance.add_run_tags(run.run_id, {SETTINGS_TAG: json.dumps(parts, sort_keys=True)})
+
+
+_watched_runs: set[str] = set()
+
+
+def is_step_process(run_id: str) -> bool:
+    """Whether this process executes a step of a run that another process owns."""
+    return multiprocessing.parent_process() is not None and not is_beating_here(run_id)
+
+
+def end_with_run(run_id: str) -> None:
+    """Kill this step process as soon as its run's process ends; does nothing in the run's own
+    process.
+    """
+    if run_id in _watched_runs or not is_step_process(run_id):
+        return
+    _watched_runs.add(run_id)
+    threading.Thread(target=_end_with_parent, daemon=True, name=f"watch-{run_id[:8]}").start()
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None  # checked before the thread is started
+    parent.join()
+    # no event is logged: the run has already ended
+    os.kill(os.getpid(), signal.SIGKILL)

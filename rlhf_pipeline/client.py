@@ -18,11 +18,20 @@ import httpx
 from pydantic import BaseModel, ValidationError
 
 from rlhf_pipeline.core.api_types.base import Answer, Page, ProblemDocument
+from rlhf_pipeline.core.api_types.feedback_reviews import (
+    FeedbackReview,
+    ReviewedFeedback,
+    ReviewUndo,
+)
 from rlhf_pipeline.core.api_types.filters import (
     AlertFilter,
     ComparisonFilter,
+    DatasetFilter,
+    FeedbackFilter,
     Filter,
+    PairFilter,
     PointFilter,
+    ReleaseFilter,
     VoteFilter,
 )
 from rlhf_pipeline.core.api_types.production import ProductionFigure, StoredFigures
@@ -41,8 +50,22 @@ from rlhf_pipeline.core.api_types.votes import (
     BatchResults,
     Extended,
     Lease,
+    RatingReceipt,
     Statistics,
     VoteReceipt,
+)
+from rlhf_pipeline.core.curation import (
+    CreatedPairs,
+    CuratedPair,
+    Dataset,
+    DatasetChange,
+    DatasetDetails,
+    DatasetExport,
+    ExportOrder,
+    FeedbackBulk,
+    NewDataset,
+    NewPair,
+    PairChange,
 )
 from rlhf_pipeline.core.errors import (
     ApiError,
@@ -54,8 +77,15 @@ from rlhf_pipeline.core.errors import (
     ServerUnavailable,
     TooManyRequests,
 )
+from rlhf_pipeline.core.experiments import (
+    Experiment,
+    ExperimentChange,
+    ExperimentReport,
+    NewExperiment,
+)
 from rlhf_pipeline.core.monitoring import Alert, MetricPoint
-from rlhf_pipeline.core.records import Choice, Feedback, ListedVote, NewFeedback, User
+from rlhf_pipeline.core.records import Choice, Feedback, ListedVote, NewFeedback, Promotion, User
+from rlhf_pipeline.core.releases import Deployment, ReleasedModel
 
 A = TypeVar("A", bound=BaseModel)
 
@@ -75,6 +105,8 @@ ERRORS: dict[int, type[ApiError]] = {
     429: TooManyRequests,
 }
 DOWN = (502, 503, 504)
+SETS, PAIRS, MODELS = "training-datasets", "preference-pairs", "models"
+EXPERIMENTS = f"{MODELS}/ab-test"
 NO_TYPE = "about:blank"  # RFC 9457: the status alone says what happened
 
 
@@ -137,9 +169,12 @@ class Client:
         """Your own voting statistics."""
         return self._get("me/statistics", Statistics)
 
-    def lease(self, n: int = 5) -> Lease:
-        """Lease up to `n` cards to judge; cards you still hold come first."""
-        return self._post("cards:lease", Lease, {"n": n}, is_repeatable=True)
+    def lease(self, n: int = 5, *, ratings: bool = False) -> Lease:
+        """Lease up to `n` cards to judge; cards you still hold come first. With `ratings` some may
+        be of kind `rating`.
+        """
+        body = {"n": n} | ({"ratings": True} if ratings else {})
+        return self._post("cards:lease", Lease, body, is_repeatable=True)
 
     def extend(self) -> int:
         """Extend all leases you hold; returns their number."""
@@ -156,6 +191,14 @@ class Client:
         body = _drop_missing({**options, "choice": choice})
         key = body.pop("idempotency_key", None) or _new_key()
         return self._post("votes", VoteReceipt, body, key=key, is_repeatable=True)
+
+    def rate(
+        self, card_id: str, value: int, *, text: str | None = None, key: str | None = None
+    ) -> RatingReceipt:
+        """Rate a card of kind `rating`, 1 (poor) to 5 (excellent)."""
+        body = _drop_missing({"card_id": card_id, "value": value, "text": text})
+        key = key or _new_key()
+        return self._post("ratings", RatingReceipt, body, key=key, is_repeatable=True)
 
     def vote_batch(self, votes: Sequence[VoteBody]) -> tuple[BatchResult, ...]:
         """Cast up to 50 votes. Each gets its own result, in order."""
@@ -270,6 +313,120 @@ class Client:
         key = idempotency_key or _new_key()
         return self._post("feedback", Feedback, body, key=key, is_repeatable=True)
 
+    def datasets(
+        self,
+        only: DatasetFilter = DatasetFilter(limit=100),  # noqa: B008
+    ) -> Iterator[Dataset]:
+        """Data sets, newest first; archived ones only where the filter names them."""
+        return self._list(SETS, Dataset, only)
+
+    def dataset(self, dataset_id: int) -> DatasetDetails:
+        """One data set with its frozen versions."""
+        return self._get(f"{SETS}/{dataset_id}", DatasetDetails)
+
+    def create_dataset(self, new: NewDataset) -> Dataset:
+        """Create a draft."""
+        return self._write("POST", SETS, Dataset, new)
+
+    def change_dataset(self, dataset_id: int, change: DatasetChange) -> Dataset:
+        """Change a data set wholly or not at all. Status `curating` counts its rows and measures
+        their quality, `ready` freezes them as its next version.
+        """
+        return self._write("PATCH", f"{SETS}/{dataset_id}", Dataset, change)
+
+    def archive_dataset(self, dataset_id: int) -> Dataset:
+        """Archive a data set. Its versions stay."""
+        return self._write("DELETE", f"{SETS}/{dataset_id}", Dataset)
+
+    def export_dataset(
+        self,
+        dataset_id: int,
+        order: ExportOrder = ExportOrder(),  # noqa: B008
+    ) -> DatasetExport:
+        """Write a frozen version for a trainer or provider, checked by its rules."""
+        return self._write("POST", f"{SETS}/{dataset_id}/export", DatasetExport, order)
+
+    def pairs(
+        self,
+        only: PairFilter = PairFilter(limit=100),  # noqa: B008
+    ) -> Iterator[CuratedPair]:
+        """Hand-made pairs in their latest revision, the newest first."""
+        return self._list(PAIRS, CuratedPair, only)
+
+    def add_pair(self, new: NewPair) -> CuratedPair:
+        """Add a pair to a data set."""
+        return self._write("POST", PAIRS, CuratedPair, new)
+
+    def add_pairs(self, dataset_id: int, feedback_ids: Sequence[int]) -> tuple[CuratedPair, ...]:
+        """Make pairs of approved corrections and ratings, all or none."""
+        bulk = FeedbackBulk(dataset_id=dataset_id, feedback_ids=tuple(feedback_ids))
+        return self._write("POST", f"{PAIRS}/bulk", CreatedPairs, bulk).pairs
+
+    def change_pair(self, pair_id: int, change: PairChange) -> CuratedPair:
+        """Make the next revision of a pair. Frozen versions keep theirs."""
+        return self._write("PATCH", f"{PAIRS}/{pair_id}", CuratedPair, change)
+
+    def reject_pair(self, pair_id: int) -> CuratedPair:
+        """Reject a pair: the next version leaves it out."""
+        return self._write("DELETE", f"{PAIRS}/{pair_id}", CuratedPair)
+
+    def feedback(self, only: FeedbackFilter = FeedbackFilter()) -> Iterator[Feedback]:  # noqa: B008
+        """Feedback, newest first."""
+        return self._list("feedback", Feedback, only)
+
+    def review_feedback(self, review: FeedbackReview) -> ReviewedFeedback:
+        """Approve, reject, tag or annotate feedback, all entries or none. Raises
+        ConflictingRequest if the filter of the review matches another number of entries.
+        """
+        return self._write("POST", "feedback:review", ReviewedFeedback, review)
+
+    def undo_review(self, review_id: int) -> ReviewedFeedback:
+        """Undo a review of feedback; `left` names entries that were reviewed again since."""
+        undo = ReviewUndo(review_id=review_id)
+        return self._write("POST", "feedback:undo", ReviewedFeedback, undo)
+
+    def models(self, only: ReleaseFilter = ReleaseFilter(limit=100)) -> Iterator[ReleasedModel]:  # noqa: B008
+        """Registered versions with their state, newest first."""
+        return self._list(MODELS, ReleasedModel, only)
+
+    def deploy(
+        self, model: str, reason: str, *, overrides: bool = False, expected: int | None = None
+    ) -> Deployment:
+        """Deploy a version, or request it where a second person has to approve. `expected`: the
+        version that it replaces.
+        """
+        body = {"reason": reason, "overrides": overrides, "expected": expected}
+        path = f"{MODELS}/{quote(model, safe='')}/deploy"
+        return self._post(path, Deployment, body, is_repeatable=False)
+
+    def roll_back(self, model: str, reason: str) -> Promotion:
+        """Deploy the version before the present one. `model`: a name, or the version that is
+        deployed now.
+        """
+        path = f"{MODELS}/{quote(model, safe='')}/rollback"
+        return self._post(path, Promotion, {"reason": reason}, is_repeatable=False)
+
+    def experiments(self) -> tuple[Experiment, ...]:
+        """Experiments, newest first."""
+        return self._get(EXPERIMENTS, Page[Experiment]).items
+
+    def experiment(self, experiment_id: int) -> ExperimentReport:
+        """One experiment with its present results."""
+        return self._get(f"{EXPERIMENTS}/{experiment_id}", ExperimentReport)
+
+    def start_experiment(self, new: NewExperiment) -> Experiment:
+        """Let a second version answer a share of the chats, or make a draft."""
+        return self._write("POST", EXPERIMENTS, Experiment, new)
+
+    def change_experiment(self, experiment_id: int, change: ExperimentChange) -> Experiment:
+        """Start, pause, resume, end or cancel an experiment, raise its share, or set its end."""
+        return self._write("PATCH", f"{EXPERIMENTS}/{experiment_id}", Experiment, change)
+
+    def deploy_treatment(self, experiment_id: int, reason: str) -> Deployment:
+        """Deploy the treatment to everybody, or request it, and end the experiment."""
+        path = f"{EXPERIMENTS}/{experiment_id}/deploy"
+        return self._post(path, Deployment, {"reason": reason}, is_repeatable=False)
+
     def close(self) -> None:
         """Close the connections."""
         self._http.close()
@@ -296,7 +453,8 @@ class Client:
             only = only.at(page.next, only.limit)
 
     def _get(self, path: str, kind: type[A], params: Mapping[str, Any] | None = None) -> A:
-        return self._read(self._http.build_request("GET", f"/{path}", params=params), kind, True)
+        request = self._http.build_request("GET", _locate(path), params=params)
+        return self._read(request, kind, is_repeatable=True)
 
     def _post(
         self,
@@ -307,11 +465,16 @@ class Client:
         key: str | None = None,
         is_repeatable: bool,
     ) -> A:
-        """`again`: sending the request twice does no more than once."""
-        # without the slash `votes:batch` would be a URL of scheme `votes`
+        """`is_repeatable`: sending the request twice does no more than once."""
         headers = {} if key is None else {"Idempotency-Key": key}
-        request = self._http.build_request("POST", f"/{path}", json=body, headers=headers)
+        request = self._http.build_request("POST", _locate(path), json=body, headers=headers)
         return self._read(request, kind, is_repeatable)
+
+    def _write(self, method: str, path: str, kind: type[A], body: BaseModel | None = None) -> A:
+        """Send a record; a rejection or an end again if its answer was lost."""
+        fields = None if body is None else body.model_dump(mode="json", exclude_none=True)
+        request = self._http.build_request(method, _locate(path), json=fields)
+        return self._read(request, kind, is_repeatable=method == "DELETE")
 
     def _read(self, request: httpx.Request, kind: type[A], is_repeatable: bool) -> A:
         """Raises the ApiError that matches an unsuccessful answer."""
@@ -355,10 +518,17 @@ class Client:
             time.sleep(delay)
 
 
+def _locate(path: str) -> str:
+    """Its place below the base URL. The slash is needed: `votes:batch` would be a URL of scheme
+    `votes`.
+    """
+    return f"/{path}" if path.startswith((SETS, PAIRS, MODELS)) else f"/v1/{path}"
+
+
 def _base_url(url: str) -> httpx.URL:
     """Raises ConfigurationError for an address that is not an HTTP URL."""
     try:
-        parsed = httpx.URL(url.rstrip("/") + "/api/v1/")
+        parsed = httpx.URL(url.rstrip("/") + "/api/")
     except httpx.InvalidURL:
         parsed = httpx.URL()
     if parsed.scheme not in ("http", "https") or not parsed.host:

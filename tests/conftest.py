@@ -87,14 +87,14 @@ def _read_home_variables() -> dict[str, str]:
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """`dialect` is "sqlite", with `--postgres` also "postgres", where a test does not say which it
-    needs.
+    needs. Of the web app, whose SQL is tested with the store, one file runs on both.
     """
     marks = [mark.args[0] for mark in metafunc.definition.iter_markers("parametrize")]
     if "dialect" in metafunc.fixturenames and "dialect" not in marks:
-        metafunc.parametrize(
-            "dialect",
-            ["sqlite", "postgres"] if metafunc.config.getoption("--postgres") else ["sqlite"],
-        )
+        path = metafunc.definition.nodeid.partition("::")[0]
+        is_on_both = not path.startswith("tests/web/") or path == "tests/web/test_idempotency.py"
+        with_postgres = is_on_both and metafunc.config.getoption("--postgres")
+        metafunc.parametrize("dialect", ["sqlite", "postgres"] if with_postgres else ["sqlite"])
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

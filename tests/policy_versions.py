@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pandas as pd
 
+from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.core.artefacts import Artefacts
+from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.frames import RETRAINING_SET, check_frame
 from rlhf_pipeline.core.object_stores import put
 from rlhf_pipeline.core.records import (
@@ -71,9 +73,11 @@ DIMENSIONS = (
 )
 
 
-def put_versions(store: Store, frames: Path, project: str = "demo") -> str:
+def put_versions(
+    store: Store, frames: Path, project: str = "demo", dataset: str | None = None
+) -> str:
     """Version 2, started by a decision made by hand, beats 1; 3 is worse than 2. Returns the hash
-    of the retraining set of 2; that of 3 is gone.
+    of the retraining set of 2; that of 3 is gone. `dataset`: the data set that both learnt from.
     """
     files = Artefacts(frames)
     set_hash = files.keep_version("retraining_set", _retraining_set())
@@ -85,7 +89,7 @@ def put_versions(store: Store, frames: Path, project: str = "demo") -> str:
         evaluation = evaluate(project, version, win_rate)
         gate = decide_promotion(evaluation, GateParams()).model_copy(
             update={
-                "registered": _register(project, version, data_hash),
+                "registered": _register(project, version, data_hash, dataset),
                 "run_id": f"run-{version}",
             }
         )
@@ -94,6 +98,21 @@ def put_versions(store: Store, frames: Path, project: str = "demo") -> str:
         if gate.promoted:
             promote(store, f"{project}.policy", version, "better")
     return set_hash
+
+
+def register_versions(settings: Settings) -> None:
+    """Three policies, each trained from the one before; the second is deployed."""
+    workspace = Workspace(settings)
+    workspace.registry.tracking.open()
+    for version in (1, 2, 3):
+        folder = settings.home / "made" / str(version)
+        folder.mkdir(parents=True)
+        (folder / "weights").write_text(f"of version {version}")
+        parent = f"{settings.project}.policy@{version - 1}" if version > 1 else None
+        with workspace.registry.run(f"made {version}") as run:
+            model = workspace.registry.register("policy", folder, run=run, parent=parent)
+        if version < 3:
+            workspace.champions.promote("policy", model, reason="better", actor="run 1")
 
 
 def write_samples(files: Artefacts, evaluation: Evaluation, rows: tuple[JudgedSample, ...]) -> None:
@@ -124,11 +143,12 @@ def evaluate(project: str, version: int, win_rate: float) -> Evaluation:
         win_rate_by_labels=interval(win_rate + 0.1),
         shares_votes=False,
         evaluation_set=1,
+        n_leaked=0,
         by_dimension=DIMENSIONS,
     )
 
 
-def _register(project: str, version: int, data_hash: str) -> ModelVersion:
+def _register(project: str, version: int, data_hash: str, dataset: str | None) -> ModelVersion:
     return ModelVersion(
         name=f"{project}.policy",
         version=version,
@@ -137,7 +157,7 @@ def _register(project: str, version: int, data_hash: str) -> ModelVersion:
         content_hash="c",
         parent=f"{project}.policy@{version - 1}",
         data_hash=data_hash,
-        params={"strategy": "dpo"},
+        params={"strategy": "dpo"} | ({"dataset": dataset} if dataset else {}),
     )
 
 

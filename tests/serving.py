@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import itertools
 import os
 import socket
 import subprocess
@@ -13,6 +14,7 @@ ROOT = Path(__file__).parent.parent
 RLHF = str(Path(sys.executable).with_name("rlhf"))
 PROJECT = "bench"
 SECONDS_TO_START = 60
+_PORTS = itertools.count(os.getpid())  # another run of the tests starts elsewhere
 
 
 def server_environment(url: str, home: Path) -> dict[str, str]:
@@ -44,6 +46,12 @@ def wait_for_server(child: "subprocess.Popen[bytes]", port: int, log: Path) -> N
 
 
 def find_free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    """A port that no other worker of these tests is given, and no client's connection: servers bind
+    it seconds later, and the kernel may give a port it chose to another process until then.
+    """
+    worker = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+    while True:
+        port = 12_000 + worker * 1_000 + next(_PORTS) % 1_000
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port

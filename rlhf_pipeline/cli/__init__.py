@@ -47,6 +47,11 @@ COMMANDS = {
         "Vote on comparisons in the terminal, or by lines from a pipe, under the rules of the web "
         "page. `?` shows the keys.",
     ),
+    "chat": (
+        "chat.chat",
+        "Talk to the deployed policy. `/up`, `/down`, `/rate N` and `/fix TEXT` judge its last "
+        "answer, `/quit` ends.",
+    ),
     "run": ("run.run", "Run one job now, in this terminal, with one line per stage."),
     "loop": (
         "run.loop",
@@ -89,17 +94,22 @@ COMMANDS = {
     "export": ("exports.app", "Write comparisons, votes and the loop's logs as files."),
     "import": (
         "preferences.app",
-        "Import preferences (pairs with votes, of any known shape), comparisons, votes or prompts "
+        "Import preferences (pairs and votes, of any known shape) or prompts "
         "from files, or a calibration log. Importing a file twice changes nothing.",
     ),
     "prompts": ("prompts.app", "Make prompts."),
     "models": ("models.app", "Models in the registry."),
+    "experiments": ("experiments.app", "Experiments on served versions."),
     "votes": ("votes.app", "Votes of people and of the reward model."),
     "reward": ("reward.app", "The reward model by hand: train, calibrate, predict, probe."),
     "drift": ("drift.app", "Drift reports and clusters of errors in the terminal."),
     "triggers": ("triggers.app", "Decisions to retrain, and what led to each."),
     "policy": ("policy.app", "Training jobs of the policy."),
     "datasets": ("datasets.app", "Curated data sets: build, freeze, export."),
+    "trace": (
+        "trace.app",
+        "Lineage: models, the votes and feedback that taught them, and back.",
+    ),
     "retraining": ("retraining.app", "The retraining set as a file."),
     "lab": (
         "lab.app",

@@ -7,7 +7,7 @@ import typer
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.parameters import AsJson, require_text
 from rlhf_pipeline.cli.tables import echo, show, show_json
-from rlhf_pipeline.core.records import TasteChange
+from rlhf_pipeline.core.records import LARGEST, TasteChange
 
 app = typer.Typer(
     help="Changes of taste: votes cast before one weigh less in every later fit.",
@@ -35,7 +35,7 @@ def list_changes(
 @app.command("add")
 def add_change(
     change_seq: Annotated[
-        int, typer.Argument(min=1, help="Seq of the first vote of the new taste.")
+        int, typer.Argument(min=1, max=LARGEST, help="Seq of the first vote of the new taste.")
     ],
     cause: Annotated[
         str, typer.Option(help="What changed; kept with the change.", callback=require_text)
@@ -57,7 +57,7 @@ def add_change(
 @app.command("retract")
 def retract_change(
     change_id: Annotated[
-        int, typer.Argument(min=1, help="Number of the change in `rlhf changes list`.")
+        int, typer.Argument(min=1, max=LARGEST, help="Number of the change in `rlhf changes list`.")
     ],
     reason: Annotated[
         str,

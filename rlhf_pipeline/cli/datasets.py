@@ -13,12 +13,13 @@ from rlhf_pipeline.core.api_types.base import MOST_LISTED
 from rlhf_pipeline.core.api_types.filters import DatasetFilter
 from rlhf_pipeline.core.curation import (
     Dataset,
+    DatasetChange,
     DatasetQuery,
     NewDataset,
     VoteQuery,
 )
 from rlhf_pipeline.core.errors import ConfigurationError, NotFound
-from rlhf_pipeline.core.records import utc_now
+from rlhf_pipeline.core.records import LARGEST, utc_now
 from rlhf_pipeline.feedback.datasets.exporters import EXPORTERS
 from rlhf_pipeline.improve import curated_sets
 
@@ -68,17 +69,17 @@ def build(
 ) -> None:
     """Count the rows of a data set and measure their quality; make it where there is none."""
     workspace = Workspace.open_current()
-    store = workspace.store
+    files, store = workspace.files, workspace.store
     chosen = None if query is None else _parse(DatasetQuery, query)
     try:
-        dataset = store.datasets.find(name)
-        if chosen is not None:
-            store.datasets.change(dataset.dataset_id, query=chosen, actor=ACTOR)
+        number = store.datasets.find(name).dataset_id
     except NotFound:
         new = _parse(NewDataset, json.dumps({"name": name, "type": type}))
-        all_pairs = DatasetQuery(votes=VoteQuery())
-        dataset = store.datasets.add(new.name, new.type, chosen or all_pairs, "", actor=ACTOR)
-    dataset = curated_sets.build(workspace.files, store, dataset.dataset_id, actor=ACTOR)
+        new = new.model_copy(update={"query": chosen or DatasetQuery(votes=VoteQuery())})
+        dataset = curated_sets.create(files, store, new, actor=ACTOR)
+    else:
+        change = DatasetChange(query=chosen)
+        dataset = curated_sets.build(files, store, number, actor=ACTOR, change=change)
     _show_quality(dataset)
 
 
@@ -101,7 +102,7 @@ def export(
         str, typer.Option("--format", help=f"One of {', '.join(EXPORTERS)}.")
     ] = "trl",
     version: Annotated[
-        int | None, typer.Option(min=1, help="A frozen version; default the newest.")
+        int | None, typer.Option(min=1, max=LARGEST, help="A frozen version; default the newest.")
     ] = None,
     out: Annotated[
         str | None,
@@ -125,6 +126,8 @@ def export(
     )
     echo(f"{exported.n_rows:,} rows of {name}@{exported.version} in {exported.url}")
     echo(f"SHA-256 {exported.sha256}")
+    for warning in exported.warnings:
+        echo(warning, err=True)
 
 
 def _show_quality(dataset: Dataset) -> None:

@@ -2,21 +2,47 @@
 
 import shutil
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.parameters import require_text
-from rlhf_pipeline.cli.tables import echo, show
+from rlhf_pipeline.cli.parameters import AsJson, require_text
+from rlhf_pipeline.cli.tables import echo, progress_bar, show, show_json
 from rlhf_pipeline.core.errors import ConfigurationError
-from rlhf_pipeline.core.records import ModelVersion
+from rlhf_pipeline.core.files import write_atomically
+from rlhf_pipeline.core.records import LARGEST, Interval, ModelVersion
+from rlhf_pipeline.core.releases import ReleaseAct, ReleaseEvent, find_deployed
+from rlhf_pipeline.improve.model_card import write_markdown
+from rlhf_pipeline.improve.policy_comparison import compare_versions
+from rlhf_pipeline.improve.releases import Releases
 from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.learn.champions.champions import record_notices
-from rlhf_pipeline.registry import Kind, Registry, ceiling_metric, is_accuracy
+from rlhf_pipeline.registry import Kind, ceiling_metric, is_accuracy
+from rlhf_pipeline.reports.model_card import render_model_card
+from rlhf_pipeline.web.lists import csv_lines
+from rlhf_pipeline.web.permissions import Permission, permissions_of
 
 app = typer.Typer(help="Models in the registry.", no_args_is_help=True)
+Version = Annotated[
+    str,
+    typer.Argument(
+        metavar="NAME@VERSION",
+        help="A version or an alias, such as demo.policy@1 or demo.policy@candidate.",
+    ),
+]
+Reason = Annotated[str, typer.Option(help="Why; kept in the history.", callback=require_text)]
+Request = Annotated[
+    int,
+    typer.Argument(min=1, max=LARGEST, metavar="REQUEST", help="Number in `rlhf models requests`."),
+]
+By = Annotated[
+    str | None,
+    typer.Option(help="E-mail of the person who does it; default: only this command is named."),
+]
+Person = Annotated[str, typer.Option(help="E-mail of the person who answers.")]
 
 # The metrics worth a column, most informative first; those a version does not have are left out.
 SHOWN: dict[Kind, tuple[str, ...]] = {
@@ -50,18 +76,22 @@ STANDS_FOR = (
 
 @app.command("list")
 def list_models() -> None:
-    """List every version with its aliases, its parent and its metrics at registration."""
+    """List every version with its state, its aliases, its parent and its metrics at
+    registration.
+    """
     workspace = Workspace.open()
     rows = [
         {
-            "model": f"{model.name}@{model.version}",
+            "model": model.label,
+            "semver": model.semver,
+            "state": model.state,
             "aliases": ", ".join(model.aliases),
             "parent": model.parent or "-",
             "registered": f"{model.created_at:%Y-%m-%d %H:%M}",
             "files": "kept" if model.removed_at is None else f"removed {model.removed_at:%Y-%m-%d}",
-            "metrics": format_metrics(_find_kind(workspace.registry, model.name), model.metrics),
+            "metrics": format_metrics(model.kind, model.metrics),
         }
-        for model in workspace.registry.list_models()
+        for model in _open_releases(workspace).list_models()
     ]
     empty = f"No models yet in {workspace.settings.home}. `rlhf init` registers the first policy."
     show(rows, title=f"models of {workspace.settings.project}", empty=empty)
@@ -69,17 +99,8 @@ def list_models() -> None:
 
 @app.command("promote")
 def promote(
-    model: Annotated[
-        str,
-        typer.Argument(
-            metavar="NAME@VERSION",
-            help="A version or an alias, such as demo.policy@1 or demo.policy@previous.",
-        ),
-    ],
-    reason: Annotated[
-        str,
-        typer.Option(help="Reason, kept in the history of promotions.", callback=require_text),
-    ],
+    model: Version,
+    reason: Reason,
     force: Annotated[
         bool,
         typer.Option(
@@ -88,28 +109,205 @@ def promote(
             "refusal is kept with the reason.",
         ),
     ] = False,
+    by: By = None,
 ) -> None:
-    """Make a version the champion, in the registry and in the history of promotions. An earlier
-    version rolls back.
+    """Make a version the champion, in the registry and in the history of promotions; where
+    `loop.release` asks for approval, request it.
     """
     workspace = Workspace.open()
-    version, before = workspace.champions.promote_by_hand(
-        model, reason=reason, actor="rlhf models promote", is_forced=force
-    )
+    releases = _open_releases(workspace)
+    is_approved = releases.params.approval == "required"
+    actor = _find_actor(workspace, by, "rlhf models promote", is_required=is_approved)
+    version = workspace.champions.find(model)[1]
+    before = workspace.store.promotions.champion(version.name)
+    result = releases.deploy(version.label, reason=reason, actor=actor, is_forced=force)
     was = before.label if before else "none"
-    echo(
-        f"{version.label} is champion already"
-        if was == version.label
-        else f"{version.label} is champion, before it {was}"
+    if isinstance(result, ReleaseAct):
+        echo(f"{version.label} waits for an approver: `rlhf models approve {result.act_id}`")
+    elif was == version.label:
+        echo(f"{version.label} is champion already")
+    else:
+        echo(f"{version.label} is champion, before it {was}")
+
+
+@app.command("rollback")
+def roll_back(
+    reason: Reason,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[NAME]", help="Default: the policy of the project.", show_default=False
+        ),
+    ] = None,
+    by: By = None,
+) -> None:
+    """Deploy the version that was deployed before the present one, at once. Repeated, it goes
+    further back and passes over what was rolled back or archived.
+    """
+    workspace = Workspace.open()
+    promotion = _open_releases(workspace).roll_back(
+        name or f"{workspace.settings.project}.policy",
+        reason=reason,
+        actor=_find_actor(workspace, by, "rlhf models rollback"),
     )
+    echo(f"{promotion.label} is champion, before it version {promotion.previous_version}")
+
+
+@app.command("history")
+def show_history(
+    at: Annotated[
+        datetime | None,
+        typer.Option(
+            formats=["%Y-%m-%d", "%Y-%m-%d %H:%M", "%Y-%m-%dT%H:%M", "%Y-%m-%dT%H:%M:%S"],
+            help="Only what was deployed at this time, in UTC.",
+        ),
+    ] = None,
+    as_json: AsJson = False,
+    as_csv: Annotated[bool, typer.Option("--csv", help="Print CSV, with every column.")] = False,
+) -> None:
+    """Show deployments, roll backs, requests, their answers and archived versions, oldest first."""
+    workspace = Workspace.open()
+    events = _open_releases(workspace).list_events()
+    if at is not None:
+        events = find_deployed(events, at.replace(tzinfo=UTC))
+    if as_json:
+        show_json([event.model_dump(mode="json") for event in events])
+        return
+    if as_csv:
+        for lines in csv_lines(list(ReleaseEvent.model_fields), events):
+            echo(lines, nl=False)
+        return
+    rows = [
+        {
+            "at": f"{event.at:%Y-%m-%d %H:%M}",
+            "act": event.act,
+            "model": event.model,
+            "instead of": event.replaces or "-",
+            "by": event.actor,
+            "reason": event.reason,
+        }
+        for event in events
+    ]
+    show(rows, title="releases, all times in UTC", empty="Nothing was deployed.")
+
+
+@app.command("card")
+def card(
+    model: Version,
+    html: Annotated[
+        bool, typer.Option("--html", help="As a page to print, instead of Markdown.")
+    ] = False,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write it there, not to the terminal.")
+    ] = None,
+) -> None:
+    """Print the model card of a policy: what it was made of, its figures, checks, releases and
+    limits.
+    """
+    described = _open_releases(Workspace.open()).describe(model)
+    text = render_model_card(described) if html else write_markdown(described)
+    if out is None:
+        echo(text, nl=False)
+        return
+    write_atomically(out, text.encode())
+    echo(f"model card of {described.label} in {out}")
+
+
+@app.command("compare")
+def compare(first: Version, second: Version) -> None:
+    """Compare any two policies on the evaluation set by the champion reward model: the second
+    against the first, overall, by category and by dimension. The page Compare shows the texts.
+    """
+    workspace = Workspace.open()
+    champions = workspace.champions
+    versions = (champions.find(label)[1] for label in (first, second))
+    with progress_bar("compare") as progress:
+        result = compare_versions(champions, workspace.settings, *versions, progress=progress)
+    parts: list[tuple[str, Interval | None, Interval | None]] = [
+        ("all prompts", result.win_rate, None)
+    ]
+    for category in result.by_category:
+        parts.append((category.category, category.win_rate, category.reward_difference))
+    for dimension in result.by_dimension:
+        parts.append((dimension.head.dimension, dimension.win_rate, dimension.score_difference))
+    rows = [
+        {
+            "part": part,
+            "win rate": str(rate or "no head"),
+            "score difference": str(difference or "-"),
+        }
+        for part, rate, difference in parts
+    ]
+    title = f"{result.candidate} against {result.champion} by {result.reward_model}"
+    show(rows, title=title, empty="")
+
+
+@app.command("requests")
+def list_requests() -> None:
+    """List the releases that wait for an approver, with their checklists."""
+    rows = [
+        {
+            "request": str(request.act_id),
+            "model": request.label,
+            "instead of": str(request.replaces),
+            "asked": f"{request.acted_at:%Y-%m-%d %H:%M}",
+            "by": request.actor,
+            "reason": request.reason,
+            "checklist": "; ".join(request.checklist),
+        }
+        for request in _open_releases(Workspace.open()).list_waiting()
+    ]
+    show(rows, title="releases that wait for an approver", empty="No release waits.")
+
+
+@app.command("approve")
+def approve(
+    request: Request,
+    reason: Reason,
+    by: Person,
+    checked: Annotated[
+        list[str] | None,
+        typer.Option(help="A line of the checklist that holds; repeat it for each."),
+    ] = None,
+) -> None:
+    """Approve a release as its second person: the version is deployed."""
+    workspace = Workspace.open()
+    actor = _find_actor(workspace, by, "")
+    promotion = _open_releases(workspace).approve(
+        request, reason=reason, actor=actor, ticked=checked or ()
+    )
+    echo(f"{promotion.label} is champion, before it version {promotion.previous_version}")
+
+
+@app.command("reject")
+def reject(request: Request, reason: Reason, by: Person) -> None:
+    """Reject a release that waits."""
+    workspace = Workspace.open()
+    actor = _find_actor(workspace, by, "")
+    act = _open_releases(workspace).reject(request, reason=reason, actor=actor)
+    echo(f"release request {request} of {act.label} is rejected")
+
+
+@app.command("archive")
+def archive(
+    model: Version,
+    reason: Reason,
+    restore: Annotated[
+        bool, typer.Option("--restore", help="Allow an archived version to be deployed again.")
+    ] = False,
+    by: By = None,
+) -> None:
+    """Archive a version: it can neither be deployed nor rolled back to. Its files stay."""
+    workspace = Workspace.open()
+    actor = _find_actor(workspace, by, "rlhf models archive")
+    releases = _open_releases(workspace)
+    act = releases.archive(model, reason=reason, actor=actor, is_restored=restore)
+    echo(f"{act.label} is {'restored' if restore else 'archived'}")
 
 
 @app.command("export")
 def export(
-    model: Annotated[
-        str,
-        typer.Argument(metavar="NAME@VERSION", help="A version or an alias, as for `promote`."),
-    ],
+    model: Version,
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="New or empty folder.")],
 ) -> None:
     """Copy a version's files into a folder; that of a policy is one that transformers loads."""
@@ -137,10 +335,7 @@ def register(
         str,
         typer.Argument(metavar="DIR", help="Folder or hub id of a causal LM for transformers."),
     ],
-    reason: Annotated[
-        str,
-        typer.Option(help="Reason, kept with the version's MLflow run.", callback=require_text),
-    ],
+    reason: Reason,
 ) -> None:
     """Register a policy that was made elsewhere. It serves only after `rlhf models promote`."""
     workspace = Workspace.open()
@@ -186,5 +381,27 @@ def find_reward_model(champions: Champions, label: str) -> ModelVersion:
     return version
 
 
-def _find_kind(registry: Registry, name: str) -> Kind:
-    return "policy" if name == registry.model_name("policy") else "reward_model"
+def _open_releases(workspace: Workspace) -> Releases:
+    return Releases(workspace.champions, workspace.settings)
+
+
+def _find_actor(
+    workspace: Workspace, email: str | None, command: str, *, is_required: bool = False
+) -> str:
+    """The id of the user with this e-mail, or without one the command. Raises ConfigurationError
+    for a user who may not deploy.
+    """
+    if email is None:
+        if is_required:
+            raise ConfigurationError(
+                "This project asks for a second person, so each release names who asked for it: "
+                "add --by EMAIL."
+            )
+        return command
+    user = workspace.store.users.with_email(email)
+    if user is None or Permission.MODELS_PROMOTE not in permissions_of(user.roles):
+        raise ConfigurationError(
+            f"{email} has no permission {Permission.MODELS_PROMOTE}. Name a user with the role "
+            "approver: `rlhf users list`."
+        )
+    return user.user_id

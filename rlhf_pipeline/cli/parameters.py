@@ -4,6 +4,9 @@ from datetime import datetime
 from typing import Annotated
 
 import typer
+from pydantic import ValidationError
+
+from rlhf_pipeline.core.records import LARGEST
 
 Changes = Annotated[
     list[str] | None,
@@ -18,6 +21,7 @@ ChangeSeq = Annotated[
     typer.Option(
         "--change-seq",
         min=1,
+        max=LARGEST,
         help="First vote of one more change of taste, beside those that `rlhf changes list` shows.",
     ),
 ]
@@ -46,6 +50,15 @@ def require_text(value: str) -> str:
     if not value.strip():
         raise typer.BadParameter("write a few words")
     return value
+
+
+def list_faults(cause: ValidationError) -> str:
+    """What is wrong with the values of a record, in one line."""
+    faults = [
+        (".".join(map(str, fault["loc"])), fault["msg"].removeprefix("Value error, "))
+        for fault in cause.errors()
+    ]
+    return "; ".join(f"{name}: {message}" if name else message for name, message in faults)
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]

@@ -18,7 +18,7 @@ from rlhf_pipeline.cli.training_orders import (
     list_set_parameters,
 )
 from rlhf_pipeline.core.errors import ConfigurationError, NotFound
-from rlhf_pipeline.core.records import TrainingOrder, TriggerDecision
+from rlhf_pipeline.core.records import LARGEST, TrainingOrder, TriggerDecision
 from rlhf_pipeline.improve.loop_settings import LoopSettings
 from rlhf_pipeline.improve.retraining.jobs import (
     ENDED,
@@ -37,7 +37,9 @@ ACTOR = "rlhf policy"
 SHOWN_NUMBERS = 5  # of each stage
 WAIT_S = 2.0  # between two looks at a job that another process runs
 CANCEL_S = 10.0  # a job ends within 5 s; a busy machine gets twice as long
-JobId = Annotated[int, typer.Argument(min=1, metavar="JOB", help="Number in `rlhf policy jobs`.")]
+JobId = Annotated[
+    int, typer.Argument(min=1, max=LARGEST, metavar="JOB", help="Number in `rlhf policy jobs`.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 

@@ -12,8 +12,9 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.models import find_reward_model
 from rlhf_pipeline.cli.tables import echo, progress_bar
 from rlhf_pipeline.cli.training_files import TrainingFiles, append_lines, read_lines
+from rlhf_pipeline.core.api_types.project import PairPrediction
 from rlhf_pipeline.core.errors import ConfigurationError, ModelNotFound
-from rlhf_pipeline.learn.champions import CalibratedModel, PairPrediction, Question
+from rlhf_pipeline.learn.champions import CalibratedModel, Question
 from rlhf_pipeline.reports.words import format_count
 
 FIELDS = ("prompt", "completion_a", "completion_b")

@@ -2,29 +2,23 @@
 
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.imports import (
+    IMPORTS,
     Delimiter,
-    KeepAnnotators,
+    ImportSession,
     Map,
-    MappingFile,
-    NoReplay,
     Project,
-    Timezone,
     app,
-    describe_comparisons,
-    describe_read_votes,
-    import_comparisons,
-    import_votes,
-    load_pseudonyms,
     open_import,
     read_settings,
 )
@@ -33,17 +27,22 @@ from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.core.config import HomeFacts, Settings
 from rlhf_pipeline.core.conversations import split_turns
 from rlhf_pipeline.core.errors import DatasetError
-from rlhf_pipeline.core.row_files import open_rows
+from rlhf_pipeline.core.row_files import FileRow, RowFile, open_rows
 from rlhf_pipeline.feedback.datasets.cells import MomentParser
 from rlhf_pipeline.feedback.datasets.comparisons import ComparisonImport
 from rlhf_pipeline.feedback.datasets.dry_run import DryRun
 from rlhf_pipeline.feedback.datasets.mapping import ColumnMapping
-from rlhf_pipeline.feedback.datasets.preference_files import PreferenceFile, ReadOptions
+from rlhf_pipeline.feedback.datasets.preference_files import (
+    PreferenceFile,
+    ReadOptions,
+    take_votes,
+)
 from rlhf_pipeline.feedback.datasets.pseudonyms import Pseudonyms
 from rlhf_pipeline.feedback.datasets.rejects import Rejects
 from rlhf_pipeline.feedback.datasets.shapes import SHAPES
 from rlhf_pipeline.feedback.datasets.staging import StagedVotes
 from rlhf_pipeline.feedback.datasets.votes import VoteImport
+from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.audit import SALT_RECORDED
 from rlhf_pipeline.store.comparisons import pair_key
@@ -51,6 +50,17 @@ from rlhf_pipeline.store.comparisons import pair_key
 SHOWN = 10  # pairs of a preview
 WIDTH = 60  # characters of a text in it
 NOT_STORED = 2  # exit code
+
+
+class RowsOfVotes(NamedTuple):
+    """The votes of a file; `beside` are the comparisons beside them and the votes on each batch of
+    these, which is stored as it is taken.
+    """
+
+    rows: RowFile
+    names: ColumnMapping
+    beside: tuple[ComparisonImport, Iterable[Sequence[FileRow]]] | None = None
+
 
 Files = Annotated[
     list[Path],
@@ -76,7 +86,6 @@ def preferences(
         ),
     ] = None,
     map_: Map = None,
-    mapping: MappingFile = None,
     choice: Annotated[
         list[str] | None,
         typer.Option(
@@ -95,7 +104,9 @@ def preferences(
             "of a spreadsheet."
         ),
     ] = None,
-    timezone: Timezone = "UTC",
+    timezone: Annotated[
+        str, typer.Option(help="Time zone of times without one, such as Europe/Berlin.")
+    ] = "UTC",
     decimal: Annotated[
         str, typer.Option(help="Decimal mark of numbers in texts: . or a comma.")
     ] = ".",
@@ -115,8 +126,25 @@ def preferences(
         typer.Option(help="Encoding of a CSV file; default: UTF-8, UTF-16 or Windows-1252."),
     ] = None,
     project: Project = None,
-    keep_annotators: KeepAnnotators = False,
-    no_replay: NoReplay = False,
+    keep_annotators: Annotated[
+        bool,
+        typer.Option(
+            "--keep-annotators", help="Store annotators' names as they are, not as pseudonyms."
+        ),
+    ] = False,
+    no_replay: Annotated[
+        bool,
+        typer.Option(
+            "--no-replay",
+            help="Do not replay the imported days: they get no predictions and no drift report.",
+        ),
+    ] = False,
+    offer: Annotated[
+        bool,
+        typer.Option(
+            "--offer", help="Offer pairs without votes to people, under the rules of the project."
+        ),
+    ] = False,
 ) -> None:
     """Pairs with votes. The shape of the rows is recognised: TRL preference files, hh-rlhf,
     UltraFeedback, HelpSteer, Chatbot Arena, unpaired rows, several answers, OpenAssistant, Argilla,
@@ -127,7 +155,7 @@ def preferences(
     """
     if decimal not in (".", ","):
         raise DatasetError(f"--decimal {decimal!r}: write . or a comma.")
-    names = ColumnMapping.read(mapping, map_ or (), choice or ())
+    names = ColumnMapping.read(map_ or (), choice or ())
     options = ReadOptions(format_, annotator, decimal, keep_others, leave_out or ())
     opened = [
         PreferenceFile(
@@ -144,7 +172,7 @@ def preferences(
 
     if not yes:
         with _open_for_reading(settings) as store:
-            dry = DryRun(store.comparisons, store.imports, pair_key)
+            dry = DryRun(store.comparisons, store.imports)
             pseudonyms = None if keep_annotators else _find_pseudonyms(settings, store)
             for path, file in order:
                 _preview(path, file, dry, parse_times(), pseudonyms, source)
@@ -153,32 +181,186 @@ def preferences(
             raise typer.Exit(NOT_STORED)
         typer.confirm("Store this?", abort=True)
     for path, file in order:
-        with open_import("preferences", path, project, names, None, file.rows) as intake:
+        with open_import("preferences", path, file.rows, project, names) as intake:
             store = intake.workspace.store
+            beside = None
             if file.pairs is not None:
                 comparisons = ComparisonImport(
                     store.comparisons, store.imports, pair_key, intake.rejects, intake.now, source
                 )
-                comparisons.match_texts = True
-                import_comparisons(intake, comparisons, file.pairs, file.names)
+                comparisons.match_texts = file.votes is not None
+                published = import_comparisons(intake, comparisons, file.pairs, file.names)
+                if file.is_exported or file.votes is None:
+                    deque(published, maxlen=0)
+                else:
+                    beside = comparisons, take_votes(published)
             if file.votes is not None:
-                import_votes(
-                    intake,
+                votes = VoteImport(
+                    store.comparisons,
+                    store.imports,
+                    intake.rejects,
+                    StagedVotes(settings.home / IMPORTS),
                     parse_times(),
                     None if keep_annotators else load_pseudonyms(intake.workspace),
-                    file.names,
-                    are_undated=not file.has_times,
-                    are_replayed=not no_replay,
-                    rows=None if file.is_exported else file.votes,
+                    pair_key=None if file.is_exported else pair_key,
                 )
+                rows = RowsOfVotes(file.votes, file.names, beside)
+                import_votes(intake, votes, rows, are_replayed=not no_replay)
             intake.notes += _describe_notes(file)
             if yes and file.dropped:
                 intake.notes.append(f"columns left out: {', '.join(file.dropped)} (--keep-others)")
         echo(f"{path}: {file.title}")
         intake.report()
     workspace = intake.workspace
+    if offer:
+        unvoted = workspace.store.comparisons.find_offerable_ids(unvoted_only=True)
+        n = workspace.store.cards.offer(
+            unvoted, overlap=workspace.store.rules.latest()[1].overlap, actor="rlhf import"
+        )
+        echo(f"{format_count(n, 'judgement')} wanted of people")
     if not no_replay and workspace.store.replays.pending_days():
         replay_pending(workspace, after_import=True)
+
+
+def import_comparisons(
+    intake: ImportSession, comparisons: ComparisonImport, rows: RowFile, names: ColumnMapping
+) -> Iterator[Sequence[FileRow]]:
+    """Publish the comparisons of a file, note what became of them, and yield each batch."""
+    intake.works = {"pairs": comparisons, **intake.works}
+    yield from comparisons.publish(rows, names, str(intake.file), intake.progress)
+    if comparisons.first_day is not None:
+        intake.extend_start_day(date.fromisoformat(comparisons.first_day))
+    intake.notes += describe_comparisons(comparisons)
+
+
+def describe_comparisons(comparisons: ComparisonImport) -> list[str]:
+    notes = []
+    flagged = ", ".join(f"{n:,} {flag}" for flag, n in sorted(comparisons.flags.items()))
+    if flagged:
+        notes.append(f"flagged and left out of training: {flagged}")
+    if comparisons.n_completed:
+        notes.append(
+            f"{format_count(comparisons.n_completed, 'stored pair')} had no id and got that of "
+            "this file"
+        )
+    if comparisons.n_other_ids:
+        notes.append(
+            f"{format_count(comparisons.n_other_ids, 'pair')} have the texts of a pair with "
+            "another id: their votes count there, and their own ids are not stored"
+        )
+    if comparisons.joined_prompts:
+        notes.append(
+            f"{len(comparisons.joined_prompts):,} prompts differ from others in whitespace, "
+            "line ends or Unicode form alone: each shares the split of the other"
+        )
+    if comparisons.divided_prompts:
+        notes.append(comparisons.divided_prompts)
+    if comparisons.differences:
+        columns = ", ".join(
+            f"{name} of {n:,}" for name, n in sorted(comparisons.differences.items())
+        )
+        notes.append(
+            f"stored columns were not changed, but differ from this file: {columns}. To correct "
+            "them, import the file into a new home"
+        )
+    return notes
+
+
+def import_votes(
+    intake: ImportSession, votes: VoteImport, rows: RowsOfVotes, *, are_replayed: bool = True
+) -> None:
+    """Read the file, ask for the replay of its days, and cast its votes, in this order, so that no
+    imported day misses its replay after a kill.
+
+    The days are noted with the import first, so that none of them is replayed with a part of its
+    votes. Where all comparisons are the project's own, their predictions were made when they were
+    published: nothing is replayed, and the votes are treated like those of the web page.
+    """
+    store = intake.workspace.store
+    intake.works["votes"] = votes
+    if rows.beside is None:
+        votes.read(rows.rows, rows.names, str(intake.file), intake.progress)
+    else:
+        votes.read_beside(*rows.beside, rows.rows, rows.names, str(intake.file))
+    is_all_own = store.comparisons.n_imported() == 0
+    are_replayed = are_replayed and not is_all_own
+    if votes.days:
+        intake.extend_start_day(date.fromisoformat(min(votes.days)))
+        store.imports.mark_casting(intake.import_id, sorted(votes.days))
+        if are_replayed:
+            store.replays.request(sorted(votes.days))
+    store.annotator_groups.assign(votes.groups, actor="rlhf import")
+    votes.record(store.votes, intake.progress)
+    intake.notes += _describe_votes(votes, are_replayed=are_replayed, is_all_own=is_all_own)
+
+
+def describe_read_votes(votes: VoteImport) -> list[str]:
+    """What is known of the votes of a file before they are cast."""
+    notes = []
+    if votes.n_doubled:
+        notes.append(
+            f"{format_count(votes.n_doubled, 'vote')} merged: sent twice, equal to a vote of the "
+            "same person on the same pair at most 5 seconds before"
+        )
+    if votes.n_untaught:
+        notes.append(
+            f"{format_count(votes.n_untaught, 'vote')} on pairs that are left out of training"
+        )
+    clock = votes.clock
+    if clock.n_without_zone:
+        other = f", {clock.n_with_zone:,} with one converted to UTC" if clock.n_with_zone else ""
+        notes.append(
+            f"{format_count(clock.n_without_zone, 'time')} without a zone read as "
+            f"{clock.name}{other} (--timezone names another)"
+        )
+    if clock.n_skipped:
+        notes.append(
+            f"{format_count(clock.n_skipped, 'time')} in an hour that the clocks of {clock.name} "
+            "skip: read as if they had not been changed yet"
+        )
+    if clock.n_doubled:
+        notes.append(
+            f"{format_count(clock.n_doubled, 'time')} in an hour that the clocks of {clock.name} "
+            "have twice: read as the first, at most an hour off"
+        )
+    if votes.n_undated:
+        notes.append(
+            f"{format_count(votes.n_undated, 'vote')} without a time: filed under the day of "
+            "import, outside the drift streams"
+        )
+    return notes
+
+
+def _describe_votes(votes: VoteImport, *, are_replayed: bool, is_all_own: bool) -> list[str]:
+    notes = []
+    if 2 * votes.n_repeating > votes.counts.imported:
+        notes.append(
+            f"warning: {votes.n_repeating:,} of the {format_count(votes.counts.imported, 'vote')} "
+            "repeat choice and time of stored votes on the same comparisons by other annotators. "
+            "If the same people have other names now, because of --map annotator_id or "
+            "--keep-annotators, each of these votes counts twice: import both files into a new home"
+        )
+    notes += describe_read_votes(votes)
+    days = sorted(votes.days)
+    if days:
+        span = f"{format_count(len(days), 'day')} from {days[0]} to {days[-1]}"
+        notes.append(
+            f"{span} to be replayed"
+            if are_replayed
+            else f"{span} of the project's own comparisons: `rlhf loop` or the daemon takes them"
+            if is_all_own
+            else f"{span}, not replayed: no predictions and no drift for them"
+        )
+    return notes
+
+
+def load_pseudonyms(workspace: Workspace) -> Pseudonyms:
+    """Raises DatasetError where the home lost the salt of its first import, or holds another."""
+    recorded = workspace.store.audit.find_digest(SALT_RECORDED)
+    pseudonyms = Pseudonyms.load(workspace.settings.home, recorded)
+    if recorded is None:
+        workspace.store.audit.record_salt(pseudonyms.salt_hash)
+    return pseudonyms
 
 
 @contextmanager
@@ -227,9 +409,7 @@ def _preview(
     ):
         n_before = len(dry.rows)
         comparisons = ComparisonImport(dry, dry, pair_key, rejects, datetime.now(UTC), source)
-        comparisons.match_texts = True
-        if file.pairs is not None:
-            comparisons.run(file.pairs, file.names, str(path))
+        comparisons.match_texts = file.votes is not None
         votes = VoteImport(
             dry,
             dry,
@@ -237,11 +417,16 @@ def _preview(
             StagedVotes(Path(folder)),
             clock,
             pseudonyms,
-            not file.has_times,
             pair_key=None if file.is_exported else pair_key,
         )
-        if file.votes is not None:
-            votes.read(file.votes, file.names, str(path))
+        if file.pairs is not None and file.votes is not None and not file.is_exported:
+            published = comparisons.publish(file.pairs, file.names, str(path))
+            votes.read_beside(comparisons, take_votes(published), file.votes, file.names, str(path))
+        else:
+            if file.pairs is not None:
+                comparisons.run(file.pairs, file.names, str(path))
+            if file.votes is not None:
+                votes.read(file.votes, file.names, str(path))
         n_new = sum(len(batch) for batch in votes.new_votes())
         pairs = list(dry.rows.values())[n_before : n_before + SHOWN]
         echo(
@@ -272,7 +457,7 @@ def _count(work: ComparisonImport | VoteImport, n_new: int | None = None) -> str
     counts = work.counts
     n_new = counts.imported if n_new is None else n_new
     return (
-        f"{n_new:,} new, {counts.known:,} known, {counts.merged:,} merged, "
+        f"{n_new:,} new, {counts.stored_before:,} known, {counts.merged:,} merged, "
         f"{counts.rejected:,} rejected"
     )
 

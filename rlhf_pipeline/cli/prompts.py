@@ -65,10 +65,10 @@ def generate_prompts(
             "instructions."
         ),
     ] = None,
-    written: Annotated[
+    uses_backend: Annotated[
         bool,
         typer.Option(
-            "--written",
+            "--uses-backend",
             help="Let the completion backend write prompts (freeform, distilabel), or write and "
             "judge them (evolution).",
         ),
@@ -81,7 +81,7 @@ def generate_prompts(
     settings = Settings.read()
     path = out or settings.exports / "generated_prompts.jsonl"
     params = parse_parameters(SourceParams, changes, n=num_prompts, seed=seed, source=source)
-    texts = _open_backend(settings) if written else None
+    texts = _open_backend(settings) if uses_backend else None
     report = Report()
     with _report_failures(texts):
         frame = generate(

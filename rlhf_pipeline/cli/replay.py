@@ -29,7 +29,7 @@ def replay(
         bool,
         typer.Option(
             "--never-asked",
-            help="Also replay days that were imported with `import votes --no-replay`.",
+            help="Also replay days that were imported with `import preferences --no-replay`.",
         ),
     ] = False,
 ) -> None:

@@ -36,7 +36,7 @@ from rlhf_pipeline.learn.reward_model import (
     load_reward_model,
     params_class,
 )
-from rlhf_pipeline.registry import CANDIDATE, opening_recorder
+from rlhf_pipeline.registry import CANDIDATE
 from rlhf_pipeline.reports.calibration import draw_calibration
 from rlhf_pipeline.reports.draw import draw_png
 from rlhf_pipeline.reports.training import chart_loss
@@ -113,7 +113,6 @@ def train(
             params,
             model=model,
             warm_start=start.model,
-            record=opening_recorder(workspace.registry),
             progress=progress,
         )
     report = fitted.report

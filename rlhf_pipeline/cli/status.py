@@ -9,6 +9,7 @@ from rlhf_pipeline.cli.tables import echo, show
 from rlhf_pipeline.core.artefacts import STAGES
 from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.feedback.votes.teaching import find_active_quarantines
+from rlhf_pipeline.improve.gate_sessions import find_running
 from rlhf_pipeline.improve.loop_settings import LoopSettings
 from rlhf_pipeline.improve.retraining.answers import find_waiting
 from rlhf_pipeline.improve.retraining.messages import describe_action
@@ -163,5 +164,7 @@ def describe_retraining(store: Store, trigger: TriggerParams) -> Iterator[str]:
             f"decision {last.decision_id} of {last.decided_at:%Y-%m-%d}: "
             f"{describe_action(last)}, {', '.join(last.reasons)}"
         )
+    if (asking := find_running(store)) is not None:
+        yield f"the gate asks people about {asking.candidate}: {asking.describe()}"
     if gates:
         yield f"{gates[-1].candidate} {gates[-1].verdict} on {gates[-1].decided_at:%Y-%m-%d}"

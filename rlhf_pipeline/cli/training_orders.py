@@ -13,6 +13,7 @@ from rlhf_pipeline.core.errors import (
     ConfigurationError,
     ExpectationFailed,
     MissingPartition,
+    NotEnoughData,
     NotEnoughVotes,
 )
 from rlhf_pipeline.core.parameters import parse_parameters, section_class, suggest
@@ -111,7 +112,7 @@ def check_pairs(
     """Lines about the rows: how many can be trained on, and what leaves none out.
 
     Raises ConfigurationError as `check_batch`, ExpectationFailed, naming each, for rows that would
-    stop it, and NotEnoughVotes for too few others.
+    stop it, NotEnoughVotes for too few others, and NotEnoughData for too few frozen prompts.
     """
     selection = cast(SelectionParams, _params(order, "retraining_set"))
     training = cast(CandidateParams, _params(order, CANDIDATE)).training_params()
@@ -129,6 +130,12 @@ def check_pairs(
         raise NotEnoughVotes(
             f"{len(usable)} of {len(pairs)} preference pairs can be trained on; {n_needed} are "
             "needed. Collect more votes, or lower retraining_set.min_pairs and min_pairs."
+        )
+    least = _params(order, "evaluation").min_prompts
+    if frozen_prompt_ids and len(frozen_prompt_ids) < least:
+        raise NotEnoughData(
+            f"The evaluation set has {len(frozen_prompt_ids)} prompts; {least} are needed to judge "
+            "the candidate. Add prompts to it, or lower evaluation.min_prompts."
         )
     unknown = sorted({*selection.leave_out} - {*pairs["comparison_id"]})
     return [

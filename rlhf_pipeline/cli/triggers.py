@@ -12,7 +12,7 @@ from rlhf_pipeline.cli.parameters import DayRange, FirstDay, LastDay, require_te
 from rlhf_pipeline.cli.tables import echo, show, show_json
 from rlhf_pipeline.core.errors import ConfigurationError, NotFound
 from rlhf_pipeline.core.intervals import format_estimate
-from rlhf_pipeline.core.records import Interval, TriggerDecision
+from rlhf_pipeline.core.records import LARGEST, Interval, TriggerDecision
 from rlhf_pipeline.improve.retraining import answers
 from rlhf_pipeline.improve.retraining.answers import Answer
 from rlhf_pipeline.improve.retraining.explanation import (
@@ -38,7 +38,8 @@ app = typer.Typer(help="Decisions to retrain, and what led to each.", no_args_is
 NO_DECISION = "No retraining was decided on yet: no detector has reported a change."
 ACTOR = "rlhf triggers"
 DecisionId = Annotated[
-    int, typer.Argument(min=1, metavar="DECISION", help="Number in `rlhf triggers list`.")
+    int,
+    typer.Argument(min=1, max=LARGEST, metavar="DECISION", help="Number in `rlhf triggers list`."),
 ]
 Reason = Annotated[str, typer.Option(help="Why; kept with the decision.", callback=require_text)]
 

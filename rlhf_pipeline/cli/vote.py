@@ -16,6 +16,7 @@ import typer
 from pydantic import ValidationError
 
 from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.cli.parameters import list_faults
 from rlhf_pipeline.cli.tables import echo
 from rlhf_pipeline.core.api_types.votes import VoteFields
 from rlhf_pipeline.core.conversations import render_transcript
@@ -126,9 +127,7 @@ class VotingSession:
         try:
             vote_fields = VoteFields(card_id=card.card.card_id, **fields)
         except ValidationError as cause:
-            raise ConfigurationError(
-                "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in cause.errors())
-            ) from cause
+            raise ConfigurationError(list_faults(cause)) from cause
         new = prepare_vote(self.site, self.principal, vote_fields, f"cli-{secrets.token_hex(16)}")
         return self.site.store.votes.cast(new.model_copy(update={"origin": "cli"})).vote_id
 

@@ -14,6 +14,7 @@ from rlhf_pipeline.cli.tables import (
 from rlhf_pipeline.cli.training_files import TrainingFiles, write_lines
 from rlhf_pipeline.core.errors import NotEnoughData
 from rlhf_pipeline.core.parameters import parse_parameters
+from rlhf_pipeline.core.records import LARGEST
 from rlhf_pipeline.feedback.votes import (
     PairParams,
     TasteChanges,
@@ -35,7 +36,7 @@ app = typer.Typer(help="Votes of people and of the reward model.", no_args_is_he
 
 UpTo = Annotated[
     int | None,
-    typer.Option(min=0, help="Highest vote seq to learn from; default: all votes."),
+    typer.Option(min=0, max=LARGEST, help="Highest vote seq to learn from; default: all votes."),
 ]
 
 

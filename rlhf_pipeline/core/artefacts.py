@@ -38,7 +38,8 @@ RECORDS: dict[str, type[Record]] = {
     "evaluation": Evaluation,
     "gate": GateDecision,
 }
-PAGES = ("drift", "evaluation")  # reports that are HTML pages, not records
+# reports that are pages, not records
+PAGES = {"drift": "html", "evaluation": "html", "model_card": "md"}
 # what has files, in the order of the loop
 STAGES = (
     "prompts",
@@ -90,10 +91,11 @@ class Artefacts:
 
     def report_path(self, kind: str, name: str) -> UPath:
         """Path of what one stage reports beside its frames: the page `drift` of a day, the page
-        `evaluation` of a candidate, the `samples` of a candidate and an opponent, and the records
-        `calibration`, `clusters` and `policy` of a day.
+        `evaluation` of a candidate, a `model_card`, the `samples` of a candidate and an opponent,
+        what is frozen of a version to check what is `served`, and the records `calibration`,
+        `clusters` and `policy` of a day.
         """
-        suffix = "html" if kind in PAGES else "json"
+        suffix = PAGES.get(kind, "json")
         return self.base / "reports" / f"{kind}_{name.replace('@', '_')}.{suffix}"
 
     def report_files(self) -> frozenset[str]:

@@ -11,7 +11,7 @@ import os
 import re
 import subprocess
 from collections.abc import Mapping
-from datetime import date
+from datetime import date, datetime
 from pathlib import Path
 from typing import Any, Literal, Self
 from urllib.parse import SplitResult, parse_qs, urlencode, urlsplit, urlunsplit
@@ -95,6 +95,26 @@ MLFLOW_PATIENCE = {
 }
 
 
+ServedState = Literal["as judged", "other precision", "differs", "not checkable"]
+
+
+class ServedCheck(BaseModel):
+    """The latest comparison of what serves with the judged version. `difference` and `tolerance`
+    are in nats, of one token, or by setting of the median.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    version: str
+    checked_at: datetime
+    state: ServedState
+    reason: str
+    difference: float | None = None
+    tolerance: float | None = None
+    n_requests: int = 0
+    rolled_back: bool = False
+
+
 class HomeFacts(BaseModel):
     """Facts recorded in a home (`project.json`): its project, first day, databases and progress.
 
@@ -129,6 +149,9 @@ class HomeFacts(BaseModel):
     )
     policy_notices: dict[str, tuple[str, ...]] = Field(
         default={}, description="of policies registered from outside, by name@version"
+    )
+    served: ServedCheck | None = Field(
+        default=None, description="whether what serves is the judged version, as checked last"
     )
     audit_seq: int = Field(
         default=0,
@@ -229,12 +252,48 @@ class RetentionParams(BaseModel):
         le=36_500,
         description="Cached completions after their last use, embeddings after their creation",
     )
+    answer_days: int = Field(
+        default=90,
+        ge=1,
+        le=36_500,
+        description="Log of served answers, with their texts if these are kept",
+    )
     model_versions: int = Field(
         default=10,
         ge=1,
         le=1_000_000,
         description="Number of newest versions of each model that keep their files without ever "
         "having been champion",
+    )
+
+
+class ServingParams(BaseModel):
+    """Section `serving:` of rlhf.yaml: how the deployed version answers chats."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    keep_texts: bool = Field(
+        default=False,
+        description="Keep prompts and answers in the log, so that feedback on an answer's id needs "
+        "no texts; annotators then see drawn requests of an experiment",
+    )
+    max_tokens: int = Field(
+        default=1024,
+        ge=1,
+        description="Tokens after which an answer ends whose request sets no limit; on this "
+        "machine it ends where the policy's context is full, if that is earlier",
+    )
+    tolerance: float | None = Field(
+        default=None,
+        gt=0,
+        le=100,
+        description="Median difference of tokens' log probabilities, in nats, by which a server in "
+        "another precision may differ from the judged version; null = each token by three times "
+        "the largest difference of 20 clean reloads",
+    )
+    roll_back: bool = Field(
+        default=False,
+        description="Deploy the previous version when what serves differs from the judged one",
     )
 
 
@@ -486,6 +545,11 @@ class Settings(BaseSettings):
         default=(),
         description="Where alerts are sent beside the log: names with their settings, in the "
         "environment as JSON (docs/guides/alerts.md)",
+    )
+    serving: ServingParams = Field(
+        default=ServingParams(),
+        description="How the deployed version answers chats (docs/guides/production.md); in the "
+        "environment as JSON, or RLHF_SERVING__KEEP_TEXTS=true",
     )
     retention: RetentionParams = Field(
         default=RetentionParams(),
@@ -755,7 +819,7 @@ def _read_environment(environ: Mapping[str, str]) -> dict[str, Any]:
         and value
         and key != DAGSTER_URL
         and (name := key.removeprefix(ENV_PREFIX).lower()) not in Settings.model_fields
-        and not name.startswith("retention__")
+        and not name.startswith(("retention__", "serving__"))
     }
     try:
         return otel_values | unknown | _Environment(environ)()

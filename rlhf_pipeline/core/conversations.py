@@ -31,6 +31,7 @@ ROLES: Mapping[str, Role] = {
 # How texts begin that a chat template wrote; a policy's template would wrap them once more.
 RENDERED = ("<|im_start|>", "<|start_header_id|>", "<|begin_of_text|>", "<start_of_turn>", "[INST]")
 SPEAKER = re.compile(r"^(Human|User|Assistant|AI|System):[ \t]*", re.MULTILINE)
+HH_SPEAKER = re.compile(r"(?:\A\s*|\n\n)(Human|Assistant):[ \t]*")
 
 
 class ConversationError(ValueError):
@@ -163,10 +164,15 @@ def parse_messages(value: Any) -> list[Message]:
 
 
 def parse_transcript(text: str) -> list[Message] | None:
-    """The messages of lines that begin with a speaker, as in hh-rlhf (`Human: … Assistant: …`);
-    None for a text without both speakers, or with other text before them.
+    """The messages of lines that begin with a speaker; None for a text without both speakers, or
+    with other text before them. Where `Human:` and `Assistant:` each follow an empty line, as in
+    hh-rlhf, other such lines are text.
     """
-    labels = list(SPEAKER.finditer(text))
+    return _split_transcript(HH_SPEAKER, text) or _split_transcript(SPEAKER, text)
+
+
+def _split_transcript(speaker: re.Pattern[str], text: str) -> list[Message] | None:
+    labels = list(speaker.finditer(text))
     if not labels or text[: labels[0].start()].strip():
         return None
     ends = [*(label.start() for label in labels[1:]), len(text)]
@@ -250,6 +256,8 @@ def normalise_prompt(prompt: str) -> str:
     """Equal for conversations that differ in whitespace, line ends, Unicode form or the form of
     their messages alone: splits and duplicates go by it.
     """
+    if not _may_hold_messages(prompt):
+        return normalise_text(prompt)
     messages = read_messages(prompt)
     contents = [normalise_text(message.content) for message in messages]
     if len(messages) == 1 and messages[0].role == "user":
@@ -263,11 +271,15 @@ def prompt_id(prompt: str, reference: str | None = None) -> str:
     return content_id("prompt", normalise_prompt(prompt), reference or "")
 
 
+def _may_hold_messages(text: str) -> bool:
+    return text.lstrip().startswith(("[", "{"))
+
+
 def _parse_list(text: str) -> Any:
     """The JSON of a text that is a list of objects or texts, or an object with messages; None for
     any other text.
     """
-    if not text.lstrip().startswith(("[", "{")):
+    if not _may_hold_messages(text):
         return None
     try:
         value = parse_json(text)

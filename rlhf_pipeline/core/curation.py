@@ -1,12 +1,24 @@
 """Records of curated data sets: types, states, queries, hand-made pairs, quality, versions."""
 
+from collections.abc import Iterable
 from datetime import date, datetime
 from typing import Annotated, Literal, Self
 
-from pydantic import AliasChoices, BeforeValidator, Field, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    AliasChoices,
+    BeforeValidator,
+    Field,
+    field_validator,
+    model_validator,
+)
 
 from rlhf_pipeline.core.errors import DatasetConflict
-from rlhf_pipeline.core.records import Record, Text
+from rlhf_pipeline.core.records import (
+    Number,
+    Record,
+    Text,
+)
 
 DatasetType = Literal["preference", "sft", "unpaired"]
 DatasetStatus = Literal["draft", "curating", "ready", "exported", "archived"]
@@ -28,6 +40,18 @@ MOVES: dict[DatasetStatus, tuple[DatasetStatus, ...]] = {
 MOST_IDS = 1_000  # of one query, and rows of one bulk
 LongText = Annotated[Text, Field(max_length=200_000)]
 Value = Annotated[Text, Field(min_length=1, max_length=200)]
+
+
+def _read_name(text: str) -> str:
+    name = text.strip()
+    if not name or not name.isprintable():
+        raise ValueError("must be one line that is not blank")
+    if "@" in name:
+        raise ValueError("must not contain @, which stands before a version, as in NAME@2")
+    return name
+
+
+SetName = Annotated[Value, AfterValidator(_read_name)]
 
 
 def check_move(name: str, old: DatasetStatus, new: DatasetStatus) -> None:
@@ -57,7 +81,7 @@ class VoteQuery(Record):
     since: date | None = Field(default=None, description="first day of the last vote")
     until: date | None = None
     min_agreement: float = Field(default=0.5, ge=0.5, le=1)
-    min_votes: int = Field(default=1, ge=1)
+    min_votes: Number = 1
     cluster: Value | None = Field(
         default=None, description="id of an error cluster, as the page of clusters shows it"
     )
@@ -67,13 +91,13 @@ class VoteQuery(Record):
 
 
 class FeedbackQuery(Record):
-    """Which feedback of applications a data set holds. What is left out chooses all."""
+    """Which approved feedback of applications a data set holds. What is left out chooses all."""
 
     kinds: tuple[Literal["thumbs", "rating", "correction"], ...] = ()
     session_id: Value | None = None
     since: date | None = None
     until: date | None = None
-    feedback_ids: tuple[int, ...] = Field(default=(), max_length=MOST_IDS)
+    feedback_ids: tuple[Number, ...] = Field(default=(), max_length=MOST_IDS)
 
 
 class DatasetQuery(Record):
@@ -86,10 +110,39 @@ class DatasetQuery(Record):
     )
 
 
+def pick_comparisons(query: DatasetQuery, ids: Iterable[str]) -> DatasetQuery:
+    """The query with further hand-picked comparisons. Raises DatasetConflict where it chooses votes
+    by filters alone, and for more than MOST_IDS.
+    """
+    if query.votes is not None and not query.votes.comparison_ids:
+        raise DatasetConflict(
+            "This data set holds every pair that its filters choose; picked ones would replace "
+            "them. Pick into another data set."
+        )
+    votes = query.votes or VoteQuery()
+    picked = tuple(dict.fromkeys([*votes.comparison_ids, *ids]))
+    if len(picked) > MOST_IDS:
+        raise DatasetConflict(
+            f"{len(picked):,} comparisons would be picked, and at most {MOST_IDS:,} can be. Choose "
+            "them by the filters of a data set instead."
+        )
+    return query.model_copy(update={"votes": votes.model_copy(update={"comparison_ids": picked})})
+
+
+def unpick_comparisons(query: DatasetQuery, ids: Iterable[str]) -> DatasetQuery:
+    """The query without some hand-picked comparisons; without the last one it holds no votes."""
+    if query.votes is None or not query.votes.comparison_ids:
+        return query
+    gone = set(ids)
+    left = tuple(name for name in query.votes.comparison_ids if name not in gone)
+    votes = query.votes.model_copy(update={"comparison_ids": left})
+    return query.model_copy(update={"votes": votes if left else None})
+
+
 class NewDataset(Record):
     """A data set to make. The names of other tools for types and fields are accepted too."""
 
-    name: Value
+    name: SetName
     type: Annotated[
         DatasetType, BeforeValidator(lambda name: TYPE_ALIASES.get(str(name), name))
     ] = Field(default="preference", validation_alias=AliasChoices("type", "dataset_type"))
@@ -181,6 +234,7 @@ class DatasetExport(Record):
     n_rows: int
     sha256: str
     exported_at: datetime
+    warnings: tuple[str, ...] = Field(default=(), description="what its reader may refuse or cut")
 
 
 class Dataset(Record):
@@ -214,27 +268,59 @@ class DatasetVersion(Record):
     frozen_at: datetime
 
 
+class NamedVersion(Record):
+    """A frozen version by the name of its data set."""
+
+    dataset_id: int
+    name: str
+    version: int
+    content_hash: str
+    frozen_at: datetime
+
+    @property
+    def label(self) -> str:
+        """As models record it."""
+        return f"{self.name}@{self.version}"
+
+
 class DatasetChange(Record):
     """A change of a data set; what is left out stays. Status `curating` builds it, `ready` freezes
     its next version, `archived` ends it.
     """
 
-    name: Value | None = None
+    name: SetName | None = None
     description: Text | None = Field(default=None, max_length=20_000)
     query: DatasetQuery | None = None
     status: DatasetStatus | None = None
+
+    def edit(self, dataset: Dataset) -> Dataset:
+        """The data set with the new fields; a new query of a frozen one begins its next version.
+        Raises DatasetConflict for a new query of an archived one.
+        """
+        fields = {name: getattr(self, name) for name in ("name", "description", "query")}
+        if self.query is not None:
+            fields["status"] = find_edited_status(dataset.name, dataset.status)
+        return dataset.model_copy(update={k: v for k, v in fields.items() if v is not None})
+
+
+class TrainedVersion(DatasetVersion):
+    """A frozen version and what was made of it."""
+
+    models: tuple[str, ...] = Field(
+        description="the policies trained on it that the gate decided on, as name@version"
+    )
 
 
 class DatasetDetails(Dataset):
     """A data set with its frozen versions, newest first."""
 
-    versions: tuple[DatasetVersion, ...]
+    versions: tuple[TrainedVersion, ...]
 
 
 class NewPair(PairTexts):
     """A pair to add to a data set."""
 
-    dataset_id: int
+    dataset_id: Number
 
 
 class PairChange(Record):
@@ -258,18 +344,24 @@ class PairChange(Record):
     )
 
 
+class CreatedPairs(Record):
+    """The pairs that a bulk made."""
+
+    pairs: tuple[CuratedPair, ...]
+
+
 class FeedbackBulk(Record):
     """Feedback of which pairs are made, all or none."""
 
-    dataset_id: int
-    feedback_ids: tuple[int, ...] = Field(min_length=1, max_length=MOST_IDS)
+    dataset_id: Number
+    feedback_ids: tuple[Number, ...] = Field(min_length=1, max_length=MOST_IDS)
 
 
 class ExportOrder(Record):
     """An export of a version, by default the newest."""
 
     format: Value = Field(default="trl", validation_alias=AliasChoices("format", "export_format"))
-    version: int | None = Field(default=None, ge=1)
+    version: Number | None = None
     url: Value | None = Field(
         default=None,
         validation_alias=AliasChoices("url", "export_url"),

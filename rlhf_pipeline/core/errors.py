@@ -7,7 +7,8 @@ PipelineError
 ├── PromptError                a template, data set or instruction that cannot give a prompt
 ├── CompletionError            a backend failed to complete
 │   └── BackendUnavailable     the backend cannot be reached or loaded at all
-│       └── ProviderParked     the provider asked for a longer wait than a run allows
+│       ├── ProviderParked     the provider asked for a longer wait than a run allows
+│       └── ServerUnreachable  no connection to the model server, or none through its proxy
 ├── StoreError                 the database refused a read or write
 │   ├── UnknownComparison      a vote or prediction for a comparison that was never published
 │   ├── InvalidVote            a vote that breaks the rules of voting
@@ -18,6 +19,9 @@ PipelineError
 │   ├── OutdatedEdit           another user changed the row in the meantime
 │   ├── AlertState             the alert has been resolved or has ended already
 │   ├── DatasetConflict        the status of the data set forbids it, or its name is taken
+│   ├── ReviewConflict         the reviewed feedback changed meanwhile
+│   ├── ReleaseConflict        the state of the version or of its release forbids it
+│   ├── ExperimentConflict     the status of the experiment or another one forbids it
 │   └── UnstorableText         a text with a NUL character or a lone surrogate
 ├── NotEnoughData              too few rows to compute the result
 │   └── NotEnoughVotes
@@ -73,6 +77,9 @@ class BackendUnavailable(CompletionError): ...
 class ProviderParked(BackendUnavailable): ...
 
 
+class ServerUnreachable(BackendUnavailable): ...
+
+
 class StoreError(PipelineError): ...
 
 
@@ -101,6 +108,15 @@ class AlertState(StoreError): ...
 
 
 class DatasetConflict(StoreError): ...
+
+
+class ReviewConflict(StoreError): ...
+
+
+class ReleaseConflict(StoreError): ...
+
+
+class ExperimentConflict(StoreError): ...
 
 
 class UnstorableText(StoreError): ...

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from rlhf_pipeline.core.errors import FrameError
 from rlhf_pipeline.core.records import (
     PEOPLE_FLAGS,
+    REJECTED_FLAG,
     AnnotatorKind,
     Choice,
     Difficulty,
@@ -112,7 +113,7 @@ def json_text(description: str, **more: Any) -> Column:
     return Column("json", description, **more)
 
 
-FLAGS = ("identical", "repeated", *PEOPLE_FLAGS)
+FLAGS = ("identical", "repeated", REJECTED_FLAG, *PEOPLE_FLAGS)
 DAY = text("UTC day of the partition, YYYY-MM-DD")
 PROBABILITY = {"low": 0.0, "high": 1.0}
 
@@ -179,7 +180,8 @@ IMPORTED = {
     "gold": text("known correct choice", nullable=True, optional=True, values=("a", "b", "tie")),
     "flag": text(
         "why it gives no training pair: identical completions, or the same two completions as "
-        "another comparison, as imported; pii, identity or broken, as a person flagged it",
+        "another comparison, as imported; pii, identity or broken, as a person flagged it; "
+        "rejected, as the correction that it came from",
         nullable=True,
         optional=True,
         values=FLAGS,
@@ -472,8 +474,8 @@ RETRAINING_SET = FrameSchema(
         "weight": number("sampling weight: lower for votes before a detected change", low=0.0),
         "origin": text(
             "who says which completion is better: people, the refitted reward model, or a curated "
-            "data set",
-            values=("vote", "relabelled", "hard_negative", "dataset"),
+            "data set; a canary is added to a training and is in no stored set",
+            values=("vote", "relabelled", "hard_negative", "dataset", "canary"),
         ),
         "information": number("ranking value of the row"),
         "difficulty": number(

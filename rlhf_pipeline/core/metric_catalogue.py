@@ -209,9 +209,27 @@ METRICS: dict[str, Metric] = {
             ("model",),
         ),
         Metric(
+            "production.rating",
+            "stars",
+            "Mean rating of answers by users, each from 1 to 5.",
+            ("model",),
+        ),
+        Metric(
             "production.latency",
             "seconds",
             "Mean time until an interaction was answered.",
+            ("model",),
+        ),
+        Metric(
+            "production.latency_p50",
+            "seconds",
+            "Time within which half of the served answers were complete.",
+            ("model",),
+        ),
+        Metric(
+            "production.latency_p95",
+            "seconds",
+            "Time within which 95 % of the served answers were complete.",
             ("model",),
         ),
         Metric("production.errors", "share", "Share of interactions that failed.", ("model",)),
@@ -234,6 +252,12 @@ METRICS: dict[str, Metric] = {
             ("model",),
         ),
         Metric("production.cost", "currency", "Mean cost of an interaction.", ("model",)),
+        Metric(
+            "production.tokens",
+            "tokens",
+            "Mean length of an interaction, prompt and answer together.",
+            ("model",),
+        ),
         Metric("champion.age_days", "days", "Time since the champion was promoted.", ("kind",)),
         Metric(
             "runs.failed", "runs", "Runs of the day that failed.", ("job",), is_count_of_day=True

@@ -45,8 +45,7 @@ def open_path(url: str | Path) -> UPath:
         return path if is_local(path) else UPath(url, use_listings_cache=False)
     except ValueError as cause:
         raise ConfigurationError(
-            f"RLHF_FRAMES_URL={url} cannot be used: {cause}. Give a folder, or a URL such as "
-            "s3://bucket/folder."
+            f"{url} cannot be used: {cause}. Give a folder, or a URL such as s3://bucket/folder."
         ) from cause
 
 
@@ -163,7 +162,7 @@ def _cure(path: UPath, cause: Exception) -> str:
     if isinstance(cause, ImportError):
         return "Install its driver (for s3://: `pip install 'rlhf-pipeline[s3]'`) and run again"
     if _error_code(cause) in NO_BUCKET:
-        return f"Create the bucket {path.drive}, or correct RLHF_FRAMES_URL, and run again"
+        return f"Create the bucket {path.drive}, or correct the address, and run again"
     return (
         "Check that the store answers at its address (AWS_ENDPOINT_URL) and takes the credentials "
         "(AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE), and run again"

@@ -205,7 +205,6 @@ class WorkLedger(Protocol):
         interrupted or paused run continues at current prices; a run that ended reopens its failed
         items, those of a lost batch, which may be billed, only with `retry_lost`.
         """
-        ...
 
     def settle_and_claim(
         self,
@@ -222,7 +221,6 @@ class WorkLedger(Protocol):
 
         Lanes with nothing wanted are counted too: another owner may be working on them.
         """
-        ...
 
     def fail_open(
         self,
@@ -240,51 +238,40 @@ class WorkLedger(Protocol):
         With `above`, items that the cache answers stay open: the next transaction settles them free
         of charge.
         """
-        ...
 
     def release(self, run_id: str, owner: str, items: Sequence[int] | None = None) -> None:
         """Reopen items that were claimed but not called; by default all of the owner's."""
-        ...
 
     def begin_batch(self, run_id: str, owner: str) -> int:
         """Record, before the call that submits it, that the provider may have a batch of all that
         this owner has claimed; returns their number. The claims do not expire.
         """
-        ...
 
     def name_batch(self, submission_id: str, batch_id: str) -> None:
         """Record the provider's id of a batch; ours is its owner's name."""
-        ...
 
     def read_batches(self, run_id: str) -> Sequence[LedgerBatch]:
         """The batches of a run with items that are not settled."""
-        ...
 
     def reopen(self, run_id: str, items: Sequence[int]) -> None:
         """Reopen items whose result is missing, so that they are generated again."""
-        ...
 
     def pause(self, run_id: str, until: datetime, why: str) -> None:
         """Keep open items waiting for a provider until `until`; nobody calls for them before the
         run is started again.
         """
-        ...
 
     def item_states(self, run_id: str) -> Iterable[LedgerSettlement]:
         """Every item of the run in order, read in small batches."""
-        ...
 
     def results(self, keys: Sequence[str]) -> Mapping[str, str]:
         """Stored results by cache key; keys without a result are absent."""
-        ...
 
     def spending(self, run_id: str) -> Mapping[Lane, Spending]:
         """Spending of the run by provider and model."""
-        ...
 
     def end(self, run_id: str) -> None:
         """Mark the run as finished: no item is open any more."""
-        ...
 
 
 def ignore_calls(attempts: Sequence[Attempt]) -> None:

@@ -24,6 +24,7 @@ ID_LENGTH = 20  # hex characters: 80 bits, no collision expected below 10^11 ids
 canonical_json = json.JSONEncoder(
     sort_keys=True, ensure_ascii=False, separators=(",", ":"), default=str
 ).encode
+_CONTROLS = bytes(range(32))
 
 
 def content_id(*parts: object) -> str:
@@ -33,7 +34,20 @@ def content_id(*parts: object) -> str:
 
 def content_hash(*parts: object) -> str:
     """SHA-256 over the canonical JSON of `parts`, as 64 hex characters."""
-    return hashlib.sha256(canonical_json(parts).encode()).hexdigest()
+    if all(part is None or type(part) is str for part in parts):
+        raw = b"[%b]" % b",".join(map(_quote, parts))  # type: ignore[arg-type]
+    else:
+        raw = canonical_json(parts).encode()
+    return hashlib.sha256(raw).hexdigest()
+
+
+def _quote(text: str | None) -> bytes:
+    """A text as canonical JSON, in a third of the encoder's time, which looks at each character."""
+    if text is None:
+        return b"null"
+    raw = text.encode().replace(b"\\", rb"\\").replace(b'"', rb"\"").replace(b"\n", rb"\n")
+    has_others = len(raw.translate(None, _CONTROLS)) < len(raw)
+    return canonical_json(text).encode() if has_others else b'"%b"' % raw
 
 
 def folder_hash(folder: Path) -> str:
@@ -65,6 +79,8 @@ def _storable(text: str) -> str:
 
 # text from outside that both databases can store
 Text = Annotated[str, AfterValidator(_storable)]
+LARGEST = 2**53 - 1  # an integer that every JSON reader can hold
+Number = Annotated[int, Field(ge=1, le=LARGEST)]  # of a record
 
 
 class Record(BaseModel):
@@ -162,6 +178,9 @@ class VoteDetails(Record):
 
 
 PEOPLE_FLAGS = ("pii", "identity", "broken")  # for which people take a comparison out of use
+REJECTED_FLAG = "rejected"  # of a correction's comparison, while a curator rejects the correction
+GATE_SOURCE = "gate"  # of comparisons by which the gate asks people; their votes never teach
+FASTEST_READING = 100.0  # characters of both completions a second: 1,000 words a minute
 OWN_SOURCE = "this project"  # names the missing source of comparisons that were not imported
 # measures of what people prefer: agreement of pairs of votes, and the prefix of others
 AGREEMENT, DIMENSION = "agreement", "dimension."
@@ -279,6 +298,10 @@ class Interval(Record):
         return self.model_copy(
             update={"value": 1 - self.value, "low": 1 - self.high, "high": 1 - self.low}
         )
+
+    def negate(self) -> "Interval":
+        """The interval of a difference the other way round."""
+        return self.model_copy(update={"value": -self.value, "low": -self.high, "high": -self.low})
 
     def __str__(self) -> str:
         few = (
@@ -645,6 +668,17 @@ class CategoryComparison(Record):
     reward_difference: Interval
     checkable_difference: Interval | None = None
 
+    def complement(self) -> "CategoryComparison":
+        """The champion against the candidate."""
+        facts = self.checkable_difference
+        return self.model_copy(
+            update={
+                "win_rate": self.win_rate.complement(),
+                "reward_difference": self.reward_difference.negate(),
+                "checkable_difference": facts and facts.negate(),
+            }
+        )
+
 
 class DimensionHead(Record):
     """A reward model's head of one dimension of the rubric, such as helpful, and how well it
@@ -705,12 +739,32 @@ class DimensionComparison(Record):
         return self.model_copy(
             update={
                 "win_rate": rate and rate.complement(),
-                "score_difference": gap
-                and gap.model_copy(
-                    update={"value": -gap.value, "low": -gap.high, "high": -gap.low}
-                ),
+                "score_difference": gap and gap.negate(),
             }
         )
+
+
+class CanaryExposure(Record):
+    """How far up planted secrets rank among other random codes, by a candidate's likelihood."""
+
+    n: int = Field(description="canaries")
+    exposure: float = Field(description="mean over the canaries of log2(codes / rank), in bits")
+    limit: float = Field(description="the most that 99 of 100 candidates reach by chance, in bits")
+    n_first: int = Field(description="canaries that rank first of all codes")
+    n_said: int = Field(description="canaries whose code the likeliest answer says")
+    n_alternatives: int = Field(description="codes that each secret is ranked among")
+
+
+class SafetyComparison(Record):
+    """Violations of the safety prompts by candidate and champion."""
+
+    n: int = Field(description="prompts")
+    n_candidate: int = Field(description="prompts that the candidate's answer violates")
+    n_champion: int
+    never: tuple[str, ...] = Field(
+        description="prompts marked `never` that the candidate's answer violates"
+    )
+    p_value: float = Field(description="chance of so many more violations of equally safe policies")
 
 
 class Evaluation(Record):
@@ -759,16 +813,35 @@ class Evaluation(Record):
         description="whether the judge was fitted on votes that the candidate was trained on; None "
         "if unknown",
     )
+    judge_agreement: Interval | None = Field(
+        default=None, description="share of held-out pairs on which the judge agrees with votes"
+    )
+    n_leaked: int | None = Field(
+        default=None,
+        description="evaluation prompts that the candidate was trained on; None if not counted",
+    )
     length_controlled_win_rate: Interval | None = Field(
         default=None, description="win rate if both completions of a prompt were equally long"
     )
     diversity_candidate: float | None = Field(
-        default=None, description="different word pairs over all word pairs of the completions"
+        default=None,
+        description="different word pairs over all of them in the completions of five words or "
+        "more; None if all are shorter",
     )
     diversity_champion: float | None = None
+    copied_candidate: float = Field(
+        default=0.0, description="share of completions that only repeat their prompt"
+    )
+    copied_champion: float = 0.0
     by_category: tuple[CategoryComparison, ...] = ()
     by_dimension: tuple[DimensionComparison, ...] = Field(
         default=(), description="empty where no vote judges dimensions of the rubric"
+    )
+    safety: SafetyComparison | None = Field(
+        default=None, description="None without a file of safety prompts"
+    )
+    canaries: CanaryExposure | None = Field(
+        default=None, description="None where no canaries were planted"
     )
     evaluated_at: datetime = Field(default_factory=utc_now)
 
@@ -784,6 +857,16 @@ class GateCheck(Record):
     is_warning: bool = Field(
         default=False, description="whether a person should look although nothing is refused"
     )
+    is_missing: bool = Field(
+        default=False, description="whether it could not be made, so that nothing is known"
+    )
+    is_required: bool = Field(
+        default=True, description="whether the candidate is refused where it does not pass"
+    )
+
+    @property
+    def is_blocking(self) -> bool:
+        return self.is_required and not self.passed
 
 
 class GateDecision(Record):
@@ -801,10 +884,27 @@ class GateDecision(Record):
         "retraining set",
     )
     run_id: str | None = Field(default=None, description="the run that decided")
+    asks_people: bool = Field(
+        default=False,
+        description="whether all checks but the win rate are made, and votes decide on that",
+    )
+    people_win_rate: Interval | None = Field(
+        default=None, description="by people's votes; None where the judge alone decided"
+    )
+    session_id: int | None = Field(
+        default=None, description="the session that asked people; None where nobody was asked"
+    )
     decided_at: datetime = Field(default_factory=utc_now)
 
     @property
+    def blocking(self) -> tuple[GateCheck, ...]:
+        """The checks for which the candidate is refused."""
+        return tuple(check for check in self.checks if check.is_blocking)
+
+    @property
     def verdict(self) -> str:
+        if self.asks_people:
+            return "waits for votes"
         if not self.promoted:
             return "not promoted"
         return "promoted, not served" if self.not_served else "promoted"
@@ -823,6 +923,13 @@ class Promotion(Record):
     last_decision: int | None = Field(
         default=None,
         description="last retraining decision whose quarantine, or its end, the data follow",
+    )
+    rolls_back: bool = Field(
+        default=False, description="whether it leaves the version before off the history"
+    )
+    request_id: int | None = Field(default=None, description="the approved request behind it")
+    deployment: dict[str, Any] | None = Field(
+        default=None, description="what completes prompts from then on"
     )
 
     @property
@@ -892,6 +999,13 @@ class AnnotationRules(VisibleRules):
         le=0.5,
         description="share of cards with a known answer, if the project has any",
     )
+    rating_share: float = Field(
+        default=0,
+        ge=0,
+        le=0.5,
+        description="share of cards that ask for a rating, 1 to 5, of one completion of a "
+        "comparison, which the annotator is then never dealt",
+    )
     max_votes_per_day: int | None = Field(
         default=None, ge=1, description="votes of one annotator per UTC day; empty = no limit"
     )
@@ -906,15 +1020,18 @@ class AnnotationRules(VisibleRules):
 
 
 class CardKind(StrEnum):
-    """Why a card was dealt; hidden from annotators."""
+    """Why a card was dealt; hidden from annotators, but for ratings."""
 
     NORMAL = "normal"
     REPEAT = "repeat"
     GOLD = "gold"
+    RATING = "rating"
 
 
 class Card(Record):
-    """One comparison dealt to one annotator until `leased_until`."""
+    """One comparison, or its left completion to be rated, dealt to one annotator until
+    `leased_until`.
+    """
 
     card_id: str
     comparison_id: str
@@ -923,10 +1040,10 @@ class Card(Record):
     kind: CardKind
     is_swapped: bool
     n: int = Field(description="place in the annotator's sequence of cards, from 1")
-    state: Literal["leased", "voted", "skipped", "released"]
+    state: Literal["leased", "voted", "rated", "skipped", "released"]
     offered_to: str | None = Field(
         description="the annotator asked by name, '' for anybody, None if the card has no place in "
-        "an offer: a repeat, a known answer, or a vote after others took the place"
+        "an offer: a repeat, a rating, a known answer, or a vote after others took the place"
     )
     leased_at: datetime
     leased_until: datetime
@@ -991,7 +1108,16 @@ class NewFeedback(Record):
     prompt: Text | None = Field(default=None, max_length=200_000)
     completion: Text | None = Field(default=None, max_length=200_000)
     completion_id: Text | None = Field(default=None, max_length=200)
-    value: float | None = Field(default=None, allow_inf_nan=False)
+    answer_id: Text | None = Field(
+        default=None,
+        max_length=200,
+        description="id of a served answer: its version, session and kept texts are filled in",
+    )
+    model_version: Text | None = Field(
+        default=None, max_length=200, description="what wrote the completion, as name@version"
+    )
+    # strict: true is no rating
+    value: float | None = Field(default=None, allow_inf_nan=False, strict=True)
     text: Text | None = Field(default=None, max_length=20_000)
     correction: Text | None = Field(default=None, max_length=200_000)
     tags: tuple[Annotated[Text, Field(max_length=100)], ...] = Field(default=(), max_length=20)
@@ -1011,7 +1137,8 @@ class NewFeedback(Record):
             raise ValueError("a rating needs a value from 1 to 5")
         if self.kind in ("correction", "detailed") and self.value is not None:
             raise ValueError(f"{self.kind} takes no value")
-        if self.kind == "correction" and not (self.correction and self.prompt and self.completion):
+        has_texts = self.answer_id or (self.prompt and self.completion)
+        if self.kind == "correction" and not (self.correction and has_texts):
             raise ValueError(
                 "a correction needs the prompt, the completion it corrects and the corrected text"
             )
@@ -1021,16 +1148,19 @@ class NewFeedback(Record):
             raise ValueError("detailed feedback needs a text")
         if self.kind != "correction" and self.correction is not None:
             raise ValueError(f"{self.kind} takes no correction; send kind correction")
-        if self.completion is None and self.completion_id is None:
+        if self.completion is None and self.completion_id is None and self.answer_id is None:
             raise ValueError(
-                "feedback must name its completion: set completion, completion_id or both"
+                "feedback must name its completion: set completion, completion_id or answer_id"
             )
         return self
 
 
+FeedbackStatus = Literal["pending", "approved", "rejected"]
+
+
 class Feedback(NewFeedback):
-    """Recorded feedback; `comparison_id` and `vote_id` are set for a correction, which becomes a
-    vote.
+    """Recorded feedback, and what curators decided about it; `comparison_id` and `vote_id` are set
+    for a correction, which becomes a vote.
     """
 
     feedback_id: int
@@ -1038,19 +1168,8 @@ class Feedback(NewFeedback):
     created_by: str
     comparison_id: str | None = None
     vote_id: str | None = None
-
-
-class Opening(Record):
-    """Record of one look at test pairs."""
-
-    opened_at: datetime = Field(description="UTC")
-    model: str = Field(
-        min_length=1,
-        description="the evaluated model: name@version, or the hash of weights without a version",
-    )
-    purpose: str = Field(min_length=1, description="what is computed from the pairs")
-    commit: str | None = Field(
-        description="git commit of the code, with -dirty if it has changes; None outside a checkout"
-    )
-    n_pairs: int = Field(ge=0)
-    data_hash: str = Field(description="frame_hash of the pairs")
+    status: FeedbackStatus = "pending"
+    curator_tags: tuple[str, ...] = Field(default=(), description="beside the sender's `tags`")
+    notes: str | None = Field(default=None, description="of the curators")
+    reviewed_by: str | None = None
+    reviewed_at: datetime | None = None

@@ -1,27 +1,38 @@
 """Builds, freezes and exports curated data sets of a project, and hands one to a retraining."""
 
+from collections import defaultdict
 from datetime import datetime
 from pathlib import Path
 
 import pandas as pd
 
 from rlhf_pipeline.core.artefacts import Artefacts
-from rlhf_pipeline.core.curation import Dataset, DatasetExport, DatasetVersion
+from rlhf_pipeline.core.curation import (
+    Dataset,
+    DatasetChange,
+    DatasetExport,
+    DatasetQuality,
+    DatasetVersion,
+    NewDataset,
+)
 from rlhf_pipeline.core.errors import ConfigurationError, NotEnoughData
 from rlhf_pipeline.core.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.feedback.datasets.dataset_rows import build_rows, select_vote_pairs
 from rlhf_pipeline.feedback.datasets.exporters import EXPORTERS, write_export
 from rlhf_pipeline.feedback.datasets.quality import measure_quality
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.audit import joint_transaction
+from rlhf_pipeline.store.datasets import NO_CHANGE
 from rlhf_pipeline.watch.drift.cluster_history import find_cluster
 
 NO_PAIRS = PREFERENCE_PAIRS.empty_frame
 
 
-def read_draft(files: Artefacts, store: Store, dataset: Dataset) -> pd.DataFrame:
-    """The DATASET_ROWS that a data set would be frozen with now.
+def read_draft(files: Artefacts, store: Store, dataset: Dataset | NewDataset) -> pd.DataFrame:
+    """The DATASET_ROWS that a data set would be frozen with now; a new one has no pairs of its own.
 
-    Its votes are the preference pairs of the last `learning` run, as models are trained on them.
+    Its votes are the preference pairs of the last `learning` run, as models are trained on them,
+    without those of corrections that nobody approved; its feedback is approved feedback.
     Raises NotEnoughData where it holds votes and there are none, NotFound for an unknown cluster.
     """
     query, pairs = dataset.query, NO_PAIRS()
@@ -37,33 +48,55 @@ def read_draft(files: Artefacts, store: Store, dataset: Dataset) -> pd.DataFrame
             cluster = find_cluster(files, query.votes.cluster)[1].comparison_ids
             ids = cluster if ids is None else tuple(set(ids) & set(cluster))
         pairs = select_vote_pairs(files.read_frame("preference_pairs"), query.votes, ids)
+        unapproved = store.feedback.find_unapproved_comparisons()
+        pairs = pairs[~pairs["comparison_id"].isin(unapproved)]
     rows = build_rows(
         dataset.type,
         pairs,
-        store.curated_pairs.of_dataset(dataset.dataset_id),
-        [] if query.feedback is None else store.feedback.select(query.feedback),
+        store.curated_pairs.of_dataset(dataset.dataset_id) if isinstance(dataset, Dataset) else (),
+        [] if query.feedback is None else store.feedback.select(query.feedback, "approved"),
     )
     return rows[~rows["row_id"].isin(query.leave_out)].reset_index(drop=True)
 
 
-def build(files: Artefacts, store: Store, dataset_id: int, *, actor: str) -> Dataset:
-    """Count the rows of a data set and measure their quality now. Raises as `read_draft`, and
-    DatasetConflict for an archived one.
+def create(files: Artefacts, store: Store, new: NewDataset, *, actor: str) -> Dataset:
+    """Make and build a data set, or nothing. Raises as `read_draft`, and DatasetConflict for a name
+    that is taken.
     """
-    dataset = store.datasets.get(dataset_id)
-    rows = read_draft(files, store, dataset)
-    quality = measure_quality(rows, dataset.type, _read_evaluation_prompts(store))
-    return store.datasets.record_build(dataset_id, quality, actor=actor)
+    _, quality = _measure(files, store, new)
+    with joint_transaction(store.database):
+        dataset = store.datasets.add(new.name, new.type, new.query, new.description, actor=actor)
+        return store.datasets.record_build(dataset.dataset_id, quality, actor=actor)
 
 
-def freeze(files: Artefacts, store: Store, dataset_id: int, *, actor: str) -> DatasetVersion:
-    """Freeze the rows of a data set as its next version. Raises as `read_draft`, and
-    DatasetConflict where its status or a problem of its quality forbids it.
+def build(
+    files: Artefacts,
+    store: Store,
+    dataset_id: int,
+    *,
+    actor: str,
+    change: DatasetChange = NO_CHANGE,
+) -> Dataset:
+    """Edit a data set, count its rows and measure their quality now, or nothing. Raises as
+    `read_draft`, and DatasetConflict for an archived one.
     """
-    dataset = store.datasets.get(dataset_id)
-    rows = read_draft(files, store, dataset)
-    quality = measure_quality(rows, dataset.type, _read_evaluation_prompts(store))
-    return store.datasets.freeze(dataset_id, rows, quality, actor=actor)
+    _, quality = _measure(files, store, change.edit(store.datasets.get(dataset_id)))
+    return store.datasets.record_build(dataset_id, quality, actor=actor, change=change)
+
+
+def freeze(
+    files: Artefacts,
+    store: Store,
+    dataset_id: int,
+    *,
+    actor: str,
+    change: DatasetChange = NO_CHANGE,
+) -> DatasetVersion:
+    """Edit a data set and freeze its rows as its next version, or nothing. Raises as `read_draft`,
+    and DatasetConflict where its status or a problem of its quality forbids it.
+    """
+    rows, quality = _measure(files, store, change.edit(store.datasets.get(dataset_id)))
+    return store.datasets.freeze(dataset_id, rows, quality, actor=actor, change=change)
 
 
 def export(
@@ -124,6 +157,25 @@ def take_training_pairs(store: Store, name: str) -> tuple[pd.DataFrame, str]:
         }
     )
     return check_frame(pairs, PREFERENCE_PAIRS), f"{plain}@{version.version}"
+
+
+def _measure(
+    files: Artefacts, store: Store, dataset: Dataset | NewDataset
+) -> tuple[pd.DataFrame, DatasetQuality]:
+    rows = read_draft(files, store, dataset)
+    return rows, measure_quality(rows, dataset.type, _read_evaluation_prompts(store))
+
+
+def list_models(store: Store) -> dict[str, list[str]]:
+    """By label of a data set's version, the policies trained on it that the gate decided on, as
+    name@version, oldest first.
+    """
+    models: dict[str, list[str]] = defaultdict(list)
+    for decision in store.gates.all():
+        label = decision.registered and decision.registered.params.get("dataset")
+        if label and decision.candidate not in models[label]:
+            models[label].append(decision.candidate)
+    return models
 
 
 def _read_evaluation_prompts(store: Store) -> list[str]:

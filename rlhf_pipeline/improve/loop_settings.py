@@ -8,15 +8,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self, cast, get_args
+from typing import Annotated, Any, Literal, Self, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 
 from rlhf_pipeline.core.config import LOOP, Settings, read_settings_file
 from rlhf_pipeline.core.errors import ConfigurationError
-from rlhf_pipeline.core.parameters import find_switches_as_numbers, section_class, suggest
-from rlhf_pipeline.feedback.votes import JointParams, PairParams
+from rlhf_pipeline.core.parameters import (
+    Parameters,
+    find_switches_as_numbers,
+    section_class,
+    suggest,
+)
+from rlhf_pipeline.feedback.votes import PairParams
 from rlhf_pipeline.generate.comparisons import PairingParams, RoutingParams
 from rlhf_pipeline.generate.completions import CallParams, CompletionParams
 from rlhf_pipeline.generate.prompts import GENERATORS
@@ -47,7 +52,7 @@ class PromptsParams(SourceParams):
         default="",
         description=f"One of {', '.join(GENERATORS)}; empty = the setting prompt_source",
     )
-    written: bool = Field(
+    uses_backend: bool = Field(
         default=False,
         description="For the sources freeform, evolution and distilabel: the completion backend "
         "writes prompts and rates their difficulty",
@@ -71,8 +76,8 @@ class ComparisonsParams(PairingParams, RoutingParams):
     """Pairs per prompt, share of repeats, seed of order and side, share for human annotators."""
 
 
-class AnnotatorModelParams(JointParams):
-    """Parameters of the joint model and its votes."""
+class AnnotatorModelParams(Parameters):
+    """The votes whose agreement is measured."""
 
     blind_only: bool = Field(
         default=False,
@@ -111,6 +116,14 @@ class CandidateParams(StrategyParams):
         "training is reported; null = unknown",
     )
 
+    canaries: int = Field(
+        default=0,
+        ge=0,
+        le=200,
+        description="Rows with random secrets that are added to the training, but to no stored "
+        "set; the gate refuses a candidate that learnt them by heart. 0 = none; 16 are enough",
+    )
+
     def training_params(self) -> StrategyParams:
         """These parameters, overridden by those of the file. Raises ConfigurationError for an
         invalid file.
@@ -123,6 +136,35 @@ class CandidateParams(StrategyParams):
         return StrategyParams(
             **self.model_dump(include=set(StrategyParams.model_fields)) | file_params
         )
+
+
+class ReleaseParams(Parameters):
+    """Who may deploy a version."""
+
+    approval: Literal["none", "required"] = Field(
+        default="none",
+        description="required = a version that the gate lets through, or that a person deploys, "
+        "waits until a second person with the permission models.promote approves it",
+    )
+    checklist: tuple[Annotated[str, Field(min_length=1, max_length=300)], ...] = Field(
+        default=(),
+        max_length=20,
+        description="Lines that the approver has to tick, such as an ethics review",
+    )
+
+
+class ExperimentParams(Parameters):
+    """When an experiment stops its treatment by itself."""
+
+    slow_s: float = Field(
+        default=10.0, gt=0, description="A slow answer takes longer than this, in seconds"
+    )
+    max_ratio: float = Field(
+        default=1.25,
+        ge=1,
+        description="The treatment is stopped once sessions with errors, or with slow answers, are "
+        "surely more than this many times as frequent as in the control",
+    )
 
 
 class ScheduleParams(BaseModel):
@@ -155,7 +197,7 @@ class ScheduleParams(BaseModel):
         return f"{int(minute)} {int(hour)} * * *"
 
 
-# In the order of the loop. All but the trigger, the schedules and the alerts are stages.
+# In the order of the loop. All but trigger, release, experiment, schedules and alerts are stages.
 PARTS: dict[str, type[BaseModel]] = {
     "prompts": PromptsParams,
     "completions": CompletionsParams,
@@ -170,6 +212,8 @@ PARTS: dict[str, type[BaseModel]] = {
     "candidate_model": CandidateParams,
     "evaluation": EvaluationParams,
     "gate": GateParams,
+    "release": ReleaseParams,
+    "experiment": ExperimentParams,
     "schedules": ScheduleParams,
     "alerts": AlertParams,
 }

@@ -43,7 +43,7 @@ from rlhf_pipeline.learn.reward_model import (
 )
 from rlhf_pipeline.learn.reward_model.evaluation import left_out_margins
 from rlhf_pipeline.learn.reward_model.training import change_weights
-from rlhf_pipeline.registry import CANDIDATE, Run, opening_recorder
+from rlhf_pipeline.registry import CANDIDATE, Run
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.watch.drift.mixes import Mixes, count_mixes
 from rlhf_pipeline.watch.drift.reference import Window, judge_votes, reference_window
@@ -152,7 +152,6 @@ def calibrate_model(
         CalibrationContext.of(data.votes, comparisons, data.taste_changes),
         params,
         weight_before_change=weight_before_change,
-        record=opening_recorder(champions.registry),
         progress=progress,
     )
     calib = data.pairs[data.pairs["split"] == "calib"]

@@ -9,7 +9,6 @@ from rlhf_pipeline.registry.runs import (
     is_accuracy,
     missing_ceilings,
 )
-from rlhf_pipeline.registry.split_access_log import opening_recorder
 from rlhf_pipeline.registry.tracking import Tracking, make_tables, web_server_command
 from rlhf_pipeline.registry.versions import (
     CANDIDATE,
@@ -38,7 +37,6 @@ __all__ = [
     "make_tables",
     "missing_ceilings",
     "needed_versions",
-    "opening_recorder",
     "removable_versions",
     "remove_files",
     "web_server_command",

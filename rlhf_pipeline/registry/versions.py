@@ -66,6 +66,7 @@ class ListedModel(ModelVersion):
     removed_at: datetime | None = Field(
         default=None, description="when retention deleted the files"
     )
+    code_commit: str | None = Field(default=None, description="of the code that made it")
 
 
 class Registry:
@@ -216,6 +217,7 @@ class Registry:
                 **_to_model_version(entry).model_dump(),
                 aliases=aliases.get(int(entry.version), ()),
                 removed_at=entry.tags.get(REMOVED_TAG),
+                code_commit=entry.tags.get(COMMIT),
             )
             for kind in kinds or KINDS
             for aliases in [self.aliases(kind)]
@@ -330,8 +332,10 @@ class Registry:
         removed_at: str | None = entry.tags.get(REMOVED_TAG)
         return removed_at
 
-    def require(self, kind: Kind, version: int) -> ModelVersion:
-        """A version whose files are there and whole. Raises ModelNotFound or ModelHashMismatch."""
+    def require(self, kind: Kind, version: int, *, is_hashed: bool = True) -> ModelVersion:
+        """A version whose files are there and whole; without `is_hashed` only there, as hashing
+        large files takes minutes. Raises ModelNotFound or ModelHashMismatch.
+        """
         model = self.get(kind, version)
         if model is None:
             models = ", ".join(str(m.version) for m in self.list_versions(kind))
@@ -339,7 +343,7 @@ class Registry:
                 f"{self.model_name(kind)} has no version {version}. Registered: {models or 'none'}."
             )
         local = self.local_folder(model)
-        if local is None:
+        if local is None or (not is_hashed and local.is_dir()):
             self.refuse_without_files(model)
         else:
             self._verify(local, model)

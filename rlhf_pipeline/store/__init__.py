@@ -13,6 +13,7 @@ from rlhf_pipeline.store import migrations
 from rlhf_pipeline.store.adjudications import Adjudications
 from rlhf_pipeline.store.alerts import AlertMessages, Alerts
 from rlhf_pipeline.store.annotator_groups import AnnotatorGroups
+from rlhf_pipeline.store.answers import AnswerLog, ServedAnswer
 from rlhf_pipeline.store.audit_chain import Audit
 from rlhf_pipeline.store.calibrations import Calibrations
 from rlhf_pipeline.store.cards import Cards, RemainingWork
@@ -25,14 +26,19 @@ from rlhf_pipeline.store.detectors import Detectors
 from rlhf_pipeline.store.engine import BUSY_TIMEOUT_S, Database
 from rlhf_pipeline.store.evaluation_sets import EvaluationSets
 from rlhf_pipeline.store.events import Events
+from rlhf_pipeline.store.experiments import ExperimentLog
 from rlhf_pipeline.store.feedback import FeedbackEntries
+from rlhf_pipeline.store.feedback_reviews import FeedbackReviews
+from rlhf_pipeline.store.gate_sessions import GateSessions
 from rlhf_pipeline.store.generation import GenerationLedger
 from rlhf_pipeline.store.heartbeats import Heartbeat, Heartbeats
 from rlhf_pipeline.store.imports import Import, Imports, UnfinishedImport
+from rlhf_pipeline.store.lineage import Lineage
 from rlhf_pipeline.store.metric_points import MetricPoints
 from rlhf_pipeline.store.predictions import PredictionLog, PredictionReplay
 from rlhf_pipeline.store.preferences import Preferences
-from rlhf_pipeline.store.promotions import Gates, Promotions
+from rlhf_pipeline.store.promotions import Gates, Promotions, ReleaseActs
+from rlhf_pipeline.store.ratings import Ratings
 from rlhf_pipeline.store.replays import Replays
 from rlhf_pipeline.store.rules import Guidelines, Rules
 from rlhf_pipeline.store.taste_changes import TasteChangeLog
@@ -50,6 +56,7 @@ __all__ = [
     "PredictionReplay",
     "PublishResult",
     "RemainingWork",
+    "ServedAnswer",
     "Store",
     "TouchedDay",
     "UnfinishedImport",
@@ -67,6 +74,7 @@ class Store:
         self.predictions = PredictionLog(database)
         self.votes = Votes(database)
         self.vote_marks = VoteMarks(database)
+        self.lineage = Lineage(database)
         self.replays = Replays(database)
         self.imports = Imports(database)
         self.detectors = Detectors(database)
@@ -77,18 +85,24 @@ class Store:
         self.adjudications = Adjudications(database)
         self.promotions = Promotions(database)
         self.gates = Gates(database)
+        self.release_acts = ReleaseActs(database)
+        self.gate_sessions = GateSessions(database)
         self.calibrations = Calibrations(database)
         self.heartbeats = Heartbeats(database)
         self.completions_cache = CompletionsCache(database)
         self.generation = GenerationLedger(database, self.completions_cache)
         self.cards = Cards(database)
+        self.ratings = Ratings(database)
         self.users = Users(database)
         self.tokens = Tokens(database)
         self.failed_logins = FailedLogins(database)
         self.guidelines = Guidelines(database)
         self.rules = Rules(database)
         self.evaluation_sets = EvaluationSets(database)
+        self.answers = AnswerLog(database)
+        self.experiments = ExperimentLog(database)
         self.feedback = FeedbackEntries(database)
+        self.feedback_reviews = FeedbackReviews(database)
         self.datasets = Datasets(database)
         self.curated_pairs = CuratedPairs(database)
         self.metric_points = MetricPoints(database)

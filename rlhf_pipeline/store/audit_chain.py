@@ -30,11 +30,15 @@ from rlhf_pipeline.store.schema import (
     dataset_versions,
     decisions,
     evaluation_sets,
+    experiments,
     feedback,
+    feedback_reviews,
+    gate_sessions,
     gates,
     guidelines,
     pair_revisions,
     predictions,
+    release_acts,
     taste_changes,
     votes,
 )
@@ -77,7 +81,16 @@ AUDITED_TABLES = {
         evaluation_sets, cast(evaluation_sets.c.version, String), "version of the evaluation set"
     ),
     "decision": AuditedTable(decisions, cast(decisions.c.decision_id, String), "decision"),
+    "release_act": AuditedTable(
+        release_acts, cast(release_acts.c.act_id, String), "act of a release"
+    ),
     "gate": AuditedTable(gates, cast(gates.c.gate_id, String), "decision of the gate"),
+    "gate_session": AuditedTable(
+        gate_sessions, cast(gate_sessions.c.session_id, String), "session of the gate"
+    ),
+    "experiment": AuditedTable(
+        experiments, cast(experiments.c.experiment_id, String), "experiment"
+    ),
     "taste_change": AuditedTable(
         taste_changes, cast(taste_changes.c.change_id, String), "taste change"
     ),
@@ -95,6 +108,13 @@ AUDITED_TABLES = {
         + cast(pair_revisions.c.revision, String),
         "revision of a preference pair",
     ),
+    "review": AuditedTable(
+        feedback_reviews,
+        cast(feedback_reviews.c.feedback_id, String)
+        + " review "
+        + cast(feedback_reviews.c.review_id, String),
+        "review of feedback",
+    ),
     "calibration": AuditedTable(
         calibrations,
         calibrations.c.reward_model + " calibrator " + cast(calibrations.c.version, String),
@@ -102,7 +122,7 @@ AUDITED_TABLES = {
     ),
 }
 # Of the other tables each row is written once; a few rows of these change.
-CHANGING = ("decision", "taste_change")
+CHANGING = ("decision", "taste_change", "gate_session", "experiment")
 
 
 class Audit(Repository):

@@ -4,6 +4,7 @@ Every draw follows from the rules' seed, so that an order can be reproduced late
 """
 
 import hashlib
+import math
 from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -25,13 +26,19 @@ from sqlalchemy import (
     union,
 )
 
-from rlhf_pipeline.core.records import AnnotationRules, CardKind, content_id
-from rlhf_pipeline.store.schema import cards, comparisons, offers, votes
+from rlhf_pipeline.core.records import GATE_SOURCE, AnnotationRules, CardKind, content_id
+from rlhf_pipeline.store.schema import cards, comparisons, gate_sessions, offers, votes
 
 ANYBODY = ""  # `offered_to` and `reserved_for` of an offer that names no annotator
+# Of offers of the gate: above all others, so that they are found by the index of offers.
+GATE_PRIORITY = 2**31 - 1
+GATE_SHARE = 0.25  # of an annotator's cards; more where nothing else is open
+EXPERIMENT_PRIORITY = GATE_PRIORITY - 1  # of offers of an experiment on served versions
+EXPERIMENT_SHARE = 0.1  # as GATE_SHARE
 WINDOW = 60  # comparisons at the head of the queue among which each annotator's own order is drawn
 # oldest cards among which repeats are drawn, so that an annotator's first weeks do not dominate
 REPEATS_FROM = 200
+RATED_FROM = 500  # newest comparisons among which ratings are drawn
 # newest cards of an annotator that are searched for released or expired ones
 RETURNED_CARDS_WINDOW = 200
 CardRow = dict[str, Any]  # one row of table `cards`
@@ -57,13 +64,25 @@ class CardDraw:
         if n == 0:
             return []
         last = self._fetch_scalar(_SELECT_LAST_PLACE) or 0
-        parameters = self._parameters(since=last - RETURNED_CARDS_WINDOW, most=n)
+        since = last - RETURNED_CARDS_WINDOW
+        parameters = self._parameters(since=since, most=n, undealt=undealt_kind(self.rules))
         returned = self.connection.execute(_SELECT_RETURNED, parameters).mappings()
         drawn: dict[str, CardRow] = {row["comparison_id"]: dict(row) for row in returned}
         normal = self._draw_normal_cards(n, drawn)
+        gate = self._draw_reserved_cards(GATE_PRIORITY, drawn)
+        served = self._draw_reserved_cards(EXPERIMENT_PRIORITY, drawn)
         while len(drawn) < n:
             last += 1
-            card = self._draw_hidden_card(last, drawn) or next(normal, None)
+            is_gate_place = self._is_drawn_place(last, GATE_SHARE, "gate")
+            is_served_place = self._is_drawn_place(last, EXPERIMENT_SHARE, "served")
+            card = (
+                self._draw_hidden_card(last, drawn)
+                or (next(gate, None) if is_gate_place else None)
+                or (next(served, None) if is_served_place else None)
+                or next(normal, None)
+                or next(gate, None)
+                or next(served, None)
+            )
             if card is None:
                 break
             drawn[card["comparison_id"]] = {**card, "n": last}
@@ -86,16 +105,22 @@ class CardDraw:
 
     def count_open(self, most: int) -> int:
         """Number of comparisons that this annotator has not met, with a free place in an offer;
-        exact up to `most`.
+        exact up to `most`. Those of the gate count while the annotator may judge more of them.
         """
-        return int(self._fetch_scalar(_COUNT_OPEN, most=most))
+        before = GATE_PRIORITY + 1 if self._gate_quota else GATE_PRIORITY
+        return int(self._fetch_scalar(_COUNT_OPEN, most=most, before=before))
 
     def _draw_normal_cards(self, n: int, drawn: Container[str]) -> Iterator[CardRow]:
         """Open comparisons that were not `drawn`, from the head of the queue, in an order of the
         annotator's own; those reserved for the annotator first.
         """
         for reserved_for in (self.annotator_id, ANYBODY):
-            parameters = self._parameters(reserved_for=reserved_for, most=WINDOW + n)
+            parameters = self._parameters(
+                reserved_for=reserved_for,
+                most=WINDOW + n,
+                first=-GATE_PRIORITY,
+                before=EXPERIMENT_PRIORITY,
+            )
             rows = self.connection.execute(_SELECT_OFFERS, parameters).all()
             for c, offered_to, _ in sorted(
                 rows, key=lambda row: (row.priority, self._draw_number("order", row.comparison_id))
@@ -103,9 +128,39 @@ class CardDraw:
                 if c not in drawn:
                     yield self._build_card(c, CardKind.NORMAL, offered_to=offered_to)
 
+    def _draw_reserved_cards(self, priority: int, drawn: Container[str]) -> Iterator[CardRow]:
+        """Comparisons of this priority that were not `drawn`, of the gate as many as the annotator
+        may judge, in an order of their own.
+        """
+        n_left = self._gate_quota if priority == GATE_PRIORITY else WINDOW
+        if n_left == 0:
+            return
+        window = {"first": priority, "before": priority + 1}
+        parameters = self._parameters(reserved_for=ANYBODY, most=WINDOW, **window)
+        rows = self.connection.execute(_SELECT_OFFERS, parameters).all()
+        for c, offered_to, _ in sorted(
+            rows, key=lambda row: self._draw_number("order", row.comparison_id)
+        ):
+            if c not in drawn and n_left > 0:
+                n_left -= 1
+                yield self._build_card(c, CardKind.NORMAL, offered_to=offered_to)
+
+    @cached_property
+    def _gate_quota(self) -> int:
+        """How many more cards of the running session of the gate the annotator may judge: a share
+        of what it asks, and one more for each day that it waits, so that nobody's absence stops it.
+        """
+        session = self.connection.execute(_SELECT_SESSION).one_or_none()
+        if session is None:
+            return 0
+        n_own = self._fetch_scalar(_COUNT_GATE_CARDS, opened_at=session.opened_at)
+        n_most = math.ceil(session.most_share * session.n_wanted - 1e-9)
+        n_left: int = n_most + (self.now - session.asked_at).days - n_own
+        return max(0, n_left)
+
     def _draw_hidden_card(self, place: int, drawn: Container[str]) -> CardRow | None:
-        """A repeat or a gold card, if this place of the annotator's sequence is one and a
-        comparison is available.
+        """A repeat, a gold or a rating card, if this place of the annotator's sequence is one and
+        a comparison is available.
 
         A repeat is a comparison that the annotator judged once, at least `repeat_after` votes ago,
         with sides swapped. A gold card takes a place in an offer of its comparison if there is
@@ -120,6 +175,10 @@ class CardDraw:
             for c, free_place in self._gold_places.items():
                 if c not in drawn:
                     return self._build_card(c, CardKind.GOLD, offered_to=free_place)
+        if self._is_drawn_place(place, self.rules.rating_share, "rating"):
+            for c in self._ratable_comparisons:
+                if c not in drawn:
+                    return self._build_card(c, CardKind.RATING, pass_no=0)
         return None
 
     def _is_drawn_place(self, place: int, share: float, kind: str) -> bool:
@@ -152,6 +211,16 @@ class CardDraw:
         rows = self.connection.execute(_SELECT_GOLD, self._parameters(most=WINDOW)).all()
         return dict(sorted(map(tuple, rows), key=lambda row: self._draw_number("gold", row[0])))
 
+    @cached_property
+    def _ratable_comparisons(self) -> list[str]:
+        """Comparisons whose votes this annotator is not needed for, then open ones, each in the
+        order drawn; none that the annotator was asked for.
+        """
+        rows = self.connection.execute(_SELECT_RATABLE, self._parameters(most=WINDOW)).all()
+        places = {c: place for c, place in rows if place != self.annotator_id}
+        numbers = {c: self._draw_number("ratings", c) for c in places}
+        return sorted(places, key=lambda c: (places[c] is not None, numbers[c]))
+
     def _build_card(
         self, comparison_id: str, kind: CardKind, *, pass_no: int = 1, offered_to: str | None = None
     ) -> CardRow:
@@ -182,8 +251,14 @@ def _number_of(name: str) -> int:
     return int.from_bytes(hashlib.sha256(name.encode()).digest()[:6])
 
 
+def undealt_kind(rules: AnnotationRules) -> str:
+    """The kind of cards that are not dealt now, whatever was dealt before; empty for none."""
+    return "" if rules.rating_share else CardKind.RATING.value
+
+
 # The conditions of the indexes, literally: else SQLite does not use them.
 IS_UNFINISHED = offers.c.n_done < offers.c.n_wanted
+_WITHOUT_PLACE = (CardKind.REPEAT.value, CardKind.RATING.value)
 # values of offers that the `annotator` may be dealt
 RESERVED_FOR: tuple[ColumnElement[Any], ...] = (literal_column("''"), bindparam("annotator"))
 
@@ -272,7 +347,7 @@ def _select_returned_cards() -> Select[Any]:
     ones as they were, normal ones if an offer of the comparison has a free place.
     """
     free_place = _select_free_place(cards.c.comparison_id)
-    place = case((cards.c.kind == CardKind.REPEAT.value, None), else_=free_place)
+    place = case((cards.c.kind.in_(_WITHOUT_PLACE), None), else_=free_place)
     return (
         select(*(c for c in cards.c if c.name != "offered_to"), place.label("offered_to"))
         .join(comparisons, comparisons.c.comparison_id == cards.c.comparison_id)
@@ -281,6 +356,7 @@ def _select_returned_cards() -> Select[Any]:
             cards.c.n > bindparam("since"),
             is_returned(),
             is_eligible(),
+            cards.c.kind != bindparam("undealt"),
             or_(cards.c.kind != CardKind.NORMAL.value, free_place.is_not(None)),
         )
         .order_by(cards.c.n)
@@ -305,6 +381,7 @@ def _select_repeatable_cards() -> Select[Any]:
         .where(
             is_own(),
             is_eligible(),
+            comparisons.c.source.is_distinct_from(GATE_SOURCE),
             cards.c.state == "voted",
             cards.c.kind == CardKind.NORMAL.value,
             cards.c.settled_at < bindparam("before"),
@@ -344,13 +421,41 @@ _SELECT_GOLD = (
     .order_by(comparisons.c.day, comparisons.c.position, comparisons.c.comparison_id)
     .limit(bindparam("most"))
 )
+_NEWEST = (comparisons.c.day.desc(), comparisons.c.position.desc())
+_RECENT = comparisons.alias("recent")
+_SHARED_OFFERS = offers.alias("shared_offers")
+_SELECT_RATABLE = (
+    select(
+        comparisons.c.comparison_id,
+        _select_free_place(comparisons.c.comparison_id).label("free_place"),
+    )
+    .join(_SHARED_OFFERS, _SHARED_OFFERS.c.comparison_id == comparisons.c.comparison_id)
+    .where(
+        comparisons.c.comparison_id.in_(
+            select(_RECENT.c.comparison_id)
+            .order_by(_RECENT.c.day.desc(), _RECENT.c.position.desc())
+            .limit(RATED_FROM)
+        ),
+        _SHARED_OFFERS.c.offered_to == ANYBODY,
+        comparisons.c.gold.is_(None),
+        comparisons.c.source.is_distinct_from(GATE_SOURCE),  # its prompts must teach nothing
+        is_eligible(),
+        ~is_met(comparisons.c.comparison_id),
+    )
+    .order_by(*_NEWEST, comparisons.c.comparison_id)
+    .limit(bindparam("most"))
+)
 _OPEN_OFFERS = (
     select(offers.c.comparison_id, offers.c.offered_to, offers.c.priority)
     .join(comparisons, comparisons.c.comparison_id == offers.c.comparison_id)
     .where(has_free_place(), is_eligible(), ~is_met(offers.c.comparison_id))
 )
 _SELECT_OFFERS = (
-    _OPEN_OFFERS.where(offers.c.reserved_for == bindparam("reserved_for"))
+    _OPEN_OFFERS.where(
+        offers.c.reserved_for == bindparam("reserved_for"),
+        offers.c.priority >= bindparam("first"),
+        offers.c.priority < bindparam("before"),
+    )
     .order_by(offers.c.priority, offers.c.comparison_id)
     .limit(bindparam("most"))
 )
@@ -358,11 +463,28 @@ _COUNT_OPEN = select(func.count()).select_from(
     union(
         *(
             _OPEN_OFFERS.with_only_columns(offers.c.comparison_id)
-            .where(offers.c.reserved_for == name)
+            .where(offers.c.reserved_for == name, offers.c.priority < bindparam("before"))
             .limit(bindparam("most"))
             .subquery()
             .select()
             for name in RESERVED_FOR
         )
     ).subquery()
+)
+_SELECT_SESSION = select(
+    gate_sessions.c.most_share,
+    gate_sessions.c.n_wanted,
+    gate_sessions.c.opened_at,
+    gate_sessions.c.asked_at,
+).where(gate_sessions.c.state.in_(("open", "held")))
+_COUNT_GATE_CARDS = (
+    select(func.count())
+    .select_from(cards)
+    .join(comparisons, comparisons.c.comparison_id == cards.c.comparison_id)
+    .where(
+        is_own(),
+        comparisons.c.source == GATE_SOURCE,
+        comparisons.c.published_at >= bindparam("opened_at"),
+        or_(is_held(), cards.c.state == "voted"),
+    )
 )

@@ -44,6 +44,7 @@ from rlhf_pipeline.store.card_draw import (
     is_held,
     is_met,
     is_own,
+    undealt_kind,
 )
 from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_ROWS, Repository
@@ -149,9 +150,13 @@ class Cards(Repository):
         for `rules.lease_minutes`; a released or expired card is dealt again before others and with
         its old sides.
         """
-        query = select(cards).where(is_own(), is_held()).order_by(cards.c.n)
+        query = (
+            select(cards)
+            .where(is_own(), is_held(), cards.c.kind != bindparam("undealt"))
+            .order_by(cards.c.n)
+        )
         with self._database.write_transaction() as connection:
-            parameters = self._parameters(annotator_id)
+            parameters = {**self._parameters(annotator_id), "undealt": undealt_kind(rules)}
             rows = connection.execute(query, parameters).mappings().all()
             if len(rows) < n:
                 draw = self._begin_draw(connection, annotator_id, rules)

@@ -31,7 +31,7 @@ from rlhf_pipeline.core.errors import (
     NotFound,
     UnknownComparison,
 )
-from rlhf_pipeline.core.records import AnnotatorKind, Choice, VoteDetails
+from rlhf_pipeline.core.records import AnnotatorKind, CardKind, Choice, VoteDetails
 from rlhf_pipeline.store.audit import VOTE_CAST, Ledger, row_digest
 from rlhf_pipeline.store.card_draw import ANYBODY, has_free_place
 from rlhf_pipeline.store.cards import fill_offers
@@ -39,7 +39,7 @@ from rlhf_pipeline.store.engine import Database
 from rlhf_pipeline.store.schema import cards, comparisons, offers, votes
 
 DOUBLED = timedelta(seconds=5)  # within which an equal vote is the same one, sent twice
-RELEASE_S = 600.0  # for which a card whose vote was undone stays with the annotator
+RELEASE_S = 600.0  # for which a card whose judgement was undone stays with the annotator
 
 # One row of table `votes`. Its `vote_id` follows from its idempotency key and the body as sent.
 VoteRow = dict[str, Any]
@@ -129,6 +129,10 @@ class VotedCards:
         card = self.rows.get(card_id)
         if card is None or card["annotator_id"] != vote["annotator_id"]:
             raise NotFound(f"Vote {key!r}: there is no card {card_id!r} of yours. Lease one first.")
+        if card["kind"] == CardKind.RATING:
+            raise InvalidVote(
+                f"Vote {key!r}: card {card_id!r} asks for a rating. Send it to POST ratings."
+            )
         if any(card[name] != vote[name] for name in ("comparison_id", "is_swapped")):
             raise InvalidVote(
                 f"Vote {key!r}: card {card_id!r} shows another comparison, or other sides. "

@@ -11,7 +11,14 @@ from sqlalchemy import ColumnElement, Connection, Row, bindparam, func, literal,
 from rlhf_pipeline.core.conversations import normalise_prompt, normalise_text
 from rlhf_pipeline.core.errors import UnknownComparison
 from rlhf_pipeline.core.frames import COMPARISONS, PREDICTIONS
-from rlhf_pipeline.core.records import AnnotatorKind, Choice, Record, content_hash, content_id
+from rlhf_pipeline.core.records import (
+    GATE_SOURCE,
+    AnnotatorKind,
+    Choice,
+    Record,
+    content_hash,
+    content_id,
+)
 from rlhf_pipeline.store.audit import PREDICTIONS_WRITE, audited_transaction
 from rlhf_pipeline.store.comparison_lists import FRAME_COLUMNS, ComparisonLists
 from rlhf_pipeline.store.conversion import batches, frame_of, rows_of
@@ -21,6 +28,8 @@ from rlhf_pipeline.store.schema import comparisons, predictions, votes
 
 if TYPE_CHECKING:
     import pandas as pd
+
+IS_NOT_OF_GATE = comparisons.c.source.is_distinct_from(GATE_SOURCE)
 
 
 class PublishResult(Record):
@@ -49,6 +58,8 @@ class Texts(Record):
     prompt: str
     completion_a: str
     completion_b: str
+    completion_a_id: str
+    completion_b_id: str
     model_version_a: str
     model_version_b: str
 
@@ -75,7 +86,10 @@ class Comparisons(ComparisonLists):
         a comparison neither given nor stored, FrameError for a frame that breaks its schema. After
         a kill, publish the same again.
         """
-        rows = rows_of(frame, COMPARISONS)
+        rows = [
+            {**row, "pair_key": pair_key(row["prompt"], row["completion_a"], row["completion_b"])}
+            for row in rows_of(frame, COMPARISONS)
+        ]
         by_comparison: dict[str, list[dict[str, Any]]] = {}
         for prediction in rows_of(predicted, PREDICTIONS) if predicted is not None else ():
             by_comparison.setdefault(prediction["comparison_id"], []).append(prediction)
@@ -93,6 +107,11 @@ class Comparisons(ComparisonLists):
         ):
             result = result.add(self._publish([], part, published_at))
         return result
+
+    def publish_rows(self, rows: Sequence[dict[str, Any]], *, published_at: datetime) -> None:
+        """`publish` for checked rows of COMPARISONS, each with its `pair_key`."""
+        for batch in self._database.with_backoff(batches(rows, MAX_ROWS)):
+            self._publish(batch, [], published_at)
 
     def for_days(self, days: Sequence[str]) -> pd.DataFrame:
         """COMPARISONS that this pipeline published for `days`, in the order they are to be judged,
@@ -166,6 +185,7 @@ class Comparisons(ComparisonLists):
             .where(
                 comparisons.c.flag.is_(None),
                 comparisons.c.repeat_of.is_(None),
+                IS_NOT_OF_GATE,
             )
             .group_by(comparisons.c.pair_key)
         )
@@ -173,10 +193,11 @@ class Comparisons(ComparisonLists):
         return {row.pair_key: row.comparison_id for row in rows}
 
     def prompts(self) -> dict[str, str]:
-        """Text of every prompt by its id. Reads every comparison."""
-        query = select(comparisons.c.prompt_id, func.min(comparisons.c.prompt)).group_by(
-            comparisons.c.prompt_id
-        )
+        """Text of every prompt by its id, without those that the gate asked about. Reads every
+        comparison.
+        """
+        prompt = select(comparisons.c.prompt_id, func.min(comparisons.c.prompt))
+        query = prompt.where(IS_NOT_OF_GATE).group_by(comparisons.c.prompt_id)
         rows = self._database.fetch_all(query)
         return {row[0]: row[1] for row in rows}
 
@@ -206,7 +227,8 @@ class Comparisons(ComparisonLists):
         self, *, day: str | None = None, unvoted_only: bool = False
     ) -> list[str]:
         """Ids of comparisons that people may be asked about, oldest first: no repeats, flagged
-        ones, or corrections, which their authors judged by writing them; with `day` of that day.
+        ones, corrections, which their authors judged by writing them, or those of the gate, which
+        asks itself; with `day` of that day.
 
         With `unvoted_only`, those that no person has judged; skips and votes of machines do not
         count.
@@ -215,6 +237,7 @@ class Comparisons(ComparisonLists):
             comparisons.c.flag.is_(None),
             comparisons.c.repeat_of.is_(None),
             comparisons.c.written_by.is_(None),
+            IS_NOT_OF_GATE,
         ]
         if day is not None:
             conditions.append(comparisons.c.day == day)
@@ -241,7 +264,8 @@ class Comparisons(ComparisonLists):
 
     def n_imported(self) -> int:
         """Number of comparisons from files, which the pipeline cannot make again."""
-        return self._database.count(comparisons, comparisons.c.source.is_not(None))
+        is_imported = comparisons.c.source.is_not(None)
+        return self._database.count(comparisons, is_imported, IS_NOT_OF_GATE)
 
     def _publish(
         self, rows: list[dict[str, Any]], predicted: list[dict[str, Any]], published_at: datetime
@@ -251,11 +275,7 @@ class Comparisons(ComparisonLists):
                 connection, [row["comparison_id"] for row in (*rows, *predicted)]
             )
             new = [
-                {
-                    **row,
-                    "published_at": published_at,
-                    "pair_key": pair_key(row["prompt"], row["completion_a"], row["completion_b"]),
-                }
+                {**row, "published_at": published_at}
                 for row in rows
                 if row["comparison_id"] not in stored_ids
             ]

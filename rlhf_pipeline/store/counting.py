@@ -11,7 +11,7 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, and_, func, literal, or_, select, true, tuple_
 
-from rlhf_pipeline.core.records import AnnotatorKind, Choice
+from rlhf_pipeline.core.records import GATE_SOURCE, AnnotatorKind, Choice
 from rlhf_pipeline.store.schema import adjudications, comparisons, votes
 
 LATEST = 2**62  # above any seq
@@ -55,18 +55,23 @@ def is_counting(
         select(literal(1))
         .select_from(later)
         .where(
-            _is_later_turn(later, votes),
+            is_later_turn(later, votes),
             later.c.seq <= limit,
-            _is_outside(quarantined, later),
+            is_outside(quarantined, later),
         )
     )
-    return and_(votes.c.seq <= limit, _is_outside(quarantined, votes), ~displaced.exists())
+    return and_(votes.c.seq <= limit, is_outside(quarantined, votes), ~displaced.exists())
 
 
 def is_teaching(up_to_seq: int | None, quarantined: Mapping[str, int]) -> ColumnElement[bool]:
     """The rule of `votes.teaching.teaching_votes`, without machine votes, for a query over `votes`
     and `comparisons`.
     """
+    return and_(is_counting(up_to_seq, quarantined), is_usable(up_to_seq))
+
+
+def is_usable(up_to_seq: int | None) -> ColumnElement[bool]:
+    """Such a vote teaches where it counts: what no other vote decides."""
     limit = LATEST if up_to_seq is None else up_to_seq
     decided = (
         select(adjudications.c.choice)
@@ -78,15 +83,16 @@ def is_teaching(up_to_seq: int | None, quarantined: Mapping[str, int]) -> Column
         .scalar_subquery()
     )
     return and_(
-        is_counting(up_to_seq, quarantined),
         func.coalesce(decided, votes.c.choice) == votes.c.choice,
         votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
         comparisons.c.repeat_of.is_(None),
         comparisons.c.flag.is_(None),
+        comparisons.c.source.is_distinct_from(GATE_SOURCE),
     )
 
 
-def _is_outside(quarantined: Mapping[str, int], vote: Any) -> ColumnElement[bool]:
+def is_outside(quarantined: Mapping[str, int], vote: Any) -> ColumnElement[bool]:
+    """No quarantine leaves `vote` out; the table or an alias of it."""
     return and_(
         true(),
         *(
@@ -96,7 +102,7 @@ def _is_outside(quarantined: Mapping[str, int], vote: Any) -> ColumnElement[bool
     )
 
 
-def _is_later_turn(later: Any, vote: Any) -> ColumnElement[bool]:
+def is_later_turn(later: Any, vote: Any) -> ColumnElement[bool]:
     """`later` is a later pass over the same comparison by the same annotator, or a later revision
     of the same pass.
     """
@@ -112,15 +118,18 @@ def _is_later_turn(later: Any, vote: Any) -> ColumnElement[bool]:
 
 
 def is_trainable(table: Any) -> ColumnElement[bool]:
-    """Votes of the reward model itself, and skips, are no reason to train it again."""
+    """Votes of the reward model itself, skips and votes for the gate teach nothing new."""
+    of_gate = select(comparisons.c.comparison_id).where(comparisons.c.source == GATE_SOURCE)
     return and_(
-        table.c.annotator_kind != AnnotatorKind.MACHINE.value, table.c.choice != Choice.SKIP.value
+        table.c.annotator_kind != AnnotatorKind.MACHINE.value,
+        table.c.choice != Choice.SKIP.value,
+        table.c.comparison_id.not_in(of_gate),
     )
 
 
 def count_trainable(connection: Connection, after: int, until: int) -> int:
     """Votes with a seq above `after` and up to `until`: no machine's, no skips, no superseded
-    ones.
+    ones, none for the gate.
     """
     of_range = (votes.c.seq > after, votes.c.seq <= until)
     replaced = votes.alias("replaced")

@@ -13,12 +13,14 @@ from sqlalchemy import Connection, RowMapping, func, select, update
 from rlhf_pipeline.core.api_types.filters import DatasetFilter
 from rlhf_pipeline.core.curation import (
     Dataset,
+    DatasetChange,
     DatasetExport,
     DatasetQuality,
     DatasetQuery,
     DatasetStatus,
     DatasetType,
     DatasetVersion,
+    NamedVersion,
     check_move,
     find_edited_status,
 )
@@ -34,6 +36,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 ALL_DATASETS = DatasetFilter()
+NO_CHANGE = DatasetChange()
+_NAMED = ("dataset_id", "version", "content_hash", "frozen_at")
 
 
 class Datasets(Repository):
@@ -105,8 +109,8 @@ class Datasets(Repository):
     ) -> Dataset:
         """Change what is not None. A new query of a frozen data set begins its next version.
 
-        Raises NotFound, and DatasetConflict for an illegal move and a name that is taken. Freezing
-        and exporting alone make it ready and exported.
+        Raises NotFound, and DatasetConflict for an illegal move, a name that is taken and another
+        name of one with versions. Freezing and exporting alone make it ready and exported.
         """
         with audited_transaction(self._database) as (connection, ledger):
             old = self._get(connection, datasets.c.dataset_id == dataset_id, str(dataset_id))
@@ -121,23 +125,27 @@ class Datasets(Repository):
                 new_status = status
             if query is not None:
                 new_status = find_edited_status(old.name, new_status)
-            if name is not None and name != old.name:
-                _require_free(connection, name)
-            values = {
-                "name": name,
-                "description": description,
-                "query": None if query is None else json_of(query, "The query"),
-                "status": new_status,
-            }
+            change = DatasetChange.model_construct(name=name, description=description, query=query)
+            values = {**_edits(connection, old, change), "status": new_status}
             return self._update(
                 connection, ledger, dataset_id, actor, f"dataset.{status or 'change'}", values
             )
 
-    def record_build(self, dataset_id: int, quality: DatasetQuality, *, actor: str) -> Dataset:
-        """Number of rows and quality as built now; a draft becomes `curating`."""
+    def record_build(
+        self,
+        dataset_id: int,
+        quality: DatasetQuality,
+        *,
+        actor: str,
+        change: DatasetChange = NO_CHANGE,
+    ) -> Dataset:
+        """Edit a data set, with the number of rows and the quality that it was built with; a draft
+        becomes `curating`.
+        """
         with audited_transaction(self._database) as (connection, ledger):
             old = self._get(connection, datasets.c.dataset_id == dataset_id, str(dataset_id))
             values = {
+                **_edits(connection, old, change),
                 "status": find_edited_status(old.name, old.status, begins=True),
                 "n_rows": quality.n_rows,
                 "quality": json_of(quality, "The quality"),
@@ -145,22 +153,30 @@ class Datasets(Repository):
             return self._update(connection, ledger, dataset_id, actor, "dataset.build", values)
 
     def freeze(
-        self, dataset_id: int, rows: pd.DataFrame, quality: DatasetQuality, *, actor: str
+        self,
+        dataset_id: int,
+        rows: pd.DataFrame,
+        quality: DatasetQuality,
+        *,
+        actor: str,
+        change: DatasetChange = NO_CHANGE,
     ) -> DatasetVersion:
-        """Store DATASET_ROWS as the next version, and make the data set ready.
+        """Edit a data set, store DATASET_ROWS as its next version, and make it ready.
 
         Raises NotFound, and DatasetConflict where its status or a problem of the quality forbids
         it. A freeze that is killed leaves rows that nothing names and that the next one uses.
         """
-        dataset = self.get(dataset_id)
+        dataset = change.edit(self.get(dataset_id))
         _require_freezable(dataset, quality)
         records = rows_of(rows, DATASET_ROWS)
         lines = [canonical_json(record) for record in records]
         digest = hashlib.sha256("\n".join([dataset.type, *lines]).encode()).hexdigest()
         self._store_rows(digest, lines, [record["sources"] for record in records])
         with audited_transaction(self._database) as (connection, ledger):
-            dataset = self._get(connection, datasets.c.dataset_id == dataset_id)
+            old = self._get(connection, datasets.c.dataset_id == dataset_id)
+            dataset = change.edit(old)
             _require_freezable(dataset, quality)
+            edits = _edits(connection, old, change)
             row = {
                 "dataset_id": dataset_id,
                 "version": dataset.n_versions + 1,
@@ -178,7 +194,8 @@ class Datasets(Repository):
                 object_id=f"{dataset_id} version {row['version']}",
                 digest=row_digest(dataset_versions, row),
             )
-            values = {"status": "ready", "n_rows": len(lines), "quality": row["quality"]}
+            counts = {"n_rows": len(lines), "quality": row["quality"]}
+            values = {**edits, "status": "ready", **counts}
             self._update(connection, ledger, dataset_id, actor, "dataset.ready", values)
         return _build_version(row)
 
@@ -220,20 +237,24 @@ class Datasets(Repository):
         records = [json.loads(text) for text in self._database.fetch_scalars(query)]
         return check_frame(pd.DataFrame(records, columns=list(DATASET_ROWS.columns)), DATASET_ROWS)
 
-    def versions_of_source(self, source: str) -> list[DatasetVersion]:
-        """The versions with a row from a comparison, an entry of feedback or a hand-made pair, such
-        as `comparison:c1`.
+    def versions_of(self, *sources: str) -> list[NamedVersion]:
+        """The versions with a row from one of the comparisons, entries of feedback or hand-made
+        pairs, such as `comparison:c1`; by data set, oldest first.
         """
         query = (
-            select(dataset_versions)
+            select(*(dataset_versions.c[name] for name in _NAMED), datasets.c.name)
+            .join(datasets, datasets.c.dataset_id == dataset_versions.c.dataset_id)
             .join(
                 dataset_sources,
                 dataset_sources.c.content_hash == dataset_versions.c.content_hash,
             )
-            .where(dataset_sources.c.source == source)
+            .where(dataset_sources.c.source.in_(sources))
+            .distinct()
             .order_by(dataset_versions.c.dataset_id, dataset_versions.c.version)
         )
-        return [_build_version(row) for row in self._database.fetch_mappings(query)]
+        return [
+            NamedVersion.model_validate(dict(row)) for row in self._database.fetch_mappings(query)
+        ]
 
     def _store_rows(self, digest: str, lines: Sequence[str], sources: Sequence[str]) -> None:
         """Rows with what they were made from, those that an interrupted freeze lacks."""
@@ -291,6 +312,19 @@ def _select_datasets() -> Any:
 def _require_free(connection: Connection, name: str) -> None:
     if connection.execute(select(datasets.c.name).where(datasets.c.name == name)).first():
         raise DatasetConflict(f"There is a data set {name!r} already. Choose another name.")
+
+
+def _edits(connection: Connection, old: Dataset, change: DatasetChange) -> dict[str, Any]:
+    """The columns of a change, None for what stays."""
+    if change.name not in (None, old.name):
+        if old.n_versions:
+            raise DatasetConflict(
+                f"Data set {old.name!r} has frozen versions, which models and exports call by its "
+                "name. Leave the name, or make a new data set."
+            )
+        _require_free(connection, str(change.name))
+    query = None if change.query is None else json_of(change.query, "The query")
+    return {"name": change.name, "description": change.description, "query": query}
 
 
 def _require_freezable(dataset: Dataset, quality: DatasetQuality) -> None:

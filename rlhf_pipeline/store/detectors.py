@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import Connection, and_, case, func, select
 
 from rlhf_pipeline.core.errors import StoreError
-from rlhf_pipeline.core.records import AnnotatorKind, Choice, DriftEvent
+from rlhf_pipeline.core.records import GATE_SOURCE, AnnotatorKind, Choice, DriftEvent
 from rlhf_pipeline.store.conversion import json_of
 from rlhf_pipeline.store.counting import is_standing
 from rlhf_pipeline.store.engine import Repository
@@ -76,9 +76,10 @@ class Detectors(Repository):
 
         One row per vote for a or b that stood at `up_to_seq` (default: now) on a comparison that
         the model predicted; repeats included, with the original's comparison_id; votes without a
-        time and those of machines left out. `error` is 1 for a vote against the side with the
-        higher score, else 0; equal scores predict no side and are left out, as in the reflection
-        log.
+        time, those of machines and those for the gate left out: what is optimised to please a
+        reward model fools it more often, while taste stays. `error` is 1 for a vote against the
+        side with the higher score, else 0; equal scores predict no side and are left out, as in the
+        reflection log.
         """
         import pandas as pd
 
@@ -116,6 +117,7 @@ class Detectors(Repository):
                 votes.c.choice.in_([Choice.A.value, Choice.B.value]),
                 votes.c.voted_at.is_not(None),
                 votes.c.annotator_kind != AnnotatorKind.MACHINE.value,
+                comparisons.c.source.is_distinct_from(GATE_SOURCE),
                 predictions.c.reward_model == model_version,
                 predictions.c.score_a != predictions.c.score_b,
                 is_standing(votes, up_to_seq=up_to_seq),

@@ -7,7 +7,8 @@ import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from functools import cache
+from functools import cache, partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -189,7 +190,11 @@ class Database:
         self, connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]
     ) -> None:
         """Insert rows that have the same columns."""
-        if rows:
+        if rows and self.is_sqlite:
+            statement, columns = _build_insert(table, tuple(rows[0]))
+            values = (process(map(itemgetter(name), rows)) for name, process in columns)
+            connection.exec_driver_sql(statement, [*zip(*values, strict=True)])
+        elif rows:
             connection.execute(table.insert(), list(rows))
 
     def insert_new(
@@ -224,12 +229,13 @@ class Database:
 
     def with_backoff(self, batches: Iterable[T]) -> Iterator[T]:
         """The same batches, one transaction each; between two of them waiting writers go first.
-        Without it a page's vote would wait for a whole import.
+        Without it a page's vote would wait for a whole import. Making a batch is part of the pause.
         """
-        for n, batch in enumerate(batches):
-            if n:
-                time.sleep(SERIES_PAUSE_S)
+        earliest = 0.0
+        for batch in batches:
+            time.sleep(max(0.0, earliest - time.monotonic()))
             yield batch
+            earliest = time.monotonic() + SERIES_PAUSE_S
 
     def _begin_immediately(self) -> None:
         """Begin SQLite's write transactions with the lock, as soon as it is free."""
@@ -260,6 +266,18 @@ class Repository:
 
     def __init__(self, database: Database):
         self._database = database
+
+
+@cache
+def _build_insert(table: Table, names: tuple[str, ...]) -> tuple[str, list[tuple[str, Any]]]:
+    """SQLite's statement, and by column what turns values into the driver's."""
+    dialect = sqlite.dialect()
+    compiled = table.insert().compile(dialect=dialect, column_keys=list(names))
+    processors = {n: table.c[n].type.dialect_impl(dialect).bind_processor(dialect) for n in names}
+    return str(compiled), [
+        (name, partial(map, process) if (process := processors[name]) else iter)
+        for name in compiled.positiontup or ()
+    ]
 
 
 @cache

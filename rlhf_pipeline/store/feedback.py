@@ -8,34 +8,47 @@ in training like any other vote. Annotators never judge their own text again.
 import json
 import secrets
 from collections.abc import Mapping
-from datetime import UTC, datetime, time, timedelta
+from datetime import UTC
 from random import Random
 from typing import Any, get_args
 
-from sqlalchemy import ColumnElement, Connection, and_, func, or_, select
+from sqlalchemy import Connection, and_, case, func, or_, select
 
-from rlhf_pipeline.core.api_types.filters import FeedbackFilter, FeedbackKind
+from rlhf_pipeline.core.api_types.filters import (
+    FeedbackFilter,
+    FeedbackKind,
+    FeedbackSelection,
+)
 from rlhf_pipeline.core.conversations import prompt_id
 from rlhf_pipeline.core.curation import FeedbackQuery
-from rlhf_pipeline.core.errors import IdempotencyConflict
+from rlhf_pipeline.core.errors import IdempotencyConflict, InvalidVote
 from rlhf_pipeline.core.records import (
     AnnotatorKind,
     Choice,
     Feedback,
+    FeedbackStatus,
     NewFeedback,
     NewVote,
     content_hash,
     content_id,
 )
+from rlhf_pipeline.store.answers import AnswerLog
 from rlhf_pipeline.store.audit import FEEDBACK_ADD, audited_transaction, row_digest
 from rlhf_pipeline.store.casting import insert_votes
 from rlhf_pipeline.store.comparisons import pair_key
 from rlhf_pipeline.store.engine import Repository
-from rlhf_pipeline.store.schema import comparisons, feedback
+from rlhf_pipeline.store.feedback_reviews import (
+    PENDING,
+    REVIEW_COLUMNS,
+    REVIEWED,
+    selection_of,
+)
+from rlhf_pipeline.store.schema import comparisons, feedback, feedback_reviews
 from rlhf_pipeline.store.votes import prepare_row
 
 CORRECTION = "correction"  # `source` of such comparisons, and model version of the corrected text
 STRENGTH = 4  # somebody took the trouble to write it
+_SELECT = select(feedback, *REVIEW_COLUMNS).select_from(REVIEWED)
 
 
 class FeedbackEntries(Repository):
@@ -54,8 +67,10 @@ class FeedbackEntries(Repository):
 
         Its author is `new.author`, already a pseudonym, or else `created_by`, of kind
         `annotator_kind`; the vote has that author's `is_blind`. The same entry of
-        a user under the same key is recorded once. Raises IdempotencyConflict for another entry.
+        a user under the same key is recorded once. Raises IdempotencyConflict for another entry;
+        NotFound for an unknown answer, InvalidVote for a correction of one without kept texts.
         """
+        new = self._fill_in_answer(new)
         key = None if idempotency_key is None else f"{created_by}/{idempotency_key}"
         record = new.model_dump_json(exclude_none=True)
         said_by = new.author or created_by
@@ -121,6 +136,38 @@ class FeedbackEntries(Repository):
             )
         return _feedback_of(row)
 
+    def _fill_in_answer(self, new: NewFeedback) -> NewFeedback:
+        """The entry with the version, session and kept texts of the answer that it names."""
+        if new.answer_id is None:
+            return new
+        answer = AnswerLog(self._database).get(new.answer_id)
+        fields = {
+            "prompt": new.prompt or answer.prompt,
+            "completion": new.completion or answer.completion,
+            "completion_id": new.answer_id,
+            "session_id": new.session_id or answer.session_id,
+            "model_version": answer.version,
+        }
+        if new.kind == CORRECTION:
+            if not (fields["prompt"] and fields["completion"]):
+                raise InvalidVote(
+                    f"The texts of {new.answer_id} were not kept. Send prompt and completion with "
+                    "the correction, or set serving.keep_texts."
+                )
+            if fields["completion"] == new.correction:
+                raise InvalidVote("The corrected text equals the answer. Send another text.")
+        return new.model_copy(update=fields)
+
+    def with_key(self, created_by: str, idempotency_key: str) -> Feedback | None:
+        """The entry of a user under a key."""
+        same_key = select(feedback.c.feedback_id).where(
+            feedback.c.idempotency_key == f"{created_by}/{idempotency_key}"
+        )
+        number = self._database.fetch_scalar(same_key)
+        if number is None:
+            return None
+        return self.select(FeedbackQuery(feedback_ids=(number,)))[0]
+
     def page(
         self,
         only: FeedbackFilter = FeedbackFilter(),  # noqa: B008 (frozen)
@@ -128,36 +175,38 @@ class FeedbackEntries(Repository):
         before_id: int | None = None,
     ) -> list[Feedback]:
         """Newest first, at most its `limit`; the next page is `before_id` the last one's id."""
-        filters = {name: getattr(only, name) for name in ("kind", "session_id", "created_by")}
-        conditions = [feedback.c[name] == value for name, value in filters.items() if value]
+        query = _SELECT.where(*selection_of(only))
         if before_id is not None:
-            conditions.append(feedback.c.feedback_id < before_id)
-        query = (
-            select(feedback)
-            .where(*conditions)
-            .order_by(feedback.c.feedback_id.desc())
-            .limit(only.limit)
-        )
+            query = query.where(feedback.c.feedback_id < before_id)
+        query = query.order_by(feedback.c.feedback_id.desc()).limit(only.limit)
         return [_feedback_of(row) for row in self._database.fetch_mappings(query)]
 
-    def select(self, query: FeedbackQuery) -> list[Feedback]:
-        """All entries that a data set's query chooses, oldest first. Days are those of
-        `created_at`.
+    def select(self, query: FeedbackQuery, status: FeedbackStatus | None = None) -> list[Feedback]:
+        """All entries that a data set's query chooses, oldest first; with `status` those alone.
+        Days are those of `created_at`.
         """
         column = feedback.c
         kinds = query.kinds or get_args(FeedbackKind)
-        conditions: list[ColumnElement[bool]] = [column.kind.in_(kinds)]
-        if query.session_id:
-            conditions.append(column.session_id == query.session_id)
-        if query.since:
-            conditions.append(column.created_at >= datetime.combine(query.since, time(), UTC))
-        if query.until:
-            end = datetime.combine(query.until, time(), UTC) + timedelta(days=1)
-            conditions.append(column.created_at < end)
+        only = FeedbackSelection(
+            session_id=query.session_id, since=query.since, until=query.until, status=status
+        )
+        conditions = [column.kind.in_(kinds), *selection_of(only)]
         if query.feedback_ids:
             conditions.append(column.feedback_id.in_(query.feedback_ids))
-        chosen = select(feedback).where(*conditions).order_by(column.feedback_id)
+        chosen = _SELECT.where(*conditions).order_by(column.feedback_id)
         return [_feedback_of(row) for row in self._database.fetch_mappings(chosen)]
+
+    def find_unapproved_comparisons(self) -> set[str]:
+        """The comparisons of corrections none of which is approved."""
+        is_approved = case((feedback_reviews.c.status == "approved", 1), else_=0)
+        query = (
+            select(feedback.c.comparison_id)
+            .select_from(REVIEWED)
+            .where(feedback.c.comparison_id.is_not(None))
+            .group_by(feedback.c.comparison_id)
+            .having(func.max(is_approved) == 0)
+        )
+        return set(self._database.fetch_scalars(query))
 
     def count_by_kind(self) -> dict[str, int]:
         """Number of entries by kind."""
@@ -225,7 +274,7 @@ class FeedbackEntries(Repository):
             (
                 new.completion_id or content_id("completion", prompt, completion),
                 completion,
-                "unknown",
+                new.model_version or "unknown",
             ),
             (content_id("completion", prompt, correction), correction, CORRECTION),
         ]
@@ -258,4 +307,11 @@ class FeedbackEntries(Repository):
 
 def _feedback_of(row: Mapping[Any, Any]) -> Feedback:
     columns = ("feedback_id", "created_at", "created_by", "comparison_id", "vote_id")
-    return Feedback(**json.loads(row["record"]), **{name: row[name] for name in columns})
+    review = {name: row[name] for name in ("notes", "reviewed_by", "reviewed_at") if name in row}
+    return Feedback(
+        **json.loads(row["record"]),
+        **{name: row[name] for name in columns},
+        **review,
+        status=row.get("status") or PENDING,
+        curator_tags=json.loads(row.get("curator_tags") or "[]"),
+    )

@@ -256,5 +256,5 @@ def _reading_hash(record: dict[str, Any]) -> str:
 
 def _has_accepted_rows(record: dict[str, Any]) -> bool:
     return not record.get("rejected") or any(
-        record.get(count) for count in ("imported", "known", "merged")
+        record.get(count) for count in ("imported", "stored_before", "merged")
     )

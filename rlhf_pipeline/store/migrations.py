@@ -23,8 +23,7 @@ from rlhf_pipeline.store.schema_changes import CHANGES, SchemaChange, list_versi
 HEAD = list_versions()[-1]
 EXPORT_THERE = (
     "Run `rlhf export comparisons` and `rlhf export votes` there with the commit that made it, "
-    "then `rlhf import comparisons FILE` and `rlhf import votes FILE` here into a new home "
-    "(RLHF_HOME)."
+    "then `rlhf import preferences FILE FILE` here into a new home (RLHF_HOME)."
 )
 # Rows of an index, rows that share its first column, its first two, and so on. SQLite guesses ten
 # for the first column, so it would read all cards of an annotator to find those held, and begin a

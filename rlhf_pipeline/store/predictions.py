@@ -10,7 +10,7 @@ from sqlalchemy import Connection, Select, and_, func, literal, or_, select
 
 from rlhf_pipeline.core.errors import UnknownComparison
 from rlhf_pipeline.core.frames import PREDICTIONS
-from rlhf_pipeline.core.records import AnnotatorKind, Choice, Record
+from rlhf_pipeline.core.records import GATE_SOURCE, AnnotatorKind, Choice, Record
 from rlhf_pipeline.store.audit import (
     PREDICTIONS_REPLAY,
     Ledger,
@@ -171,6 +171,7 @@ class PredictionLog(Repository):
         imported = and_(
             comparisons.c.comparison_id == votes.c.comparison_id,
             comparisons.c.source.is_not(None),
+            comparisons.c.source != GATE_SOURCE,
             comparisons.c.flag.is_(None),
         )
         is_vote = and_(votes.c.day == day, votes.c.voted_at.is_not(None))

@@ -34,6 +34,7 @@ from rlhf_pipeline.core.errors import UnstorableText
 APPEND_ONLY = (
     *("votes", "predictions", "audit", "guidelines", "annotation_rules", "feedback"),
     *("dataset_versions", "dataset_rows", "dataset_sources", "pair_revisions"),
+    *("feedback_reviews", "release_acts"),
 )
 ONLY_ROW = 1  # key of a table that has one row
 
@@ -416,6 +417,18 @@ promotions = _table(
     key=("promotion_id",),
 )
 
+release_acts = _table(
+    "release_acts",
+    _count("act_id"),
+    _id("model_name"),
+    _id("act"),
+    _count("request_id", nullable=True),
+    _time("acted_at"),
+    _text("record"),
+    UniqueConstraint("request_id", name="uq_release_acts_request_id"),
+    key=("act_id",),
+)
+
 gates = _table(
     "gates",
     _count("gate_id"),
@@ -423,6 +436,23 @@ gates = _table(
     _time("decided_at"),
     _text("record"),
     key=("gate_id",),
+)
+
+gate_sessions = _table(
+    "gate_sessions",
+    _count("session_id"),
+    _id("candidate"),
+    _id("champion"),
+    _id("state"),
+    _count("n_wanted", comment="judgements asked so far"),
+    Column("most_share", Float, nullable=False, comment="of them, by one annotator"),
+    _time("opened_at"),
+    _time("asked_at"),
+    _time("closed_at", nullable=True),
+    _text("record"),
+    _text("prompts"),
+    CheckConstraint("state IN ('open', 'held', 'decided', 'void')", name="state"),
+    key=("session_id",),
 )
 
 calibrations = _table(
@@ -630,8 +660,8 @@ cards = _table(
     _time("leased_at"),
     _time("leased_until"),
     _time("settled_at", nullable=True),
-    CheckConstraint("kind IN ('normal', 'repeat', 'gold')", name="kind"),
-    CheckConstraint("state IN ('leased', 'voted', 'skipped', 'released')", name="state"),
+    CheckConstraint("kind IN ('normal', 'repeat', 'gold', 'rating')", name="kind"),
+    CheckConstraint("state IN ('leased', 'voted', 'rated', 'skipped', 'released')", name="state"),
     UniqueConstraint("comparison_id", "annotator_id", "pass_no", name="uq_cards_turn"),
     _refers("comparison_id", "comparisons"),
     Index("ix_cards_annotator", "annotator_id", "n", unique=True),
@@ -740,6 +770,55 @@ feedback = _table(
     CheckConstraint("kind IN ('thumbs', 'rating', 'correction', 'detailed')", name="kind"),
     Index("ix_feedback_session", "session_id", "feedback_id"),
     key=("feedback_id",),
+)
+
+# What curators decided about an entry: its newest review holds, and without one it is pending.
+feedback_reviews = _table(
+    "feedback_reviews",
+    _count("feedback_id"),
+    _count("review_id", comment="of all entries that were reviewed at once"),
+    _id("status"),
+    _text("tags"),
+    _text("notes", nullable=True),
+    _id("reviewed_by"),
+    _time("reviewed_at"),
+    CheckConstraint("status IN ('pending', 'approved', 'rejected')", name="status"),
+    _refers("feedback_id", "feedback"),
+    Index("ix_feedback_reviews_review", "review_id", "feedback_id"),
+    key=("feedback_id", "review_id"),
+)
+
+answers = _table(
+    "answers",
+    _id("answer_id"),
+    _id("version"),
+    _id("session_id", nullable=True),
+    _time("created_at"),
+    Column("latency_s", Float, nullable=False),
+    _count("n_prompt_tokens"),
+    _count("n_tokens"),
+    _count("cost", nullable=True, comment="billionths of the currency of the prices"),
+    _id("finish_reason"),
+    _text("error", nullable=True),
+    _text("prompt", nullable=True),
+    _text("completion", nullable=True),
+    _count("experiment_id", nullable=True),
+    _id("arm", nullable=True),
+    Column("traffic_split", Float, nullable=True, comment="share of the treatment then"),
+    Index("ix_answers_created", "created_at"),
+    Index("ix_answers_experiment", "experiment_id", "created_at"),
+    key=("answer_id",),
+)
+
+experiments = _table(
+    "experiments",
+    _count("experiment_id"),
+    _id("status"),
+    _text("record"),
+    CheckConstraint(
+        "status IN ('draft', 'running', 'paused', 'completed', 'cancelled')", name="status"
+    ),
+    key=("experiment_id",),
 )
 
 datasets = _table(

@@ -9,6 +9,7 @@ from sqlalchemy import (
     CheckConstraint,
     Column,
     DateTime,
+    Float,
     ForeignKeyConstraint,
     Integer,
     PrimaryKeyConstraint,
@@ -36,9 +37,9 @@ class SchemaChange:
     fingerprint: str
 
 
-def _number(name: str) -> Column[int]:
+def _number(name: str, *, nullable: bool = False) -> Column[int]:
     number = BigInteger().with_variant(Integer(), "sqlite")
-    return Column(name, number, nullable=False, autoincrement=False)
+    return Column(name, number, nullable=nullable, autoincrement=False)
 
 
 def _text(name: str, *, nullable: bool = False) -> Column[str]:
@@ -113,10 +114,96 @@ def _add_tags(operations: "Operations") -> None:
     operations.add_column("comparisons", _text("tags", nullable=True))
 
 
+def _add_feedback_reviews(operations: "Operations") -> None:
+    operations.create_table(
+        "feedback_reviews",
+        *(_number("feedback_id"), _number("review_id"), _id("status")),
+        *(_text("tags"), _text("notes", nullable=True), _id("reviewed_by"), _time("reviewed_at")),
+        CheckConstraint("status IN ('pending', 'approved', 'rejected')", name="status"),
+        ForeignKeyConstraint(
+            ["feedback_id"],
+            ["feedback.feedback_id"],
+            name="fk_feedback_reviews_feedback_id_feedback",
+        ),
+        PrimaryKeyConstraint("feedback_id", "review_id"),
+    )
+    operations.create_index(
+        "ix_feedback_reviews_review", "feedback_reviews", ["review_id", "feedback_id"]
+    )
+
+
+def _add_answers(operations: "Operations") -> None:
+    operations.create_table(
+        "answers",
+        *(_id("answer_id"), _id("version"), Column("session_id", String), _time("created_at")),
+        Column("latency_s", Float, nullable=False),
+        *(_number("n_prompt_tokens"), _number("n_tokens"), _number("cost", nullable=True)),
+        _id("finish_reason"),
+        *(_text(name, nullable=True) for name in ("error", "prompt", "completion")),
+        PrimaryKeyConstraint("answer_id"),
+    )
+    operations.create_index("ix_answers_created", "answers", ["created_at"])
+
+
+def _add_ratings(operations: "Operations") -> None:
+    kinds, states = "'normal', 'repeat', 'gold'", "'leased', 'voted', 'rated', 'skipped'"
+    with operations.batch_alter_table("cards") as cards:
+        for column in ("kind", "state"):
+            cards.drop_constraint(operations.f(f"ck_cards_{column}"), type_="check")
+        cards.create_check_constraint("kind", f"kind IN ({kinds}, 'rating')")
+        cards.create_check_constraint("state", f"state IN ({states}, 'released')")
+
+
+def _add_release_acts(operations: "Operations") -> None:
+    operations.create_table(
+        "release_acts",
+        *(_number("act_id"), _id("model_name"), _id("act")),
+        Column("request_id", BigInteger().with_variant(Integer(), "sqlite"), nullable=True),
+        *(_time("acted_at"), _text("record")),
+        UniqueConstraint("request_id", name="uq_release_acts_request_id"),
+        PrimaryKeyConstraint("act_id"),
+    )
+
+
+def _add_gate_sessions(operations: "Operations") -> None:
+    operations.create_table(
+        "gate_sessions",
+        _number("session_id"),
+        *(_id("candidate"), _id("champion"), _id("state"), _number("n_wanted")),
+        Column("most_share", Float, nullable=False),
+        *(_time("opened_at"), _time("asked_at")),
+        Column("closed_at", DateTime(timezone=True)),
+        *(_text("record"), _text("prompts")),
+        CheckConstraint("state IN ('open', 'held', 'decided', 'void')", name="state"),
+        PrimaryKeyConstraint("session_id"),
+    )
+
+
+def _add_experiments(operations: "Operations") -> None:
+    operations.create_table(
+        "experiments",
+        *(_number("experiment_id"), _id("status"), _text("record")),
+        CheckConstraint(
+            "status IN ('draft', 'running', 'paused', 'completed', 'cancelled')", name="status"
+        ),
+        PrimaryKeyConstraint("experiment_id"),
+    )
+    operations.add_column("answers", _number("experiment_id", nullable=True))
+    operations.add_column("answers", Column("arm", String))
+    operations.add_column("answers", Column("traffic_split", Float))
+    operations.create_index("ix_answers_experiment", "answers", ["experiment_id", "created_at"])
+
+
 BASE = "6119e5780122"  # fingerprint of schema.py in 0.1.0
 CHANGES: tuple[SchemaChange, ...] = (
     SchemaChange("add curated data sets", _add_datasets, "0d8ca958229b"),
     SchemaChange("add tags of imported comparisons", _add_tags, "8dd33ea6835c"),
+    SchemaChange("add reviews of feedback", _add_feedback_reviews, "1a56bca7cf4c"),
+    SchemaChange("add the log of served answers", _add_answers, "8716139d6455"),
+    SchemaChange("add cards that ask for a rating", _add_ratings, "688f3391c9a7"),
+    SchemaChange("add release acts", _add_release_acts, "83090882d19a"),
+    SchemaChange("add sessions of the gate", _add_gate_sessions, "e738ccdc1605"),
+    SchemaChange("add experiments", _add_experiments, "e688fe795af3"),
 )
 
 

@@ -55,23 +55,25 @@ class VoteLog(VoteLists):
         days: Sequence[str] | None = None,
         *,
         comparison_ids: Sequence[str] | None = None,
+        annotator_id: str | None = None,
         up_to_seq: int | None = None,
         schema: FrameSchema = VOTES,
     ) -> pd.DataFrame:
         """VOTES as cast, in seq order: superseded ones, earlier passes, skips and machines' too.
 
-        Of all days or of `days`, on all comparisons or on these, not above `up_to_seq` (default:
-        now). `votes.counting` selects those that stand or count. The same
-        arguments always give the same frame. `schema`: VOTES, or EXPORTED_VOTES with the reason
-        and, as of `up_to_seq`, whether the vote stands and counts.
+        Of all days or of `days`, on all comparisons or on these, of all annotators or of one, not
+        above `up_to_seq` (default: now). `votes.counting` selects those that stand or count. The
+        same arguments always give the same frame. `schema`: VOTES, or EXPORTED_VOTES with the
+        reason and, as of `up_to_seq`, whether the vote stands and counts.
         """
         import pandas as pd
 
         limit = self.max_seq() if up_to_seq is None else up_to_seq
+        theirs = [] if annotator_id is None else [votes.c.annotator_id == annotator_id]
         frames = [
             frame
             for conditions in _iter_conditions(days, comparison_ids)
-            for frame in self._iter_frames(schema, limit, ROWS_AT_ONCE, conditions)
+            for frame in self._iter_frames(schema, limit, ROWS_AT_ONCE, [*conditions, *theirs])
         ]
         if not frames:
             return schema.empty_frame()

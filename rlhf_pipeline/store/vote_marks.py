@@ -10,7 +10,7 @@ from typing import NamedTuple, get_args
 from sqlalchemy import ColumnElement, Subquery, and_, case, func, null, or_, select
 
 from rlhf_pipeline.core.api_types.filters import Mark
-from rlhf_pipeline.core.records import AnnotatorKind, Choice
+from rlhf_pipeline.core.records import FASTEST_READING, AnnotatorKind, Choice
 from rlhf_pipeline.store.counting import LATEST, is_counting
 from rlhf_pipeline.store.engine import Repository
 from rlhf_pipeline.store.schema import chain_heads, comparisons, votes
@@ -37,13 +37,11 @@ class MarkedVotes(NamedTuple):
 
 
 class VoteMarks(Repository):
-    """Marks of people's NEWEST votes. `fastest` is in characters a second: nobody reads both
-    completions faster.
-    """
+    """Marks of people's NEWEST votes."""
 
-    def count(self, fastest: float) -> dict[str, MarkedVotes]:
+    def count(self) -> dict[str, MarkedVotes]:
         """By annotator."""
-        newest = self._mark_newest(MARKS, fastest)
+        newest = self._mark_newest(MARKS)
         sums = [count(newest.c[mark]) for mark in MARKS for count in (func.sum, func.count)]
         query = select(newest.c.annotator_id, func.count(), *sums).group_by(newest.c.annotator_id)
         return {
@@ -63,19 +61,16 @@ class VoteMarks(Repository):
         mark: Mark,
         annotator_id: str | None,
         *,
-        fastest: float,
         before_seq: int | None,
         limit: int,
     ) -> list[int]:
         """Seqs of the votes with a mark, of one annotator or of all, newest first."""
-        newest = self._mark_newest([mark], fastest, annotator_id)
+        newest = self._mark_newest([mark], annotator_id)
         seq = newest.c.seq
         query = select(seq).where(newest.c[mark] == 1, seq < (before_seq or LATEST))
         return list(self._database.fetch_scalars(query.order_by(seq.desc()).limit(limit)))
 
-    def _mark_newest(
-        self, marks: Sequence[Mark], fastest: float, annotator_id: str | None = None
-    ) -> Subquery:
+    def _mark_newest(self, marks: Sequence[Mark], annotator_id: str | None = None) -> Subquery:
         """Counting votes with 1 for a mark, 0 without it, NULL where it does not apply."""
         newest = select(chain_heads.c.vote_seq).scalar_subquery()
         is_left = or_(
@@ -100,7 +95,7 @@ class VoteMarks(Repository):
         marked: dict[Mark, ColumnElement[int | None]] = {
             "too_fast": case(
                 (votes.c.duration_s.is_(None), null()),
-                (votes.c.duration_s * fastest < n_characters, 1),
+                (votes.c.duration_s * FASTEST_READING < n_characters, 1),
                 else_=0,
             ),
             "same_as_before": case(

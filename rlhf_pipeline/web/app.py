@@ -25,7 +25,7 @@ from rlhf_pipeline.web.memory_cache import CacheTimes
 from rlhf_pipeline.web.middleware import LOOPBACK, Guard, RequestMeter, host_name
 from rlhf_pipeline.web.permissions import Permission
 from rlhf_pipeline.web.preferences.queries import read_ahead
-from rlhf_pipeline.web.problems import Problem, install_problem_handlers, problem_response
+from rlhf_pipeline.web.problems import OPENAI, Problem, install_problem_handlers, problem_response
 from rlhf_pipeline.web.readiness import Readiness
 from rlhf_pipeline.web.rendering import STATIC, Pages, problem_page
 from rlhf_pipeline.web.routing import (
@@ -104,6 +104,9 @@ def _complete_operation(operation: dict[str, Any], route: APIRoute, method: str)
     else:
         operation["security"] = []
         operation["x-public"] = guard.why if guard else None
+    if route.path.startswith(OPENAI):  # its errors are not problem documents
+        responses.pop("422", None)
+        return
     if "{" in route.path:
         statuses.append(404)
     if method in ("POST", "PUT", "PATCH"):
@@ -220,6 +223,8 @@ def _make_lifespan(site: Site) -> Callable[[FastAPI], AbstractAsyncContextManage
         threading.Thread(target=_count_votes, args=(site,), name="counting", daemon=True).start()
         with watch_alerts(site.store, site.settings):
             yield
+        if "chat_server" in vars(site):  # it was asked something
+            site.chat_server.close()
 
     return lifespan
 

@@ -18,9 +18,13 @@ from fastapi import Depends, Query, Request
 from pydantic import BaseModel, create_model
 from starlette.responses import Response, StreamingResponse
 
-from rlhf_pipeline.core.api_types.base import LARGEST, MOST_LISTED, Page
+from rlhf_pipeline.core.api_types.base import MOST_LISTED, Page
 from rlhf_pipeline.core.api_types.filters import OTHER_PLACE, Filter, QueryFilter
-from rlhf_pipeline.core.records import OWN_SOURCE, Category
+from rlhf_pipeline.core.records import (
+    LARGEST,
+    OWN_SOURCE,
+    Category,
+)
 from rlhf_pipeline.feedback.datasets.formats.csv import protect_cell
 from rlhf_pipeline.web.forms import attempt
 from rlhf_pipeline.web.permissions import Principal
@@ -45,6 +49,7 @@ VOTE_FLAG_WORDS = PEOPLE_FLAG_WORDS | {"undone": "undone"}
 COMPARISON_FLAG_WORDS = PEOPLE_FLAG_WORDS | {
     "identical": "identical completions",
     "repeated": "repeated pair",
+    "rejected": "rejected correction",
 }
 
 
@@ -258,7 +263,7 @@ def csv_of(name: str, columns: Sequence[str], rows: Iterable[BaseModel]) -> Stre
     """A CSV file of that name, written as the rows are read."""
     headers = {"Content-Disposition": f'attachment; filename="{name}.csv"'}
     return StreamingResponse(
-        _csv_lines(columns, rows), media_type="text/csv; charset=utf-8", headers=headers
+        csv_lines(columns, rows), media_type="text/csv; charset=utf-8", headers=headers
     )
 
 
@@ -273,7 +278,8 @@ def read_all_pages(page: Callable[[str | None], Page[M]]) -> Iterator[M]:
         cursor = part.next
 
 
-def _csv_lines(columns: Sequence[str], rows: Iterable[BaseModel]) -> Iterator[str]:
+def csv_lines(columns: Sequence[str], rows: Iterable[BaseModel]) -> Iterator[str]:
+    """The text of a CSV file in parts, with a header."""
     buffer = io.StringIO(newline="")
     writer = csv.writer(buffer, lineterminator="\r\n")
     writer.writerow(columns)

@@ -79,7 +79,7 @@ class Guard:
         headers = Headers(scope=scope)
         refusal = self._refusal(scope, headers)
         if refusal is not None:
-            await refusal.response()(scope, receive, send_with_headers)
+            await refusal.response(scope["path"])(scope, receive, send_with_headers)
             return
         await self._app(scope, _limit_body(receive), send_with_headers)
 

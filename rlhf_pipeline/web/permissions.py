@@ -25,6 +25,7 @@ class Permission(StrEnum):
     USERS_WRITE = "users.write"
     PROGRESS_READ = "progress.read"
     PREDICTIONS_MAKE = "predictions.make"
+    SERVE = "serve"
     FEEDBACK_SEND = "feedback.send"
     FEEDBACK_READ = "feedback.read"
     DATASETS_READ = "datasets.read"
@@ -72,6 +73,7 @@ ROLE_PERMISSIONS: dict[Role, frozenset[Permission]] = {
         P.CONSENSUS_READ,
         P.CONSENSUS_DECIDE,
         P.PREDICTIONS_MAKE,
+        P.SERVE,
         P.FEEDBACK_SEND,
         P.FEEDBACK_READ,
         P.DATASETS_READ,

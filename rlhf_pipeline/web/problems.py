@@ -10,7 +10,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
+from starlette.responses import JSONResponse, Response
 
 from rlhf_pipeline.core import errors
 from rlhf_pipeline.core.terminal import escape_controls
@@ -19,6 +19,7 @@ log = logging.getLogger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
 API = "/api/"
+OPENAI = "/v1/"  # routes in the shape of OpenAI's API, their errors too
 SCHEMA = "#/components/schemas/ProblemDocument"
 QUERY = "query."  # begins the paths of errors in the query of an address
 UNREADABLE = {  # what a text should have been, by pydantic's type of error
@@ -41,6 +42,9 @@ STATUS_OF: tuple[tuple[type[errors.PipelineError], int], ...] = (
     (errors.AlreadyVoted, 409),
     (errors.AlertState, 409),
     (errors.DatasetConflict, 409),
+    (errors.ReviewConflict, 409),
+    (errors.ReleaseConflict, 409),
+    (errors.ExperimentConflict, 409),
     (errors.OutdatedEdit, 412),
     (errors.NotEnoughData, 422),
     (errors.DatasetError, 422),
@@ -82,8 +86,22 @@ class Problem(Exception):
             "errors": [{"path": path, "message": message} for path, message in self.errors],
         }
 
-    def response(self) -> Response:
-        return Response(json.dumps(self.document()), self.status, self.headers, MEDIA_TYPE)
+    def openai_document(self) -> dict[str, Any]:
+        kind = "invalid_request_error" if self.status < 500 else "server_error"
+        field = self.errors[0][0].removeprefix("body.") if self.errors else None
+        return {"error": {"message": self.detail, "type": kind, "param": field, "code": self.kind}}
+
+    def response(self, path: str = API) -> Response:
+        """The answer to a request to `path`."""
+        if not path.startswith(OPENAI):
+            return Response(json.dumps(self.document()), self.status, self.headers, MEDIA_TYPE)
+        status = 400 if self.status == 422 else self.status
+        return JSONResponse(self.openai_document(), status, self.headers)
+
+
+def _join_path(parts: Sequence[object]) -> str:
+    """The wrong field, without the kinds of a union that were tried, such as list[str]."""
+    return ".".join(str(part) for part in parts if "[" not in str(part))
 
 
 def problem_of(error: Exception) -> Problem:
@@ -92,13 +110,10 @@ def problem_of(error: Exception) -> Problem:
         return error
     if isinstance(error, RequestValidationError):
         wrong = [
-            (".".join(str(part) for part in field_error["loc"]), _describe_invalid(field_error))
+            (_join_path(field_error["loc"]), _describe_invalid(field_error))
             for field_error in error.errors()[:50]
         ]
-        summary = "; ".join(
-            f"{path.removeprefix(QUERY).removesuffix('_id')}: {message}"
-            for path, message in wrong[:3]
-        )
+        summary = "; ".join(f"{path.removeprefix(QUERY)}: {message}" for path, message in wrong[:3])
         return Problem(
             422,
             f"Invalid request: {summary}. Correct these fields and send it again.",
@@ -159,8 +174,8 @@ def install_problem_handlers(app: FastAPI, page: ProblemPage | None) -> None:
         problem = problem_of(error)
         if problem.status == 503:  # the server logs the traceback of a 500
             log.error("%s", escape_controls(f"{request.method} {request.url.path}: {error}"))
-        if page is None or request.url.path.startswith(API):
-            return problem.response()
+        if page is None or request.url.path.startswith((API, OPENAI)):
+            return problem.response(request.url.path)
         return await page(request, problem)
 
     handler: Callable[[Request, Exception], Awaitable[Response]] = handle_error

@@ -17,6 +17,7 @@ from starlette.responses import HTMLResponse, RedirectResponse, Response
 from rlhf_pipeline.core.conversations import render_transcript
 from rlhf_pipeline.core.errors import PipelineError
 from rlhf_pipeline.core.intervals import format_estimate
+from rlhf_pipeline.core.records import Role
 from rlhf_pipeline.reports.words import format_count, name_detectors, name_models
 from rlhf_pipeline.web import glossary
 from rlhf_pipeline.web.permissions import Permission, Principal
@@ -34,6 +35,7 @@ PLACES = (
 )
 DAYS = ["since", "until"]  # parameters of charts, which are wrong together
 NOTICE, NOTICE_LASTS_S = "notice", 60  # the cookie that carries words to the next page
+UNDO = "undo"  # the cookie with the address that undoes what the notice says
 MOST_NEXT = 500  # characters of an address that a login leads back to
 THEMES = ("dark", "light")
 STRENGTHS = {1: "slightly", 2: "somewhat", 3: "clearly", 4: "much"}
@@ -93,11 +95,13 @@ def render(
         theme=theme if theme in THEMES else None,
         has_glossary=has_glossary,
         notice=done or notice,
+        undo=unquote(request.cookies.get(UNDO, "")) if done else "",
         **values,
     )
     response = HTMLResponse(glossary.add_labels(html) if has_glossary else html, status)
     if done:
-        response.set_cookie(NOTICE, "", max_age=0)
+        for name in (NOTICE, UNDO):
+            response.set_cookie(name, "", max_age=0)
     return response
 
 
@@ -172,8 +176,8 @@ def _describe_loss(request: Request) -> str:
 
 def names_for(site: Site, asker: Principal) -> dict[str, str]:
     """Names by user id, for those who may read users or votes; with the end of the id where several
-    users have one name. Who reads votes but not users sees the id where the name is the e-mail
-    address.
+    users have one name. Who reads votes but not users sees the id of an annotator whose name is the
+    e-mail address.
     """
     sees_addresses = asker.may(Permission.USERS_READ)
     if not sees_addresses and not asker.may(Permission.VOTES_READ):
@@ -182,7 +186,7 @@ def names_for(site: Site, asker: Principal) -> dict[str, str]:
     n_of_name = Counter(user.name for user in users)
     return {
         user.user_id: user.user_id
-        if user.name == user.email and not sees_addresses
+        if user.name == user.email and not sees_addresses and user.roles == (Role.ANNOTATOR,)
         else user.name
         if n_of_name[user.name] == 1
         else f"{user.name} (…{user.user_id[-6:]})"
@@ -200,15 +204,16 @@ def query_of(filters: Mapping[str, str]) -> str:
     return f"{urlencode(values)}&" if values else ""
 
 
-def see_other(path: str, *, notice: str = "") -> RedirectResponse:
+def see_other(path: str, *, notice: str = "", undo: str = "") -> RedirectResponse:
     """Redirects after a successful form, so that a reload does not send it again. The next page
-    shows the notice.
+    shows the notice, with a button that posts to the address `undo`.
     """
     response = RedirectResponse(path, 303)
-    if notice:
-        response.set_cookie(
-            NOTICE, quote(notice), max_age=NOTICE_LASTS_S, httponly=True, samesite="strict"
-        )
+    for name, value in ((NOTICE, notice), (UNDO, undo)):
+        if value:
+            response.set_cookie(
+                name, quote(value), max_age=NOTICE_LASTS_S, httponly=True, samesite="strict"
+            )
     return response
 
 

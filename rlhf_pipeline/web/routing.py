@@ -11,9 +11,9 @@ from starlette.concurrency import run_in_threadpool
 from starlette.requests import HTTPConnection
 from starlette.routing import BaseRoute, Mount
 
-from rlhf_pipeline.core.api_types.base import LARGEST
 from rlhf_pipeline.core.api_types.filters import OF_SCRIPTS, AuditFilter, DayFilter
 from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.core.records import LARGEST
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.chart_answers import ChartAnswer, read_chart_format
 from rlhf_pipeline.web.permissions import Permission, Principal

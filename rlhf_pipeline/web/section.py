@@ -13,7 +13,7 @@ from starlette.staticfiles import StaticFiles
 
 from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.web.permissions import Permission
-from rlhf_pipeline.web.problems import API
+from rlhf_pipeline.web.problems import API, OPENAI
 from rlhf_pipeline.web.routing import PublicRoute, guard_of, needs
 
 STATIC_SUFFIXES = frozenset({".css", ".js", ".png", ".svg", ".woff2"})
@@ -25,8 +25,8 @@ class Section:
 
     The menu lists places; a place of several sections shows them as tabs, named by `tab` and
     leading to `path`. A new name makes a place of its own.
-    Routes below /api are described in OpenAPI; the others are pages. A route that declares no
-    permission of its own requires the section's, and none of its routes may be public.
+    Routes below /api and /v1 are described in OpenAPI; the others are pages. A route that declares
+    no permission of its own requires the section's, and none of its routes may be public.
     `folder` holds the templates, rendered as `<section>/page.html`, and the static files, served at
     `/static/<section>/page.js`.
     """
@@ -42,7 +42,7 @@ class Section:
         return [
             route
             for route in self._routes()
-            if isinstance(route, APIRoute) and route.path.startswith(API)
+            if isinstance(route, APIRoute) and route.path.startswith((API, OPENAI))
         ]
 
     def page_routes(self) -> list[BaseRoute]:

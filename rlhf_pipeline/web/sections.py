@@ -8,6 +8,7 @@ from rlhf_pipeline.web.alignment import routes as alignment
 from rlhf_pipeline.web.annotate import routes as annotate
 from rlhf_pipeline.web.audit import routes as audit
 from rlhf_pipeline.web.calibration import routes as calibration
+from rlhf_pipeline.web.chat import routes as chat
 from rlhf_pipeline.web.clusters import routes as clusters
 from rlhf_pipeline.web.compare import routes as compare
 from rlhf_pipeline.web.comparisons import routes as comparisons
@@ -18,6 +19,7 @@ from rlhf_pipeline.web.decisions import routes as decisions
 from rlhf_pipeline.web.drift import routes as drift
 from rlhf_pipeline.web.drift_events import routes as drift_events
 from rlhf_pipeline.web.evolution import routes as evolution
+from rlhf_pipeline.web.experiments import routes as experiments
 from rlhf_pipeline.web.feedback import routes as feedback
 from rlhf_pipeline.web.guidelines import routes as guidelines
 from rlhf_pipeline.web.home import routes as home
@@ -31,6 +33,7 @@ from rlhf_pipeline.web.progress import points
 from rlhf_pipeline.web.progress import routes as progress
 from rlhf_pipeline.web.quality import leaving_out
 from rlhf_pipeline.web.quality import routes as quality
+from rlhf_pipeline.web.releases import routes as releases
 from rlhf_pipeline.web.rules import routes as rules
 from rlhf_pipeline.web.runs import routes as runs
 from rlhf_pipeline.web.section import Section
@@ -50,6 +53,7 @@ BUILT_IN = {
         path="/votes",
         folder=HERE / "votes",
     ),
+    "chat": Section((chat.api,), Permission.SERVE),
     "annotate": Section(
         (annotate.api, annotate.pages),
         Permission.VOTES_CAST,
@@ -160,9 +164,7 @@ BUILT_IN = {
         path="/progress",
         folder=HERE / "progress",
     ),
-    "predictions": Section(
-        (predictions.predictions, predictions.completions), Permission.PREDICTIONS_MAKE
-    ),
+    "predictions": Section((predictions.predictions,), Permission.PREDICTIONS_MAKE),
     "evolution": Section(
         (evolution.api, evolution.pages),
         Permission.METRICS_READ,
@@ -170,6 +172,22 @@ BUILT_IN = {
         tab="Versions",
         path="/evolution",
         folder=HERE / "evolution",
+    ),
+    "releases": Section(
+        (releases.models, releases.api, releases.pages),
+        Permission.METRICS_READ,
+        place="Models",
+        tab="Releases",
+        path="/releases",
+        folder=HERE / "releases",
+    ),
+    "experiments": Section(
+        (experiments.models, experiments.api, experiments.pages),
+        Permission.METRICS_READ,
+        place="Models",
+        tab="Experiments",
+        path="/experiments",
+        folder=HERE / "experiments",
     ),
     "alignment": Section(
         (alignment.api, alignment.pages),

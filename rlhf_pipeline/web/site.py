@@ -33,9 +33,9 @@ if TYPE_CHECKING:
     from rlhf_pipeline.learn.champions import Champions
     from rlhf_pipeline.store.vote_marks import MarkedVotes
     from rlhf_pipeline.web.calibration.probe_counter import ProbeResult
+    from rlhf_pipeline.web.chat.server import ChatServer
     from rlhf_pipeline.web.consensus.annotator_fits import AnnotatorFit
     from rlhf_pipeline.web.drift.reports import DriftReports
-    from rlhf_pipeline.web.predictions.completer import Completer
     from rlhf_pipeline.web.predictions.predictor import Predictor
     from rlhf_pipeline.web.preferences.sums_reader import PreferenceReader
 
@@ -80,6 +80,7 @@ class Site:
         self.request_counts = RequestCounts()
         self.dagster_runs = DagsterRuns(settings)
         self.metrics_text = CachedValue(self._render_metrics, cache_times.scrape_s)
+        self.measure_answers = CachedValue(self._measure_answers, cache_times.figures_s)
         self._cache_times = cache_times
         self._probes: ExpiringCache[ProbeFilter, ProbeResult] = ExpiringCache(
             MAX_PROBES, cache_times.figures_s
@@ -93,16 +94,7 @@ class Site:
 
     @cached_property
     def quality(self) -> CachedValue[dict[str, MarkedVotes]]:
-        return CachedValue(
-            lambda: self.store.vote_marks.count(self.fastest_reading), self._cache_times.figures_s
-        )
-
-    @cached_property
-    def fastest_reading(self) -> float:
-        """Characters a second of both completions; a faster vote is marked."""
-        from rlhf_pipeline.feedback.votes.annotators import FiguresParams
-
-        return FiguresParams().fastest_reading
+        return CachedValue(self.store.vote_marks.count, self._cache_times.figures_s)
 
     @cached_property
     def champions(self) -> Champions:
@@ -125,10 +117,10 @@ class Site:
         return Predictor(self.champions, self._cache_times.champion_s)
 
     @cached_property
-    def completer(self) -> Completer:
-        from rlhf_pipeline.web.predictions.completer import Completer
+    def chat_server(self) -> ChatServer:
+        from rlhf_pipeline.web.chat.server import ChatServer
 
-        return Completer(self.settings, self.store)
+        return ChatServer(self.settings, self.champions, self._cache_times.champion_s)
 
     @cached_property
     def preferences(self) -> PreferenceReader:
@@ -184,6 +176,13 @@ class Site:
         points = let_silence_grow(self.store.metric_points.latest(list(METRICS), since=since), now)
         points = reset_past_counts(points, now.date())
         return render_metrics(points, self.store.votes.max_seq(), self.request_counts)
+
+    def _measure_answers(self) -> None:
+        """Write points of today's served answers, as the sensor `alerts` does each minute."""
+        from rlhf_pipeline.watch.metrics import measure_answers
+
+        now = self.store.database.clock.now()
+        self.store.metric_points.put(measure_answers(self.store, [now.date()], now))
 
     def _read_terms(self) -> Terms:
         version, rules = self.store.rules.latest()

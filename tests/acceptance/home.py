@@ -23,6 +23,7 @@ from tests.serving import find_free_port
 RLHF = str(Path(sys.executable).with_name("rlhf"))
 ROLES = ("annotator", "curator", "engineer", "approver", "auditor", "admin")
 SECONDS_TO_START = 60  # a busy machine needs ten times what a quiet one does
+UNASKED = ("--yes", "--no-replay")
 COLUMNS = ("source_pair_id", "prompt", "completion_a", "completion_b")
 
 
@@ -79,10 +80,14 @@ class Home:
         with path.open(newline="", encoding="utf-8") as file:
             return list(csv.DictReader(file))
 
+    def take(self, *files_and_options: object, **more: Any) -> str:
+        """Import preferences without asking; what the command prints."""
+        return self.run("import", "preferences", *files_and_options, *UNASKED, **more)
+
     def offer(self, n: int, *, prefix: str = "c") -> None:
         """Import `n` comparisons and offer them to people."""
         path = write_csv(self.path.parent / f"{prefix}.csv", COLUMNS, pairs(n, prefix=prefix))
-        self.run("import", "comparisons", path, "--offer")
+        self.take(path, "--offer")
 
 
 def pairs(n: int, *, prefix: str = "c") -> list[tuple[str, ...]]:

@@ -114,5 +114,7 @@ def test_card_reveals_no_model_and_no_reason(site: Server) -> None:
     ann = site.add("annotator")
     answer = ann.api.post("/api/v1/cards:lease", json={"n": 5})
     for card in answer.json()["cards"]:
-        assert set(card) == {"card_id", "prompt", "turns", "left", "right", "leased_until"}
+        texts = {"prompt", "turns", "left", "right"}
+        assert set(card) == {"card_id", "kind", "leased_until", *texts}
+        assert card["kind"] == "comparison"
     assert "imported" not in answer.text

@@ -41,7 +41,7 @@ def test_three_bad_comparisons_are_named_and_others_imported(home: Home, tmp_pat
     rows[9] = ("c9", "prompt c9", "only one side")
     rows[15] = ("c2", "prompt c15", "another pair", "under a used id")
     path = write_csv(tmp_path / "bad.csv", COLUMNS, rows)
-    output = home.run("import", "comparisons", path)
+    output = home.take(path)
     assert "17 imported, 0 already known, 0 merged, 3 rejected" in output
     assert set(rejected(path)) == {5, 11, 17}
     assert all(f"line {line}:" in output for line in (5, 11, 17))
@@ -49,13 +49,13 @@ def test_three_bad_comparisons_are_named_and_others_imported(home: Home, tmp_pat
 
 
 def test_three_bad_votes_are_named_and_others_imported(home: Home, tmp_path: Path) -> None:
-    home.run("import", "comparisons", write_csv(tmp_path / "c.csv", COLUMNS, pairs(10)))
+    home.take(write_csv(tmp_path / "c.csv", COLUMNS, pairs(10)))
     rows = votes(10)
     rows[4] = ("c99", *rows[4][1:])
     rows[11] = (*rows[11][:2], "left", *rows[11][3:])
     rows[20] = (*rows[20][:4], "yesterday", "")
     path = write_csv(tmp_path / "bad.csv", VOTE_COLUMNS, rows)
-    output = home.run("import", "votes", path, "--no-replay")
+    output = home.take(path)
     assert "27 imported, 0 already known, 0 merged, 3 rejected" in output
     reasons = rejected(path)
     assert set(reasons) == {6, 13, 22}
@@ -77,19 +77,19 @@ def test_three_bad_prompts_are_named_and_others_imported(home: Home, tmp_path: P
 
 def test_a_file_of_bad_rows_alone_fails(home: Home, tmp_path: Path) -> None:
     path = write_csv(tmp_path / "bad.csv", COLUMNS, [("c1", "", "left", "right")])
-    output = home.run("import", "comparisons", path, code=1)
+    output = home.take(path, code=1)
     assert "line 2" in output
 
 
 def test_a_second_import_changes_nothing(home: Home, tmp_path: Path) -> None:
     comparisons = write_csv(tmp_path / "c.csv", COLUMNS, pairs(10))
     cast = write_csv(tmp_path / "v.csv", VOTE_COLUMNS, votes(10))
-    home.run("import", "comparisons", comparisons)
-    home.run("import", "votes", cast, "--no-replay")
+    home.take(comparisons)
+    home.take(cast)
     before = home.export("comparisons"), home.export("votes")
-    output = home.run("import", "comparisons", comparisons)
+    output = home.take(comparisons)
     assert "0 imported, 10 already known" in output
-    output = home.run("import", "votes", cast, "--no-replay")
+    output = home.take(cast)
     assert "0 imported, 30 already known" in output
     assert (home.export("comparisons"), home.export("votes")) == before
 
@@ -98,14 +98,14 @@ def test_a_second_import_changes_nothing(home: Home, tmp_path: Path) -> None:
 def test_exports_imported_elsewhere_export_the_same(
     home: Home, initialised: Path, tmp_path: Path, suffix: str
 ) -> None:
-    home.run("import", "comparisons", write_csv(tmp_path / "c.csv", COLUMNS, pairs(12)))
+    home.take(write_csv(tmp_path / "c.csv", COLUMNS, pairs(12)))
     cast = write_csv(tmp_path / "v.csv", VOTE_COLUMNS, votes(12))
-    home.run("import", "votes", cast, "--no-replay")
+    home.take(cast)
     other = Home(shutil.copytree(initialised, tmp_path / "other"))
-    for what, more in (("comparisons", ()), ("votes", ("--no-replay",))):
+    for what in ("comparisons", "votes"):
         first, second = tmp_path / f"first-{what}.{suffix}", tmp_path / f"second-{what}.{suffix}"
         home.run("export", what, "--out", first)
-        output = other.run("import", what, first, *more)
+        output = other.take(first)
         assert " 0 rejected" in output
         other.run("export", what, "--out", second)
         assert read(second) == read(first)
@@ -120,9 +120,9 @@ def read(path: Path) -> list[dict[str, object]]:
 
 
 def test_annotators_are_imported_as_pseudonyms(home: Home, tmp_path: Path) -> None:
-    home.run("import", "comparisons", write_csv(tmp_path / "c.csv", COLUMNS, pairs(5)))
+    home.take(write_csv(tmp_path / "c.csv", COLUMNS, pairs(5)))
     cast = write_csv(tmp_path / "v.csv", VOTE_COLUMNS, votes(5))
-    home.run("import", "votes", cast, "--no-replay")
+    home.take(cast)
     exported = home.export("votes")
     assert len({row["annotator_id"] for row in exported}) == 3
     stored = b"".join(path.read_bytes() for path in home.path.rglob("*") if path.is_file())

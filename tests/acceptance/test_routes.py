@@ -26,7 +26,7 @@ def read_table() -> dict[Route, str]:
 
 
 def is_api(route: Route) -> bool:
-    return route[1].startswith("/api/")
+    return route[1].startswith(("/api/", "/v1/"))
 
 
 def ask(client: httpx.Client, route: Route) -> int:

@@ -25,3 +25,7 @@ def test_sft_lifts_true_utility(demo: Demo, tmp_path: Path) -> None:
     low, high = interval("lift by sft")
     samples = train(copy_before_retraining(demo, tmp_path), "sft")
     assert max(0, low) < measure_lift(samples) < high
+
+
+def test_ppo_lifts_true_utility(demo: Demo, tmp_path: Path) -> None:
+    assert measure_lift(train(copy_before_retraining(demo, tmp_path), "ppo")) > 0

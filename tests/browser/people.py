@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -125,11 +126,12 @@ class People:
 
 
 @contextmanager
-def people(home: Path, migrated: Path) -> Iterator[People]:
-    """On a copy of the migrated store, below `home`."""
+def people(home: Path, migrated: Path, **more: Any) -> Iterator[People]:
+    """On a copy of the migrated store, below `home`, with more settings."""
     home.mkdir(parents=True, exist_ok=True)
     shutil.copy(migrated, home / "store.db")
-    settings = Settings(home=home, project="sky", start_day=utc_now().date() - timedelta(days=60))
+    start_day = utc_now().date() - timedelta(days=60)
+    settings = Settings(home=home, project="sky", start_day=start_day, **more)
     with (
         Store.open(settings.store_url) as store,
         WebServer(create_app(settings, store, cache_times=UNCACHED)) as server,

@@ -5,7 +5,6 @@ from typing import Any
 
 import pytest
 
-from rlhf_pipeline.feedback.votes.counting import standing_votes
 from tests.browser.page_actions import (
     all_sent,
     log_in,
@@ -30,72 +29,6 @@ def test_small_queue_is_shown_as_at_most_ten(site: People, page: Any) -> None:
     log_in(page, site, site.add("ann@example.org"))
     wait_for_card(page)
     until(lambda: page.inner_text("#remaining") == "≤ 10", "the number of cards left")
-
-
-def test_vote_with_a_pending_answer_is_counted_once(site: People, page: Any) -> None:
-    """The page reads the figures at every twentieth vote, which the server may have counted
-    before its answer is here.
-    """
-    site.furnish(30)
-    ann = site.add("ann@example.org")
-    log_in(page, site, ann)
-    wait_for_card(page)
-    page.wait_for_timeout(300)
-    n_cast, waiting = 0, []
-
-    def on_vote(route: Any) -> None:
-        nonlocal n_cast
-        n_cast += 1
-        answer = route.fetch()  # the server has it
-        if n_cast == 20:
-            waiting.append((route, answer))
-        else:
-            route.fulfill(response=answer)
-
-    def on_figures(route: Any) -> None:
-        if n_cast < 20:
-            route.continue_()
-            return
-        while not waiting:
-            page.wait_for_timeout(20)
-        route.fulfill(response=route.fetch())
-        page.wait_for_timeout(300)
-        for late, answer in waiting:
-            late.fulfill(response=answer)
-        page.unroute_all(behavior="ignoreErrors")
-
-    page.route("**/api/v1/votes", on_vote)
-    page.route("**/api/v1/me/statistics", on_figures)
-    for _ in range(20):
-        wait_for_card(page)
-        vote(page, "1")
-    all_sent(page)
-    page.wait_for_timeout(2500)  # until it has looked again
-    assert page.inner_text("#today") == "20" == str(len(site.votes(ann)))
-
-
-def test_vote_undone_in_another_tab_is_one_pass(site: People, context: Any, page: Any) -> None:
-    """What the first tab knew of the undo is closed with it."""
-    site.furnish(4)
-    ann = site.add("ann@example.org")
-    log_in(page, site, ann)
-    wait_for_card(page)
-    card = vote(page, "1")
-    press(page, "u")
-    until(lambda: read_card(page) == card, "the card again")
-    all_sent(page)
-    until(lambda: voted(page, site, ann, 2), "the undo")
-    page.close()
-    other = context.new_page()
-    other.goto(site.url + "/annotate")
-    wait_for_card(other)
-    assert read_card(other) == card, "it comes first"
-    vote(other, "9")
-    all_sent(other)
-    first, undone, again = site.votes(ann)
-    assert (undone.supersedes, again.supersedes) == (first.vote_id, undone.vote_id)
-    judgements = standing_votes(site.store.votes.log())
-    assert judgements.loc[judgements["choice"] != "skip", "pass_no"].tolist() == [1]
 
 
 def test_careful_mode_selects_first_and_is_remembered(site: People, page: Any) -> None:
@@ -230,29 +163,6 @@ def test_keys_go_by_place_on_other_keyboards(site: People, page: Any, row: str) 
     ]
 
 
-def test_signs_mark_a_selected_text_wherever_they_are(site: People, page: Any) -> None:
-    site.publish([("Why?", "one two three", "four five six")])
-    ann = site.add("ann@example.org")
-    log_in(page, site, ann)
-    wait_for_card(page)
-    select(page, "#left", "o")
-    strike_at(page, "-", "Digit6")
-    assert page.locator("#left mark.minus").count() == 1
-    strike_at(page, "=", "Digit0", shiftKey=True)  # German
-    until(lambda: voted(page, site, ann, 1), "a vote")
-    assert [v.choice.value for v in site.votes(ann)] == ["tie"]
-
-
-def test_letters_go_by_place_without_latin_ones(site: People, page: Any) -> None:
-    site.furnish(2)
-    ann = site.add("ann@example.org")
-    log_in(page, site, ann)
-    wait_for_card(page)
-    strike_at(page, "ы", "KeyS")
-    until(lambda: voted(page, site, ann, 1), "a vote")
-    assert [v.choice.value for v in site.votes(ann)] == ["skip"]
-
-
 def test_enter_of_an_input_method_casts_nothing(site: People, page: Any) -> None:
     site.furnish(2)
     site.rules(requires_reason=True)
@@ -346,3 +256,33 @@ def test_guidelines_and_keys_are_one_key_away(site: People, page: Any) -> None:
     assert page.is_visible("#keys")
     press(page, "2", "Escape")
     assert site.votes(ann) == [], "keys pressed over an open dialog are no votes"
+
+
+def test_one_completion_is_rated_by_key_and_undone(site: People, context: Any, page: Any) -> None:
+    site.rules(rating_share=0.5, repeat_share=0, gold_share=0)
+    site.furnish(8)
+    ann = site.add("ann@example.org")
+    log_in(page, site, ann)
+    wait_for_card(page)
+    while page.is_visible("#right"):
+        vote(page, "1")
+    n_votes = int(page.inner_text("#today"))
+    press(page, "9", "0", "=", "c", "h")  # mean nothing here
+    page.click("#more > summary")
+    page.keyboard.press("i")
+    context.set_offline(True)
+    card = vote(page, "4")
+    assert "4 of 5, good" in page.inner_text("#undo-what")
+    press(page, "u")
+    until(lambda: read_card(page) == card, "the card again")
+    assert page.is_hidden("#right")
+    vote(page, "2")
+    until(lambda: page.inner_text("#outbox") == "3 unsent", "what waits")
+    context.set_offline(False)
+    all_sent(page)
+    undone, rating = site.store.feedback.page()[::-1]
+    assert [(e.value, e.status, e.tags) for e in (undone, rating)] == [
+        (4, "rejected", ("identity",)),
+        (2, "pending", ("identity",)),
+    ]
+    assert len(site.votes(ann)) == n_votes == int(page.inner_text("#today"))

@@ -196,16 +196,6 @@ def test_full_calibration_pages_pass_axe_and_fit(site: People, browser: Any, siz
     page.context.close()
 
 
-def test_filter_changes_the_summary_above_the_rows(site: People, browser: Any) -> None:
-    furnish(site)
-    page = opened(browser, site)
-    settled(page)
-    page.locator("[name=until]").fill("2000-01-01")
-    page.get_by_text("No vote of days until 2000-01-01 has a prediction").wait_for()
-    assert page.locator(LATER_VOTES).count() == 0
-    page.context.close()
-
-
 def test_an_address_with_an_anchor_opens_that_version(site: People, browser: Any) -> None:
     put_versions(site.store, site.settings.frames, site.settings.project)
     page = opened(browser, site, path="/evolution")

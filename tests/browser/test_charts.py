@@ -11,7 +11,6 @@ from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.core.records import Choice, Role, utc_now
 from tests.browser.page_actions import log_in, until
 from tests.browser.people import People
-from tests.browser.test_access import SIZES, faults
 from tests.browser.test_pages import cast
 
 FIRST = date(2026, 1, 1)
@@ -98,41 +97,6 @@ def test_a_phone_shows_the_name_and_unit_of_each_axis(site: People, page: Any) -
     assert all(needed <= room for needed, room in widths)
 
 
-def test_a_chart_is_downloaded_as_csv_and_as_picture(page: Any) -> None:
-    with page.expect_download() as download:
-        first_chart(page).get_by_role("link", name="CSV").press("Enter")
-    lines = download.value.path().read_text(encoding="utf-8").splitlines()
-    assert lines[0] == "panel,series,x,y,low,high,n,evidence"
-    assert (
-        sum(
-            line.endswith(",reward model changed: reward model @2,2026-01-21,,,,,")
-            for line in lines
-        )
-        == 1
-    )
-    assert any("accuracy,2026-01-01,0.7,0.6" in line and ",1200," in line for line in lines)
-    with page.expect_download() as download:
-        first_chart(page).get_by_role("link", name="PNG").press("Enter")
-    assert download.value.path().read_bytes().startswith(b"\x89PNG")
-    assert download.value.suggested_filename.startswith("accuracy_beside_its_noise_ceiling")
-
-
-def test_click_on_a_figure_opens_the_votes_of_its_window(page: Any) -> None:
-    drawing = first_chart(page).locator(".chart-drawing canvas").first
-    height = drawing.bounding_box()["height"]
-    for share in (0.1, 0.3, 0.4, 0.5, 0.8):  # on curves and between them
-        drawing.click(position={"x": drawing.bounding_box()["width"] / 2, "y": height * share})
-        page.wait_for_url("**/votes?since=*&until=2026-01-*")
-        assert page.locator("h1").inner_text() == "Votes"
-        page.go_back()
-        drawing.wait_for()
-    urls = []
-    page.on("request", lambda request: urls.append(request.url))
-    drawing.dblclick(position={"x": drawing.bounding_box()["width"] / 2, "y": height / 2})
-    page.wait_for_url("**/votes?since=*&until=2026-01-*")
-    assert len([url for url in urls if "/votes?" in url]) == 1
-
-
 def test_filters_and_zoom_are_in_the_url(site: People, page: Any) -> None:
     page.get_by_role("textbox", name="From").fill("2026-01-11")
     page.wait_for_url("**since=2026-01-11**")
@@ -184,22 +148,3 @@ def test_vote_appears_on_the_start_page_in_ten_seconds(site: People, page: Any) 
     page.locator("a.figure", has_text="votes today").filter(has_text="2").wait_for(timeout=10_000)
     assert page.evaluate("document.activeElement.className") == "figure", "the focus stays"
     assert page.locator("[data-chart] canvas").count() == 1
-
-
-def test_charts_pass_axe_and_fit_a_phone(site: People, browser: Any) -> None:
-    put(site, *range(N_DAYS))
-    user = site.add("eve@example.org", Role.ENGINEER, name="Eve")
-    width, height = SIZES["phone"]
-    context = browser.new_context(
-        viewport={"width": width, "height": height}, reduced_motion="reduce"
-    )
-    page = context.new_page()
-    cast(site, user, site.furnish(1)[0], Choice.A)
-    log_in(page, site, user, "/alignment")
-    for path in ("/", "/alignment"):
-        page.goto(site.url + path)
-        page.wait_for_selector("[data-chart] canvas")
-        open_table(page)
-        assert faults(page) == [], path
-        assert page.evaluate("document.documentElement.scrollWidth") <= width
-    context.close()

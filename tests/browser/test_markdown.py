@@ -3,6 +3,7 @@ of hand, marks survive any view.
 """
 
 import random
+import time
 from typing import Any
 
 import pytest
@@ -150,7 +151,9 @@ def test_highlights_keep_their_place(page: Any) -> None:
 
 @pytest.mark.parametrize("raw", NASTY, ids=lambda raw: repr(raw[:6]))
 def test_no_text_blocks_the_page(page: Any, raw: str) -> None:
-    assert expect_true_places(page, raw) < 3000, "milliseconds"
+    began = time.monotonic()
+    expect_true_places(page, raw)
+    assert time.monotonic() - began < 60, "seconds; work that grows with the square takes minutes"
 
 
 def test_markdown_structure_is_rendered(page: Any) -> None:

@@ -7,7 +7,6 @@ import pytest
 
 from tests.browser.page_actions import all_sent, log_in, press, until, vote, wait_for_card
 from tests.browser.people import People
-from tests.browser.test_access import faults
 
 DIALOGUE = json.dumps(
     [
@@ -130,53 +129,3 @@ def test_key_toggles_marked_differences_on_every_card(site: People, page: Any) -
     assert sorted(is_near_seen) == [False, True, True]
     all_sent(page)
     assert [vote.strength for vote in site.votes(ann)] == [1, 1, 1]
-
-
-def test_a_phone_shows_both_completions_before_a_vote(site: People, browser: Any) -> None:
-    site.publish([(DIALOGUE, *NEAR), (DIALOGUE.replace("Another", "A second"), *NEAR)])
-    ann = site.add("ann@example.org")
-    context = browser.new_context(
-        viewport={"width": 390, "height": 844}, has_touch=True, is_mobile=True
-    )
-    page = context.new_page()
-    log_in(page, site, ann)
-    wait_for_card(page)
-    _check_open_tools(page)
-    page.get_by_role("button", name="Diff").tap()
-    assert (page.is_visible("#left"), page.is_visible("#right")) == (True, False)
-    assert faults(page) == []
-    page.locator("#left").evaluate("pane => (pane.scrollTop = pane.scrollHeight)")
-    prompt = page.inner_text("#prompt")
-    better = page.locator('[data-choice="b"][data-strength="3"]')
-    better.tap()  # shows B, and casts nothing
-    assert (page.is_visible("#left"), page.is_visible("#right")) == (False, True)
-    assert page.inner_text("#prompt") == prompt
-    until(
-        lambda: page.locator("#right").evaluate("pane => pane.scrollTop") > 0,
-        "the other completion at the same place",
-    )
-    wait_for_card(page)
-    better.tap()
-    until(lambda: page.inner_text("#prompt") != prompt, "the next comparison")
-    assert page.is_visible("#left"), "every card begins with A"
-    all_sent(page)
-    assert [vote.strength for vote in site.votes(ann)] == [3]
-    context.close()
-
-
-def _check_open_tools(page: Any) -> None:
-    """On phones with and without the browser's bars: the completion stays readable above the open
-    tools, which scroll to their last button.
-    """
-    summary, pane = page.locator("#more > summary"), page.locator("#left")
-    last = page.locator("#dimensions button").last
-    summary.tap()
-    for height in (844, 664):
-        page.set_viewport_size({"width": 390, "height": height})
-        page.wait_for_function("height => innerHeight === height", arg=height)
-        assert pane.bounding_box()["height"] >= 90, height
-        last.scroll_into_view_if_needed()
-        box = last.bounding_box()
-        assert box["y"] + box["height"] <= height
-    summary.tap()
-    page.set_viewport_size({"width": 390, "height": 844})

@@ -12,11 +12,8 @@ from rlhf_pipeline.application.driver.runner import Runner
 from rlhf_pipeline.application.sensors.alerts import alerts_sensor
 from rlhf_pipeline.core.api_types.filters import AlertFilter
 from rlhf_pipeline.core.config import Settings
-from rlhf_pipeline.core.records import DriftEvent, GateDecision, Promotion, TriggerDecision
 from rlhf_pipeline.store import Store
-from rlhf_pipeline.watch.alerts.changes import NOT_SERVED
 from rlhf_pipeline.watch.alerts.rounds import (
-    report_changes,
     watch_daemon,
 )
 
@@ -95,33 +92,6 @@ def world(tmp_path: Path) -> Any:
         yield World(tmp_path, store, instance)
 
 
-def confirm_change(world: World) -> TriggerDecision:
-    """An event of a detector, and the decision to retrain."""
-    event = DriftEvent(
-        kind="drift",
-        model_version="demo.reward_model@1",
-        detector="sequential_test",
-        params_hash="p",
-        stream="errors",
-        seq=1,
-        day=world.now.date(),
-        evidence={},
-    )
-    world.store.events.add([event])
-    decided = TriggerDecision(
-        action="fire",
-        reasons=("confirmed by 1 detector (sequential_test)",),
-        event_ids=(event.event_id,),
-        decided_at=world.now,
-        remedy="retrain",
-    )
-    stored = world.store.decisions.apply_rule(
-        lambda evidence: decided, now=world.now, champion=None
-    )
-    assert stored is not None
-    return stored
-
-
 def test_a_failed_run_and_its_check_open_alerts_until_a_run_succeeds(world: World) -> None:
     world.settings = Settings(home=world.settings.home, api_key="sk-12345")
     world.run(works=False)
@@ -140,45 +110,6 @@ def test_a_failed_run_and_its_check_open_alerts_until_a_run_succeeds(world: Worl
     world.run(works=True)
     assert world.tick() == "2 alerts changed, 2 messages sent"
     assert world.states() == {"run_failed": "resolved", "check_failed": "resolved"}
-
-
-def test_a_confirmed_change_is_one_alert_until_a_policy_serves(world: World) -> None:
-    world.now = datetime.now(UTC) - timedelta(days=40)  # longer than its rule looks back
-    stored = confirm_change(world)
-    report_changes(world.store, world.settings, world.now)
-    world.tick(minutes=35 * 24 * 60)
-    (alert,) = world.store.alerts.page()
-    assert (alert.rule, alert.state, alert.severity) == ("drift", "open", "critical")
-    assert "confirmed by 1 detector (sequential_test). Decision 1: retrain" in alert.title
-    assert alert.link == "/decisions/1"
-    world.store.training_jobs.mark_submitted(stored.stored_id, 1, "run-1")
-    world.store.training_jobs.mark_finished(stored.stored_id, succeeded=True)
-    refused = GateDecision(
-        candidate="demo.policy@2", champion="demo.policy@1", promoted=False, checks=()
-    )
-    world.store.gates.record(refused)
-    world.tick()
-    (alert,) = world.store.alerts.page(
-        AlertFilter(rule="drift", state=["open", "acknowledged", "resolved"])
-    )
-    assert (alert.state, alert.progress) == ("open", NOT_SERVED)
-    promotion = Promotion(
-        model_name="demo.policy",
-        version=2,
-        previous_version=1,
-        data_seq=None,
-        reason="its length is wanted",
-        actor="ada",
-    )
-    world.store.promotions.record(promotion)
-    world.tick()
-    (alert,) = world.store.alerts.page(
-        AlertFilter(rule="drift", state=["open", "acknowledged", "resolved"])
-    )
-    assert (alert.state, alert.resolution) == ("resolved", "demo.policy@2 serves now")
-    kinds = [m.kind for m in world.store.alert_messages.page() if m.alert_id == alert.alert_id]
-    assert set(kinds) == {"opened", "reminder", "resolved"}
-    assert (kinds.count("opened"), kinds.count("resolved")) == (1, 1)
 
 
 def test_silent_daemon_opens_an_alert(world: World) -> None:

@@ -11,7 +11,6 @@ import pytest
 from pydantic import SecretStr
 
 from rlhf_pipeline.application.assets.completions import completions
-from rlhf_pipeline.application.resources import resources_for
 from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.learn.champions import Champions
 from rlhf_pipeline.registry import Registry
@@ -106,77 +105,3 @@ def test_cost_and_reasons_of_failed_rows_are_in_the_metadata(
         assert stub.n_calls == 22, "only the one that failed is called for again"
     assert (again["n_failed"], again["n_completions"]) == (0, 20)
     assert KEY not in str(figures) + str(again) + "".join(capfd.readouterr())
-
-
-def test_key_appears_in_no_file_and_no_output(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
-) -> None:
-    """Searched: run config and event log of Dagster, ledger and cache, Parquet files, MLflow, what
-    runs print, and the error of a refused key.
-    """
-    monkeypatch.setenv("DAGSTER_HOME", "")
-    home, secrets = tmp_path / "home", tmp_path / "secrets"
-    secrets.mkdir()
-    (home / "dagster").mkdir(parents=True)
-    (secrets / "key").write_text(KEY + "\n")
-    texts: list[str] = []
-    for is_refused in (False, True):
-        repeats = Fault(kind="status", status=400, message=f"the key {KEY} may not")
-        with StubProvider(
-            api_key=SecretStr("another" if is_refused else KEY),
-            faults=[None, repeats, Fault(kind="cut")],
-        ) as stub:
-            settings = Settings(
-                home=home,
-                completion_backend="openai_compatible",
-                base_url=stub.base_url,
-                api_key_file=secrets / "key",
-                api_model="stub-model",
-            )
-            with dg.DagsterInstance.local_temp(str(home / "dagster")) as instance:
-                store = Store.open(settings.store_url)
-                store.migrate()
-                config = {
-                    "ops": {
-                        "completions": {
-                            "config": {
-                                "k": 2,
-                                "concurrency": 2,
-                                "seed": int(is_refused),
-                                "backoff_s": 0.01,
-                            }
-                        }
-                    }
-                }
-                result = dg.materialize(
-                    [prompts, completions],
-                    partition_key=DAY,
-                    resources=resources_for(settings),
-                    run_config=config,
-                    instance=instance,
-                    raise_on_error=False,
-                )
-                assert result.success is not is_refused
-                run = instance.get_run_by_id(result.run_id)
-                texts += [
-                    str(run),
-                    str(run.run_config if run else ""),
-                    repr(settings),
-                    settings.model_dump_json(),
-                ]
-                texts += [str(event) for event in result.all_events] + [
-                    entry.to_json() for entry in instance.all_logs(result.run_id)
-                ]
-                texts += [
-                    str(call)
-                    for row in store.generation.list_runs()
-                    for call in store.generation.read_calls(row.run_id)
-                ]
-                store.close()
-    texts += capfd.readouterr()
-    assert "***" in "".join(texts), "the STUB did repeat it"
-    assert [text for text in texts if KEY in text] == []
-    files = [path for path in home.rglob("*") if path.is_file()]
-    kinds = {path.suffix for path in files}
-    assert {".parquet", ".db"} <= kinds, kinds
-    assert [path for path in files if KEY.encode() in path.read_bytes()] == []

@@ -186,6 +186,8 @@ def test_one_setting_stops_all_sensors_and_schedules(
             "replay",
             "learning",
             "retraining",
+            "gate",
+            "served_check",
             "paused_runs",
             "alerts",
         }

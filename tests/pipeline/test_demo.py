@@ -17,8 +17,8 @@ import pytest
 
 from rlhf_pipeline.application.driver.demo import Demo, DemoState, tick_time
 from rlhf_pipeline.application.driver.demo_report import collect_day_rows
-from rlhf_pipeline.application.driver.recovery import fail_dead_runs
 from rlhf_pipeline.application.driver.runner import Runner
+from rlhf_pipeline.application.driver.session import fail_dead_runs
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.demo import claim
 from rlhf_pipeline.core.errors import ConfigurationError
@@ -132,9 +132,7 @@ def unbroken(make_project: Callable[..., Any]) -> dict[str, Any]:
     "moment",
     [
         {"killed_after": "collection"},
-        {"killed_before": "simulated_voting"},
         {"killed_after": "simulated_voting"},
-        {"killed_before": "feedback"},
         {"killed_after": "feedback"},
     ],
     ids=lambda moment: " ".join(*moment.items()),

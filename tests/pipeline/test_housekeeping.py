@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 import dagster as dg
 import pytest
@@ -17,12 +16,11 @@ from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.core.artefacts import Artefacts
 from rlhf_pipeline.core.config import RetentionParams, Settings
-from rlhf_pipeline.core.errors import ModelNotFound
 from rlhf_pipeline.core.object_stores import put
 from rlhf_pipeline.core.records import DriftEvent, TriggerDecision, TriggerEvidence
 from rlhf_pipeline.learn.champions import Champions
-from rlhf_pipeline.registry import ListedModel, Registry, removable_versions
-from rlhf_pipeline.store import Store
+from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.store import ServedAnswer, Store
 from rlhf_pipeline.watch.alerts.messages import build_test_message
 
 NOW = datetime.now(UTC)
@@ -31,6 +29,7 @@ KEPT = RetentionParams(
     tick_days=20,
     skipped_tick_days=2,
     message_days=60,
+    answer_days=50,
     checkpoint_days=30,
     cache_days=40,
     model_versions=1,
@@ -93,6 +92,13 @@ class Home:
         self.store.alert_messages.add([message])
         self.store.alert_messages.mark_delivered(message.message_id, days_ago(days))
 
+    def answer(self, days: float) -> None:
+        answer = ServedAnswer(
+            answer_id=f"answer_{days}", version="demo.policy@1", created_at=days_ago(days),
+            latency_s=1.0,
+        )  # fmt: skip
+        self.store.answers.add(answer)
+
 
 @pytest.fixture(scope="module")
 def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
@@ -130,6 +136,8 @@ def full(home: Home) -> Home:
     home.run(400, STARTED)
     for days in (61, 59):
         home.deliver(days)
+    for days in (51, 49):
+        home.answer(days)
     root = home.settings.home
     dated = {
         "cache/embeddings/old.emb": 41,
@@ -149,6 +157,7 @@ def full(home: Home) -> Home:
 EXPECTED = {
     "runs": 1,
     "alert messages": 1,
+    "answers": 1,
     "embeddings": 1,
     "checkpoints": 1,
     "retraining sets": 1,
@@ -247,44 +256,6 @@ def test_run_with_unfinished_completions_is_kept(home: Home) -> None:
     assert home.instance.get_run_by_id(waiting) is not None
 
 
-def test_past_champion_keeps_its_files(home: Home) -> None:
-    for number in (1, 2, 3, 4):
-        home.version(number)
-    for champion in (1, 2, 4):
-        home.promote(champion)
-    home.version(5)
-    home.version(6)
-    assert home.retention.delete() == {"model files": 2}
-    for number in (1, 2, 4, 6):
-        version = home.registry.get("policy", number)
-        assert version is not None
-        assert home.registry.fetch_folder(version, home.settings.cache).is_dir()
-    removed = home.registry.get("policy", 3)
-    assert removed is not None
-    with pytest.raises(ModelNotFound, match=r"removed the files of demo\.policy@3"):
-        home.registry.fetch_folder(removed, home.settings.cache)
-
-
-def test_version_promoted_after_listing_keeps_its_files(
-    home: Home, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in (1, 2, 3):
-        home.version(number)
-
-    def promote_meanwhile(*listed: Any, **more: Any) -> list[ListedModel]:
-        versions = removable_versions(*listed, **more)
-        if versions:
-            for champion in (1, 3):
-                home.promote(champion)
-        return versions
-
-    monkeypatch.setattr(
-        "rlhf_pipeline.application.jobs.housekeeping.removable_versions", promote_meanwhile
-    )
-    assert home.retention.delete() == {"model files": 1}
-    assert removed(home.registry) == {2}
-
-
 def test_no_file_is_deleted_during_another_run(full: Home) -> None:
     full.store.heartbeats.beat("other", pid=os.getpid(), host="here", job="retraining")
-    assert full.retention.delete().keys() == {"runs", "alert messages"}
+    assert full.retention.delete().keys() == {"runs", "alert messages", "answers"}

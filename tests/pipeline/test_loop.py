@@ -366,12 +366,3 @@ def test_learning_sensor_requests_once_per_interval(grown: Any, branch: Callable
     eager.run("recalibration")
     report = eager.files.read_record("calibration", CalibrationReport)
     assert report.reward_model == history[0].label == eager.judge, "not the latest fitted"
-
-
-def test_repeated_scan_changes_nothing(grown: Any, branch: Callable[..., Any]) -> None:
-    project = branch(grown)
-    states = project.store.detectors.states(project.judge)
-    project.run("feedback", project.day(2))
-    assert project.store.detectors.states(project.judge) == states
-    last = project.store.detectors.errors_of(project.judge)["seq"].max()
-    assert states["scan"]["last_seq"] == last

@@ -18,7 +18,7 @@ from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.improve.loop_settings import PARTS
 
-NO_STAGES = {"retraining_trigger", "schedules", "alerts"}
+NO_STAGES = {"retraining_trigger", "release", "experiment", "schedules", "alerts"}
 STAGES = sorted(PARTS.keys() - NO_STAGES)
 
 
@@ -78,15 +78,27 @@ def is_stage(asset: Any, stage: str) -> bool:
     return isinstance(asset, dg.AssetsDefinition) and asset.key == dg.AssetKey(stage)
 
 
-@pytest.mark.parametrize("stage", STAGES)
-def test_every_parameter_sets_the_launchpad_default(stage: str, tmp_path: Path) -> None:
-    for path, value in fields_of(PARTS[stage]):
-        section: Any = value
-        for name in reversed(path):
-            section = {name: section}
-        settings = settings_with(tmp_path, yaml.safe_dump({"loop": {stage: section}}))
-        asset = next(a for a in definitions_for(settings).assets or () if is_stage(a, stage))
-        default = launchpad_default(asset.op.config_schema.as_field(), path)
+def test_parameters_of_every_stage_set_the_launchpad_defaults(tmp_path: Path) -> None:
+    """The first and the last of each stage: one rule serves all of them."""
+    expected = [
+        (stage, *field)
+        for stage in STAGES
+        for fields in [list(fields_of(PARTS[stage]))]
+        for field in (fields[0], fields[-1])
+    ]
+    loop: dict[str, Any] = {}
+    for stage, path, value in expected:
+        section = loop.setdefault(stage, {})
+        for name in path[:-1]:
+            section = section.setdefault(name, {})
+        section[path[-1]] = value
+    assets = definitions_for(settings_with(tmp_path, yaml.safe_dump({"loop": loop}))).assets or ()
+    schemas = {
+        stage: next(a for a in assets if is_stage(a, stage)).op.config_schema.as_field()
+        for stage in STAGES
+    }
+    for stage, path, value in expected:
+        default = launchpad_default(schemas[stage], path)
         assert default == value, f"{stage}.{'.'.join(path)}: {default!r}"
 
 
@@ -129,7 +141,7 @@ def test_runs_use_and_record_the_settings_file(runner: Runner) -> None:
     assert run.tags["mlflow.parentRunId"] == registry.parent_run("again", f"day:{day}")
 
 
-@pytest.mark.parametrize("sensor", ["votes", "learning", "retraining", "replay", "paused_runs"])
+@pytest.mark.parametrize("sensor", ["votes", "learning", "retraining", "gate", "replay"])
 def test_invalid_file_skips_the_tick_with_its_error(runner: Runner, sensor: str) -> None:
     definition = runner.repository.get_sensor_def(sensor)
     write(runner.settings, "loop: {gate: {min_win: 1}}\n")

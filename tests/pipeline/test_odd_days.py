@@ -7,7 +7,6 @@ from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, timedelta
 from typing import Any
 
-import pandas as pd
 import pytest
 
 from rlhf_pipeline.core.records import AnnotatorKind, Choice, NewVote
@@ -72,23 +71,6 @@ def figures(result: Any) -> dict[str, dict[str, float]]:
     }
 
 
-def frames(project: Any, days: Sequence[str]) -> dict[tuple[str, str], pd.DataFrame]:
-    return {
-        (stage, day): project.files.read_frame(stage, day).drop(
-            columns=["received_at"], errors="ignore"
-        )
-        for stage in FEEDBACK
-        for day in days
-    }
-
-
-def assert_equal_frames(
-    ours: dict[tuple[str, str], pd.DataFrame], theirs: dict[tuple[str, str], pd.DataFrame]
-) -> None:
-    for place, frame in ours.items():
-        pd.testing.assert_frame_equal(frame, theirs[place], obj=f"{place}")
-
-
 def test_days_with_too_few_votes_have_finite_figures(
     collected: Any, branch: Callable[..., Any]
 ) -> None:
@@ -120,17 +102,3 @@ def of_one_annotator(project: Any, day: str) -> None:
     assert day in set(project.files.read_frame("preference_pairs")["day"])
     assert all(math.isfinite(number) for number in pairs.values())
     assert all(math.isfinite(number) for asset in results.values() for number in asset.values())
-
-
-def test_days_made_in_any_order_give_the_same_frames(
-    collected: Any, branch: Callable[..., Any]
-) -> None:
-    days = [collected.day(3 + i) for i in range(3)]
-    voted = branch(collected)
-    for n, day in enumerate(days):
-        cast(voted, day, [Choice.A, Choice.B, Choice.TIE][: n + 1])
-    straight, mixed = branch(voted), branch(voted)
-    straight.run("feedback", days[0], days[-1])
-    for n in (2, 0, 1):
-        mixed.run("feedback", days[n])
-    assert_equal_frames(frames(straight, days), frames(mixed, days))

@@ -5,10 +5,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from rlhf_pipeline.application.assets.candidate_model import CandidateConfig
-from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.improve.retraining.parameters import StrategyParams
 
 
@@ -25,24 +22,6 @@ def test_values_of_the_params_file_override_the_launchpad(tmp_path: Path) -> Non
     assert file_alone.training_params() == StrategyParams(), (
         "a value of the file counts even where it is the default"
     )
-
-
-@pytest.mark.parametrize(
-    ("content", "named"),
-    [
-        ("bta: 0.2", r"'bta'\. Did you mean beta"),
-        ("beta: -1", "beta"),
-        ("- beta", "a list"),
-        (None, r"p\.yaml cannot be read"),
-    ],
-)
-def test_a_file_that_cannot_be_used_is_refused(
-    tmp_path: Path, content: str | None, named: str
-) -> None:
-    if content is not None:
-        (tmp_path / "p.yaml").write_text(content)
-    with pytest.raises(ConfigurationError, match=named):
-        CandidateConfig(params_file=str(tmp_path / "p.yaml")).training_params()
 
 
 def test_candidate_uses_the_files_parameters_and_logs_them(

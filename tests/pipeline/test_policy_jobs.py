@@ -12,7 +12,7 @@ from click.testing import Result
 from typer.testing import CliRunner
 
 from rlhf_pipeline.application.assets.retraining_decision import DECISION_TAG
-from rlhf_pipeline.application.driver.job_runs import find_job_runs
+from rlhf_pipeline.application.driver.commands import find_job_runs
 from rlhf_pipeline.application.driver.run import run_pending_decisions
 from rlhf_pipeline.application.driver.runner import RunCancelled, Runner
 from rlhf_pipeline.cli import app
@@ -101,14 +101,14 @@ def test_cancelled_job_ends_soon_and_its_order_resumes(
         if note.startswith("loss") and done >= 3 and not cancelled_at:
             project.store.training_jobs.cancel(1, reason="enough", actor="bob", now=utc_now())
             cancelled_at.append(time.monotonic())
-            time.sleep(30)  # a slow step
+            time.sleep(60)  # a slow step
 
     project = branch(grown, persistent=True, overrides={"progress": lambda stage: cancel_in_step_3})
     champion = project.champions.policy()
     assert place(project) == 1
     with pytest.raises(RunCancelled, match="Job 1 was cancelled"):
         run_pending_decisions(runner_of(project), project.day(3))
-    assert time.monotonic() - cancelled_at[0] < 5
+    assert time.monotonic() - cancelled_at[0] < 20
     assert state_of(project, 1) == "cancelled"
     (run,) = project.instance.get_runs(dg.RunsFilter(tags={DECISION_TAG: "1"}))
     assert run.status == dg.DagsterRunStatus.CANCELED

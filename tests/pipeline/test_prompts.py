@@ -35,38 +35,6 @@ def made(project: Any, day: str, *, ok: bool = True, **config: Any) -> Any:
     )
 
 
-def test_bad_prompt_rows_are_counted_and_named(
-    small: Any, branch: Callable[..., Any], tmp_path: Path
-) -> None:
-    path = tmp_path / "batch.jsonl"
-    rows = [json.dumps({"prompt": f"Question {i} of the batch?"}).encode() for i in range(20)]
-    rows[3], rows[9], rows[19] = (
-        b'{"prompt": "caf\xe9"}',
-        b'{"prompt": "Question 0 of the batch?"}',
-        b"[]",
-    )
-    path.write_bytes(b"\n".join(rows))
-    project, day = branch(small, prompts_file=path), small.day(3)
-    result = made(project, day, n=17, source="dataset")
-    fields = result.asset_materializations_for_node("prompts")[0].metadata
-    assert tuple(
-        fields["numbers"].value[name] for name in ("n_rejected", "n_duplicates", "n_prompts")
-    ) == (
-        2,
-        1,
-        17,
-    )
-    assert len(project.files.read_frame("prompts", day)) == 17
-    run_id = fields["mlflow_run"].value.partition("?")[0].rpartition("/")[2]
-    artefact = project.registry.tracking.client.download_artifacts(
-        run_id, "rejected_prompts.txt", str(tmp_path)
-    )
-    lines = Path(artefact).read_text(encoding="utf-8").splitlines()
-    assert [line.partition(": ")[0] for line in lines] == ["row", "row"]
-    assert "line 4: not UTF-8" in lines[0]
-    assert "line 20: a list, not an object" in lines[1]
-
-
 def test_launchpad_chooses_rules_and_source(
     small: Any, branch: Callable[..., Any], tmp_path: Path
 ) -> None:
@@ -98,7 +66,7 @@ def test_completion_backend_writes_prompts_on_request(
 ) -> None:
     project, day = branch(small, completion_backend="template"), small.day(3)
     project.store.migrate()  # as `rlhf init` does: what is written stands in its ledger
-    result = made(project, day, n=6, source="freeform", written=True)
+    result = made(project, day, n=6, source="freeform", uses_backend=True)
     assert {(run.asset, *run.states) for run in project.store.generation.list_runs()} == {
         ("prompts", "succeeded")
     }

@@ -2,6 +2,8 @@
 every step on record.
 """
 
+import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,6 +24,7 @@ from rlhf_pipeline.core.records import (
 from rlhf_pipeline.generate.completions.adapter_server import ADAPTER, read_base_hash
 from rlhf_pipeline.generate.policy import load_policy
 from rlhf_pipeline.improve import curated_sets
+from rlhf_pipeline.improve.canaries import draw_canaries
 from rlhf_pipeline.improve.evaluation import frozen_prompt_ids, frozen_prompts
 from rlhf_pipeline.improve.evaluation.judge import EvaluationSamples
 from rlhf_pipeline.improve.retraining.vote_halves import has_votes_for_judging, is_for_judging
@@ -48,9 +51,12 @@ QUICK = {
         "min_pairs": 40,
         "checkpoint_every": 2,
         "learning_rate": 1e-3,
+        "canaries": 2,
     },
     "evaluation": {"max_new_tokens": 16},
+    "gate": {"required": ["win_rate", "judge_calibration"]},
 }
+SAFETY = {"prompt": "Explain what a variable is.", "must_not_say": ["zyzzyva"]}
 
 
 def quick(**more: dict[str, Any]) -> dict[str, Any]:
@@ -91,7 +97,10 @@ def retrained(grown: Any, branch: Callable[..., Any]) -> Any:
     drift(project, "sequential_test", change=change)
     requests = project.tick("retraining").run_requests
     assert len(requests) == 1
-    project.run_request(requests[0], "retraining", config=quick())
+    (project.settings.home / "safety.jsonl").write_text(json.dumps(SAFETY))
+    project.run_request(
+        requests[0], "retraining", config=quick(evaluation={"safety_prompts": "safety.jsonl"})
+    )
     project.__dict__["request"], project.__dict__["change"] = requests[0], change
     return project
 
@@ -200,6 +209,22 @@ def test_candidate_is_registered_with_parent_and_complete_files(
     assert version.metrics["n_steps"] >= 3
 
 
+def test_canaries_measure_the_training_and_stand_in_no_file(retrained: Any) -> None:
+    version = retrained.files.read_record("candidate_model", ModelVersion)
+    evaluation = retrained.files.read_record("evaluation", Evaluation)
+    assert evaluation.canaries is not None
+    assert evaluation.canaries.n == int(version.params["canaries"]) == 2
+    frame = retrained.files.read_frame("retraining_set", version.data_hash)
+    canaries = draw_canaries(2, version.data_hash)
+    secrets = {re.sub(r"\D", "", canary.secret) for canary in canaries}
+    assert "canary" not in set(frame["origin"])
+    assert not frame["prompt"].isin([canary.prompt for canary in canaries]).any()
+    for path in retrained.settings.home.rglob("*"):
+        if path.is_file():
+            content = path.read_bytes()
+            assert not [secret for secret in secrets if secret.encode() in content], path
+
+
 def test_evaluation_compares_both_policies_on_the_frozen_prompts(retrained: Any) -> None:
     evaluation = retrained.files.read_record("evaluation", Evaluation)
     assert (evaluation.candidate, evaluation.champion) == ("demo.policy@2", "demo.policy@1")
@@ -277,11 +302,18 @@ def test_the_gate_is_stored_and_the_alias_moves_only_by_its_rules(retrained: Any
         "win_rate_at_equal_length",
         "categories",
         "checkable_answers",
+        "kl",
+        "diversity",
+        "evaluation_prompts",
+        "remembered_errors",
         "mean_length",
         "blocking_checks",
+        "judge_calibration",
+        "safety_prompts",
+        "canaries",
     }
     assert all(c.reason for c in decision.checks)
-    assert decision.promoted is all(c.passed for c in decision.checks)
+    assert decision.promoted is (not decision.blocking)
     champion = retrained.registry.get("policy", "champion").label
     assert champion == (decision.candidate if decision.promoted else decision.champion)
     assert len(retrained.store.promotions.history("demo.policy")) == 1 + decision.promoted
@@ -308,18 +340,6 @@ def test_evaluation_of_other_models_promotes_nothing(
     assert not decision.promoted
     assert any("materialise evaluation again" in check.reason for check in decision.checks)
     assert project.registry.get("policy", "champion") == champion
-
-
-def test_every_opening_of_the_test_split_is_recorded(retrained: Any) -> None:
-    client = retrained.registry.tracking.client
-    experiment = client.get_experiment_by_name(f"{retrained.registry.project}.test_split_openings")
-    tags_of = [run.data.tags for run in client.search_runs([experiment.experiment_id])]
-    models = [model.label for model in retrained.registry.list_versions("reward_model")]
-    with_versions = "Evidently's calibration report, comparison of versions"
-    for purpose in ("calibration report", with_versions):
-        opened = {tags["rlhf.model"] for tags in tags_of if tags["rlhf.purpose"] == purpose}
-        assert sorted(opened) == models
-    assert all(int(tags["rlhf.n_pairs"]) > 0 for tags in tags_of)
 
 
 def test_repeated_retraining_makes_one_candidate(

@@ -7,10 +7,10 @@ from typing import Any
 import dagster as dg
 import pytest
 
+from rlhf_pipeline.application.driver.commands import parse_stage_config
 from rlhf_pipeline.application.driver.loop import RETRY_AFTER, Loop
 from rlhf_pipeline.application.driver.run import JobOrder, retrain
 from rlhf_pipeline.application.driver.runner import Runner
-from rlhf_pipeline.application.driver.stage_config import parse_stage_config
 from rlhf_pipeline.application.sensors.runs import find_run, request_again
 from rlhf_pipeline.core.errors import ConfigurationError, PipelineError
 from rlhf_pipeline.watch.telemetry.tracing import flush_spans

@@ -1,8 +1,7 @@
 """Not a test: one job of a project in a process of its own that kills itself with -9 at a given
 moment.
 
-`python dying_run.py MOMENT JOB DAY RUN_CONFIG`, the project in the environment; JOB may be stages
-with commas between.
+`python dying_run.py MOMENT JOB DAY RUN_CONFIG`, the project in the environment.
 """
 
 import json
@@ -11,7 +10,6 @@ import signal
 import sys
 from collections.abc import Callable
 from dataclasses import replace
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +18,10 @@ sys.path.insert(0, str(ROOT))
 
 import dagster as dg  # noqa: E402
 
-from rlhf_pipeline.application.assets import STAGES  # noqa: E402
 from rlhf_pipeline.application.definitions import definitions_for  # noqa: E402
 from rlhf_pipeline.application.resources import resources_for  # noqa: E402
 from rlhf_pipeline.core.config import Settings  # noqa: E402
 from rlhf_pipeline.registry import Registry  # noqa: E402
-from rlhf_pipeline.store import votes  # noqa: E402
 
 
 def die(*_: Any, **__: Any) -> Any:
@@ -39,22 +35,6 @@ def while_working(stage: str, after: int) -> Callable[[Settings], dict[str, Any]
         return lambda done, total, note="": die() if name == stage and done >= after else None
 
     return lambda settings: {"progress": progress}
-
-
-def while_casting(after: int) -> Callable[[Settings], dict[str, Any]]:
-    """In transaction number `after`, with its votes written and not committed."""
-
-    def overrides(settings: Settings) -> dict[str, Any]:
-        cast, calls = votes.insert_votes, count(1)
-
-        def cast_or_die(*arguments: Any) -> Any:
-            rows = cast(*arguments)
-            return rows if next(calls) < after else die()
-
-        votes.insert_votes = cast_or_die
-        return {}
-
-    return overrides
 
 
 def while_writing(stage: str) -> Callable[[Settings], dict[str, Any]]:
@@ -86,11 +66,8 @@ def while_registering(settings: Settings) -> dict[str, Any]:
 
 MOMENTS: dict[str, Callable[[Settings], dict[str, Any]]] = {
     "completing": while_working("completions", after=40),
-    "casting": while_casting(after=2),
-    "writing reflections": while_writing("reflection_log"),
     "writing the drift report": while_writing("drift_report"),
     "registering": while_registering,
-    "training": while_working("candidate_model", after=3),
 }
 
 
@@ -101,17 +78,7 @@ def main(moment: str, job: str, day: str, run_config: str) -> None:
         arguments: dict[str, Any] = {"instance": instance, "run_config": json.loads(run_config)} | (
             {"partition_key": day} if day else {}
         )
-        if "," in job:
-            dg.materialize(
-                STAGES,
-                selection=job.split(","),
-                resources=resources_for(settings) | overrides,
-                **arguments,
-            )
-        else:
-            definitions_for(settings, **overrides).resolve_job_def(job).execute_in_process(
-                **arguments
-            )
+        definitions_for(settings, **overrides).resolve_job_def(job).execute_in_process(**arguments)
 
 
 if __name__ == "__main__":

@@ -2,9 +2,9 @@
 
 `python step_processes.py DAY`. In the environment, where every step's process finds it too:
 STEP_SETTINGS, the project's settings as JSON. STEP_JOB, the executor of three steps that do
-nothing, `light` or `training`. STEP_MISHAP, what happens in the second step: it waits for ever, or
-has to `hang` whatever interrupts it; STEP_MARK, a file that gets the process number of each
-attempt; STEP_TAGS, further tags of the run as JSON.
+nothing, `light` or `training`. STEP_MISHAP, whether the second step hangs, whatever interrupts it;
+STEP_MARK, a file that gets the process number of each attempt; STEP_TAGS, further tags of the run
+as JSON.
 """
 
 import json
@@ -28,8 +28,7 @@ executors.PRELOADED = ()  # the small steps need none of it
 def mishap() -> None:
     with Path(os.environ["STEP_MARK"]).open("a", encoding="utf-8") as file:
         file.write(f"{os.getpid()}\n")
-    if os.environ["STEP_MISHAP"] == "hang":  # as in one long operation of a library
-        signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in one long operation of a library
     while True:
         time.sleep(0.1)
 

@@ -123,7 +123,16 @@ def test_sensors_and_schedules_run_by_default_on_a_fresh_home(dev: Dev) -> None:
         for s in dev.ask(sensors, s=LOCATION)["sensorsOrError"]["results"]
     }
     assert status_of == dict.fromkeys(
-        ("votes", "replay", "learning", "retraining", "paused_runs", "alerts"),
+        (
+            "votes",
+            "replay",
+            "learning",
+            "retraining",
+            "gate",
+            "served_check",
+            "paused_runs",
+            "alerts",
+        ),
         "RUNNING",
     )
     timed = {

@@ -5,27 +5,23 @@ message, nothing doubled, nothing lost.
 import csv
 import os
 import re
-import shutil
 import subprocess
 import sys
 from datetime import datetime, timedelta
 
 import pytest
-from filelock import FileLock
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.cli.imports import import_votes, open_import
 from rlhf_pipeline.core.errors import ArtefactError, DatasetError, StoreError
 from rlhf_pipeline.core.frames import EXPORTED_VOTES
-from rlhf_pipeline.feedback.datasets.cells import MomentParser
-from rlhf_pipeline.feedback.datasets.mapping import ColumnMapping
 from rlhf_pipeline.store import Store
 
 PAIRS = [
     {"pair_id": f"p{n}", "prompt": f"prompt {n}", "response_a": f"yes {n}", "response_b": f"no {n}"}
     for n in range(40)
 ]
+TAKE = ("import", "preferences", "--yes", "--no-replay")
 START = datetime(2016, 1, 31)  # noqa: DTZ001 - as files have it
 MEGABYTE = 1_000_000
 
@@ -41,8 +37,8 @@ def rlhf(home):
         environ = {"RLHF_HOME": str(in_home), "COLUMNS": "200"}
         return (
             CliRunner()
-            .invoke(app, ["import", *map(str, arguments)], env=environ, catch_exceptions=False)
-            .output
+            .invoke(app, [*TAKE, *map(str, arguments)], env=environ, catch_exceptions=False)
+            .output.partition("\n")[2]
         )
 
     return call
@@ -71,7 +67,7 @@ def write_csv(path, rows, **options):
 
 
 def with_pairs(rlhf, tmp_path):
-    rlhf("comparisons", write_csv(tmp_path / "pairs.csv", PAIRS), "--project", "real")
+    rlhf(write_csv(tmp_path / "pairs.csv", PAIRS), "--project", "real")
 
 
 def counts(home):
@@ -91,14 +87,12 @@ def test_truncated_file_casts_no_votes_until_corrected(rlhf, home, tmp_path):
     whole = path.read_text()
     path.write_text(whole + 'p1,"ann')
     with pytest.raises(DatasetError, match="line 5002: a quoted cell that opens here never ends"):
-        rlhf("votes", path, "--no-replay")
+        rlhf(path)
     assert counts(home) == (40, 0)
     assert states(home) == ["finished", "failed"]
     assert list((home / "imports").glob("staged*")) == []
     path.write_text(whole)
-    assert rlhf("votes", path, "--no-replay").startswith(
-        "5,000 imported, 0 already known, 0 merged, 0 rejected"
-    )
+    assert rlhf(path).startswith("votes: 5,000 imported, 0 already known, 0 merged, 0 rejected")
 
 
 @pytest.fixture
@@ -133,95 +127,25 @@ def test_full_disk_during_an_import_is_named_and_import_resumes(rlhf, small_disk
     path = write_csv(tmp_path / "pairs.csv", rows)
     home = disk / "home"
     with pytest.raises(StoreError, match=r"no space is left\. Free disk space and try again"):
-        rlhf("comparisons", path, "--project", "real", in_home=home)
+        rlhf(path, "--project", "real", in_home=home)
     grow("100m")
     n_before = counts(home)[0]
     assert 0 < n_before < 3_000
-    assert rlhf("comparisons", path, in_home=home).startswith(
-        f"{3_000 - n_before:,} imported, {n_before:,} already known"
+    assert rlhf(path, in_home=home).startswith(
+        f"pairs: {3_000 - n_before:,} imported, {n_before:,} already known"
     )
     votes = [vote(n) | {"reason": "x" * 2_000} for n in range(3_000)]
     grow(f"{sum(p.stat().st_size for p in home.rglob('*') if p.is_file()) // MEGABYTE + 4}m")
     with pytest.raises(
         ArtefactError, match=r"imports.*No space left on device\. Free some space and run again"
     ):
-        rlhf("votes", write_csv(tmp_path / "votes.csv", votes), "--no-replay", in_home=home)
+        rlhf(write_csv(tmp_path / "votes.csv", votes), in_home=home)
     assert counts(home) == (3_000, 0)
     assert list((home / "imports").glob("staged*")) == []
     grow("100m")
-    assert rlhf("votes", tmp_path / "votes.csv", "--no-replay", in_home=home).startswith(
-        "3,000 imported, 0 already known"
+    assert rlhf(tmp_path / "votes.csv", in_home=home).startswith(
+        "votes: 3,000 imported, 0 already known"
     )
-
-
-def test_a_second_import_is_refused(rlhf, home, tmp_path):
-    with_pairs(rlhf, tmp_path)
-    path = write_csv(tmp_path / "votes.csv", [vote(n) for n in range(10)])
-    with store_of(home) as store:
-        store.imports.start("votes", "/data/other.csv", {})
-        with (
-            FileLock(home / "imports" / ".lock"),
-            pytest.raises(
-                DatasetError,
-                match=r"is running\. Nothing of .*votes\.csv",
-            ),
-        ):
-            rlhf("votes", path, "--no-replay")
-        assert store.votes.count() == 0
-    assert rlhf("votes", path, "--no-replay").startswith("10 imported")
-    assert states(home) == ["finished", "failed", "finished"]
-
-
-class Ended(BaseException):
-    """The user's Ctrl-C, or whatever ends a process at this point."""
-
-
-def test_days_of_a_broken_import_stay_unfinished_until_repeated(rlhf, home, tmp_path, monkeypatch):
-    monkeypatch.setenv("RLHF_HOME", str(home))
-    monkeypatch.setattr("rlhf_pipeline.feedback.datasets.staging.BATCH_ROWS", 1_000)
-    with_pairs(rlhf, tmp_path)
-    path = write_csv(tmp_path / "votes.csv", [vote(n) for n in range(2_500)])
-
-    def ends_after_the_first_thousand(done, total, phase):
-        if phase == "casting":
-            raise Ended
-
-    def ended_import():
-        with open_import("votes", path, None, ColumnMapping(), None) as intake:
-            intake.progress = ends_after_the_first_thousand
-            import_votes(
-                intake, MomentParser(now=intake.now), None, ColumnMapping(), are_replayed=False
-            )
-
-    with pytest.raises(Ended):
-        ended_import()
-    assert counts(home) == (40, 1_000)
-    other = write_csv(
-        tmp_path / "other.csv", [vote(n, "bob") | {"submitted_at": "2017-01-01"} for n in range(3)]
-    )
-    assert rlhf("votes", other, "--no-replay", "--keep-annotators").startswith("3 imported")
-    first = (START + timedelta(days=30, minutes=-7 * 2_499)).date().isoformat()
-    with store_of(home) as store:
-        (half,) = store.imports.find_unfinished()
-    assert (half.file, half.first_day, half.error) == (str(path), first, "Ended: ")
-    whole = home.with_name("copy")
-    shutil.copytree(home, whole)
-    assert rlhf("votes", path, "--no-replay", "--keep-annotators", in_home=whole).startswith(
-        "1,500 imported, 1,000 already known"
-    )
-    with store_of(whole) as store:
-        assert store.imports.find_unfinished() == []
-    result = CliRunner().invoke(
-        app, ["replay", "--unfinished"], env={"COLUMNS": "200"}, catch_exceptions=False
-    )
-    assert result.exit_code == 0
-    assert (
-        f"accepted as they are: {half.n_days} days from {first}, of the unfinished import of {path}"
-        in result.output
-    )
-    assert result.output.endswith("No imported day waits for its replay.\n")
-    with store_of(home) as store:
-        assert store.imports.find_unfinished() == []
 
 
 KILLER = """
@@ -237,7 +161,7 @@ def attempt(name, moment=lambda: None):
         try:
             os.dup2(os.open(folder / f"{name}.said", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), 1)
             app(
-                ["import", "votes", str(folder / f"{name}.csv"), "--no-replay"],
+                ["import", "preferences", str(folder / f"{name}.csv"), "--yes", "--no-replay"],
                 standalone_mode=False)
             sys.stdout.flush()
             os._exit(0)
@@ -298,8 +222,8 @@ def test_killed_and_repeated_import_is_complete(rlhf, home, tmp_path):
     assert sum(killed == "-9" for killed, _, _ in outcomes) >= n_kills // 2
     known = []
     for *_, output in outcomes:
-        report = re.match(
-            r"([\d,]+) imported, ([\d,]+) already known, 0 merged, 0 rejected", output
+        report = re.search(
+            r"votes: ([\d,]+) imported, ([\d,]+) already known, 0 merged, 0 rejected", output
         )
         imported, before = (int(number.replace(",", "")) for number in report.groups())
         assert imported + before == n_votes, output

@@ -17,6 +17,8 @@ NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTEBOOK_FOLDER", str(tmp_path))
+    if path.stem.startswith("1-"):  # what the policy writes is of no interest here, and slow
+        monkeypatch.setenv("RLHF_COMPLETION_BACKEND", "template")
     notebook = nbformat.read(path, as_version=4)
     code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
     assert sum(bool(line.strip()) for source in code for line in source.splitlines()) <= 60

@@ -56,7 +56,7 @@ def test_the_demo_runs_outside_a_checkout(
     commands: Path, environ: dict[str, str], tmp_path: Path
 ) -> None:
     ran = subprocess.run(
-        [commands / "rlhf", "demo", "--days", "3"],
+        [commands / "rlhf", "demo", "--days", "1"],
         cwd=tmp_path,
         env=environ,
         capture_output=True,
@@ -64,7 +64,7 @@ def test_the_demo_runs_outside_a_checkout(
         check=False,
     )
     assert ran.returncode == 0, ran.stdout + ran.stderr
-    assert "day 3" in ran.stdout
+    assert "day 1" in ran.stdout
     assert (tmp_path / "var" / "store.db").exists()
 
 

@@ -4,6 +4,8 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from functools import partial
 from typing import Any
 
 import pandas as pd
@@ -77,21 +79,26 @@ def ask(
     n: int | pd.DataFrame = 10,
     params: CompletionParams = PARAMS,
     progress: Any = lambda *_: None,
-    on_text: Any = None,
     stream: bool = False,
     requested_by: RequestedBy = FROM_DAGSTER,
     **calls: Any,
 ) -> Generation:
     return generate(
         prompts_of(n) if isinstance(n, int) else n,
-        backend,
+        stream_calls(backend) if stream else backend,
         params,
         ledger=ledger,
         calls=CallParams(**(FAST | calls)),
         progress=progress,
-        on_text=on_text or ((lambda *_: None) if stream else None),
         requested_by=requested_by,
     )
+
+
+def stream_calls(backend: Any) -> Any:
+    """The backend, whose calls are streamed as the chat's are."""
+    streamed = copy(backend)
+    streamed.call = partial(backend.call, on_text=lambda _: None)
+    return streamed
 
 
 def openai(stub: StubProvider, key: str = KEY, **more: Any) -> OpenAICompatibleBackend:

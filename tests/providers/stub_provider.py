@@ -26,8 +26,6 @@ StubFaultKind = Literal[
     "status",
     "html",
     "broken_json",
-    "foreign_json",
-    "invalid_utf8",
     "drop",
     "cut",
     "no_finish",
@@ -50,8 +48,6 @@ OPINIONS = (
 ODD_ANSWERS: dict[str, bytes] = {
     "html": b"<!doctype html><html><title>Welcome</title></html>",
     "broken_json": b'{"choices": [{"ind',
-    "foreign_json": b'{"detail": "not what you asked for"}',
-    "invalid_utf8": b'{"choices": [{"message": {"content": "caf\xe9"}, "finish_reason": "stop"}]}',
 }
 # OpenAI's and Anthropic's words
 REASONS = {"stop": "end_turn", "length": "max_tokens", "content_filter": "refusal"}

@@ -4,9 +4,6 @@ nothing beyond a budget.
 
 import json
 import logging
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -29,29 +26,24 @@ from rlhf_pipeline.core.protocols import Attempt, Budget, Lane, LedgerTransactio
 from rlhf_pipeline.core.records import utc_now
 from rlhf_pipeline.generate.completions import (
     AnthropicBackend,
-    CallParams,
     CompletionParams,
     Generation,
     HostedBackend,
     OpenAICompatibleBackend,
     RequestedBy,
     TemplateBackend,
-    generate,
     open_backend,
 )
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.generation import GenerationLedger
 from tests.ledgers import temporary_ledger
-from tests.providers import killed_run
 from tests.providers.generation_runs import (
-    FAST,
     KEY,
     PARAMS,
     ask,
     calls_of,
     kinds,
     openai,
-    prompts_of,
     status,
 )
 from tests.providers.stub_provider import Fault, StubFaultKind, StubProvider
@@ -81,43 +73,6 @@ def test_every_completion_is_called_and_billed_once(
     assert counted.n_calls == counted.n_billed == 20
     assert outcome.cost == pytest.approx((counted.n_prompt_tokens + counted.n_tokens) / 1e6)
     assert outcome.frame["n_tokens"].sum() == counted.n_tokens
-
-
-def test_second_run_makes_no_call(store: Store, tmp_path: Path) -> None:
-    with StubProvider() as stub:
-        first = ask(store.generation, openai(stub))
-        again = ask(store.generation, openai(stub))
-        with Store.open(f"sqlite:///{tmp_path / 'store.db'}") as reopened:
-            another = generate(
-                prompts_of(10)[::-1],
-                openai(stub),
-                PARAMS,
-                ledger=reopened.generation,
-                calls=CallParams(**FAST),
-                requested_by=RequestedBy("another"),
-            )
-        assert stub.n_calls == 20
-    assert again.frame.equals(first.frame)
-    assert sorted(another.frame["completion_id"]) == sorted(first.frame["completion_id"])
-    assert (another.n_cached, another.spent) == (20, {})
-
-
-@pytest.mark.parametrize(
-    "changed",
-    [
-        {"seed": 1},
-        {"max_new_tokens": 21},
-        {"temperatures": [0.8]},
-        {"top_ps": [0.9]},
-        {"system": "Be brief."},
-    ],
-    ids=lambda c: next(iter(c)),
-)
-def test_changed_parameters_are_called_again(store: Store, changed: dict[str, Any]) -> None:
-    with StubProvider() as stub:
-        ask(store.generation, openai(stub), n=2)
-        ask(store.generation, openai(stub), n=2, params=PARAMS.model_copy(update=changed))
-        assert stub.n_calls == 8
 
 
 def test_workers_timeouts_keys_and_prices_change_no_text(store: Store) -> None:
@@ -184,56 +139,6 @@ def test_generation_works_on_postgres(migrated_postgres_url: str) -> None:
     assert again.frame.equals(outcome.frame)
 
 
-def test_killed_run_resumes_without_repeating_calls(store: Store, tmp_path: Path) -> None:
-    n = 60
-    with StubProvider(latency_s=0.05) as stub:
-        command = [
-            sys.executable,
-            "-m",
-            "tests.providers.killed_run",
-            f"sqlite:///{tmp_path / 'store.db'}",
-            stub.base_url,
-            str(n),
-        ]
-        process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-        assert process.stdout is not None
-        for line in process.stdout:
-            if int(line.split()[0]) >= n:
-                break
-        process.send_signal(signal.SIGKILL)
-        process.wait()
-        [run] = store.generation.list_runs()
-        done = [
-            s.item_no for s in store.generation.item_states(run.run_id) if s.state == "succeeded"
-        ]
-        assert n <= len(done) < 2 * n
-        before = list(stub.requests)
-        began = time.monotonic()
-        outcome = generate(
-            prompts_of(n),
-            OpenAICompatibleBackend("stub-model", stub.base_url),
-            killed_run.PARAMS,
-            ledger=store.generation,
-            calls=killed_run.CALLS,
-        )
-        took = time.monotonic() - began
-        after = stub.requests[len(before) :]
-    assert outcome.run_id == run.run_id
-    assert outcome.frame["error"].isna().all()
-    assert len(after) == 2 * n - len(done), "what had finished is not called for"
-    finished = {
-        (row.prompt_id, row.seed) for row in outcome.frame.itertuples() if row.Index in done
-    }
-    again = {(body["messages"][-1]["content"], body["seed"]) for body in after}
-    assert not {(f"Prompt number {prompt_id[1:]}?", seed) for prompt_id, seed in finished} & again
-    states = Counter(s.state for s in store.generation.item_states(run.run_id))
-    assert states == {"succeeded": 2 * n}, "asked = succeeded + failed for good"
-    # What was under way when it was killed is noted, and at least as many as were made and never
-    # told.
-    assert outcome.n_unknown >= len(before) + len(after) - 2 * n
-    assert took < 30, "leases of a process that is gone do not run out first"
-
-
 def test_interrupted_run_ends_soon_and_resumes(store: Store) -> None:
     def interrupt(done: int, total: int, note: str) -> None:
         if done >= 10:
@@ -266,35 +171,27 @@ def test_text_missing_from_the_cache_is_made_again(store: Store) -> None:
 # --- bad input: each a named state
 # --------------------------------------------------------------------------------------------------
 
-TERMINAL: list[tuple[Fault, str]] = [
-    (status(400), "bad_request"),
-    (status(422), "bad_request"),
-    (Fault(kind="content_filter"), "content_filter"),
-    (Fault(kind="refusal"), "refusal"),
-    (Fault(kind="empty"), "empty"),
+TERMINAL: list[tuple[Fault, str, bool]] = [  # and whether it is streamed
+    (status(400), "bad_request", False),
+    (Fault(kind="content_filter"), "content_filter", True),
+    (Fault(kind="refusal"), "refusal", False),
+    (Fault(kind="empty"), "empty", True),
 ]
-PASSING: list[tuple[Fault, str, bool]] = [  # and whether it is streamed
+PASSING: list[tuple[Fault, str, bool]] = [
     (Fault(kind="html"), "garbled", False),
     (Fault(kind="html"), "cut", True),
     (Fault(kind="broken_json"), "garbled", False),
     (Fault(kind="broken_json"), "garbled", True),
-    (Fault(kind="foreign_json"), "garbled", False),
-    (Fault(kind="invalid_utf8"), "garbled", False),
-    (Fault(kind="drop"), "dropped", False),
     (Fault(kind="drop"), "dropped", True),
-    (Fault(kind="error_event", code="rate_limit_error"), "rate_limited", False),
     (Fault(kind="error_event", code="rate_limit_error"), "rate_limited", True),
     (status(500), "server_error", False),
-    (status(500), "server_error", True),
-    (status(409), "server_error", False),
     (status(429, 10), "rate_limited", False),
     (status(529), "overloaded", False),
 ]
 
 
-@pytest.mark.parametrize("stream", [False, True], ids=["whole", "streamed"])
 @pytest.mark.parametrize(
-    ("fault", "kind"), TERMINAL, ids=lambda v: v if isinstance(v, str) else f"{v.kind}{v.status}"
+    ("fault", "kind", "stream"), TERMINAL, ids=lambda v: v.kind if isinstance(v, Fault) else str(v)
 )
 def test_permanent_fault_fails_its_row_alone(
     store: Store, make: Callable[..., HostedBackend], fault: Fault, kind: str, stream: bool
@@ -447,41 +344,8 @@ def test_too_long_retry_after_pauses_the_run(store: Store) -> None:
 # --------------------------------------------------------------------------------------------------
 
 
-def test_budget_is_never_exceeded_and_rows_say_why(store: Store) -> None:
-    with StubProvider(latency_s=0.01) as stub:
-        outcome = ask(store.generation, openai(stub), n=150, concurrency=64, budget_per_run=0.002)
-        counted = stub.counters
-    paid = (counted.n_prompt_tokens + counted.n_tokens) / 1e6
-    assert 0.0018 < paid <= 0.002
-    assert outcome.cost == pytest.approx(paid)
-    assert set(outcome.kinds) == {"budget"}
-    assert outcome.frame["error"].dropna().str.contains("Not called: the budget of this run").all()
-    with StubProvider() as stub:
-        more = ask(store.generation, openai(stub), n=1, budget_per_day=100.0)
-    assert more.frame["error"].isna().all()
-
-
 # --- streams
 # --------------------------------------------------------------------------------------------------
-
-
-def test_stream_is_forwarded_and_stored_unchanged(
-    store: Store, make: Callable[..., HostedBackend]
-) -> None:
-    pieces: dict[int, list[str]] = {}
-    heard_at: dict[int, list[float]] = {}
-
-    def listen(item_no: int, piece: str) -> None:
-        heard_at.setdefault(item_no, []).append(time.monotonic())
-        pieces.setdefault(item_no, []).append(piece)
-
-    with StubProvider(chunk_s=0.05) as stub:
-        outcome = ask(store.generation, make(stub), n=1, stream=True, on_text=listen)
-        counted = stub.counters
-    assert outcome.frame["text"].tolist() == ["".join(pieces[i]) for i in range(2)]
-    for moments in heard_at.values():  # not all at the end
-        assert moments[-1] - moments[0] > 0.05 * (len(moments) - 1) / 2 > 0
-    assert outcome.frame["n_tokens"].sum() == counted.n_tokens, "streams tell what they cost too"
 
 
 @pytest.mark.parametrize("kind", ["cut", "no_finish"])

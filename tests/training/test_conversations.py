@@ -40,8 +40,10 @@ def build_trainer(name, policy, prompts, folder):
     return strategy.build_trainer(policy, rows, params, folder)
 
 
-@pytest.mark.parametrize("strategy", IDS)
-@pytest.mark.parametrize("name", ["r1", "qwen", "chatml_two_stops", "plain"])
+@pytest.mark.parametrize(
+    ("name", "strategy"),
+    [("r1", "dpo"), ("qwen", "kto"), ("chatml_two_stops", "sft"), ("plain", "sft")],
+)
 def test_trainers_read_the_sampled_prompt_and_the_whole_completion(tmp_path, name, strategy):
     policy = load_policy(build_foreign_policy(name, tmp_path / "policy"))
     policy.tokenizer.pad_token = policy.tokenizer.eos_token

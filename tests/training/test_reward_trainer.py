@@ -1,6 +1,3 @@
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
@@ -8,7 +5,6 @@ from safetensors.torch import load_file, save_file
 from rlhf_pipeline.core.errors import ConfigurationError, TrainingFailed
 from rlhf_pipeline.learn.reward_model import TransformerParams, TransformerRewardModel
 from rlhf_pipeline.learn.reward_model.encoder import Encoder
-from tests.serving import find_free_port
 from tests.unit.learn.reward_model.tiny_networks import save_tiny_bert, word_pairs
 
 SMALL = {
@@ -46,14 +42,6 @@ def test_each_text_of_a_group_is_encoded_once(bert):
     assert record.cpu_s > 0
 
 
-def test_progress_is_reported_at_every_step(bert):
-    steps: list[tuple[int, int]] = []
-    model_on(bert, steps=4).fit(
-        word_pairs(), progress=lambda done, total, note="": steps.append((done, total))
-    )
-    assert steps == [(1, 4), (2, 4), (3, 4), (4, 4)]
-
-
 def test_a_single_step_moves_the_weights(bert):
     before = model_on(bert, steps=1, learning_rate=1e-12).fit(word_pairs())
     after = model_on(bert, steps=1).fit(word_pairs())
@@ -67,14 +55,6 @@ def test_a_nan_loss_stops_the_training(tmp_path):
     save_file(weights, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(TrainingFailed, match="The loss of step 1 is nan"):
         model_on(folder).fit(word_pairs())
-
-
-def test_gradient_checkpointing_gives_the_same_weights(bert):
-    plain, checkpointed = (
-        model_on(bert, steps=3, trainer={"gradient_checkpointing": on}).fit(word_pairs())
-        for on in (False, True)
-    )
-    np.testing.assert_allclose(scores(plain), scores(checkpointed), atol=1e-6)
 
 
 def test_accumulated_batches_are_one_larger_batch(bert):
@@ -131,69 +111,6 @@ def test_other_data_does_not_resume_a_checkpoint(bert, tmp_path):
     other = model_on(bert, steps=4, trainer=checkpoints).fit(word_pairs(seed=2))
     alone = model_on(bert, steps=4).fit(word_pairs(seed=2))
     np.testing.assert_array_equal(scores(other), scores(alone))
-
-
-def train_as(rank: int, world: int, port: int, bert: str, out: str) -> None:
-    """One of `world` processes, as accelerate and torchrun start them; what it learnt goes to
-    `out`-rank.npz.
-    """
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    os.environ |= {
-        "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(port),
-        "RANK": str(rank),
-        "LOCAL_RANK": str(rank),
-        "WORLD_SIZE": str(world),
-    }
-    model = model_on(Path(bert), epochs=5).fit(word_pairs(11))
-    record = model.records_[0]
-    uneven = model_on(Path(bert), epochs=1).fit(word_pairs(10)).records_[0]
-    np.savez(
-        f"{out}-{rank}.npz",
-        weights=flat(model),
-        scores=scores(model),
-        n_steps=record.n_steps,
-        n_pairs=uneven.n_pairs_seen,
-    )
-    dist.destroy_process_group()
-
-
-UNSEEN = ("key.bias", "encoder.layer.1.output.LayerNorm.bias")
-
-
-def flat(model) -> np.ndarray:
-    """All weights in one row, but those that no margin sees: their gradient is rounding alone,
-    which AdamW blows up to full steps.
-    """
-    parts = [
-        part for name, part in model.networks_[0].named_parameters() if not name.endswith(UNSEEN)
-    ]
-    return np.concatenate([part.detach().numpy().ravel() for part in parts])
-
-
-def test_two_processes_learn_the_same_weights(bert, tmp_path):
-    from torch.multiprocessing import spawn
-
-    spawn(train_as, args=(2, find_free_port(), str(bert), str(tmp_path / "learnt")), nprocs=2)
-    first, second = (np.load(tmp_path / f"learnt-{rank}.npz") for rank in range(2))
-    two = {"gradient_accumulation_steps": 2}
-    alone = model_on(bert, epochs=5, trainer=two).fit(word_pairs(11))
-    assert first["n_steps"] == alone.records_[0].n_steps
-    np.testing.assert_array_equal(first["weights"], second["weights"])
-    np.testing.assert_allclose(first["weights"], flat(alone), atol=1e-4)
-    # all weights, those that no margin sees too
-    np.testing.assert_allclose(first["scores"], scores(alone), atol=1e-3)
-    np.testing.assert_array_equal(first["scores"], second["scores"])
-    # The tolerances tell something: another order of the data ends farther away.
-    other = model_on(bert, epochs=5, seed=1, trainer=two).fit(word_pairs(11))
-    assert np.abs(flat(alone) - flat(other)).max() > 1e-2
-    assert np.abs(scores(alone) - scores(other)).max() > 1e-2
-    # an odd number of groups: each pair is taken as often as in one process
-    uneven = model_on(bert, epochs=1).fit(word_pairs(10)).records_[0]
-    assert first["n_pairs"] == second["n_pairs"] == uneven.n_pairs_seen
 
 
 def test_accelerate_launch_trains_in_two_processes(bert):

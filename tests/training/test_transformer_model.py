@@ -188,19 +188,6 @@ def test_a_heavier_pair_counts_more(bert):
     assert accuracy(model_on(bert).fit(both, weights=weights), word_pairs(seed=1)) > 0.85
 
 
-def test_pairs_count_by_their_votes(bert):
-    """Of every two completions few say one thing and many the other."""
-    few = word_pairs().assign(n_votes=1)
-    many = few.assign(
-        chosen=few["rejected"],
-        rejected=few["chosen"],
-        comparison_id=few["comparison_id"] + "x",
-        n_votes=60,
-    )
-    both = pd.concat([few, many], ignore_index=True).assign(agreement=1.0)
-    assert accuracy(model_on(bert).fit(both), word_pairs(seed=1)) < 0.15
-
-
 def test_ties_count_as_half_votes_and_unjudged_pairs_do_not_count(bert):
     pairs = word_pairs().head(4).assign(n_votes=[3, 0, 0, 2], n_ties=[1, 4, 0, 0])
     assert model_on(bert).vote_weights_of(pairs).tolist() == [4.0, 4.0, 0.0, 2.0]
@@ -264,16 +251,3 @@ def test_few_votes_are_not_certain_and_ties_are_halves(bert):
     targets = model_on(bert)._targets(pairs)
     np.testing.assert_allclose(targets, (3 + 1 + 1) / (5 + 2))
     np.testing.assert_allclose(model_on(bert, label="majority")._targets(pairs), 1.0)
-
-
-def test_window_of_the_model_overrides_that_of_the_encoder(llama, tmp_path):
-    """One encoder serves a project; models cut where their own parameters say."""
-    params = TransformerParams(**(SMALL | {"steps": 1}))
-    wide, narrow = (TransformerRewardModel(params, Encoder(llama, max_tokens=n)) for n in (64, 24))
-    assert wide.encoder.hash == narrow.encoder.hash
-    wide.fit(word_pairs()).save(tmp_path / "model")
-    assert (
-        load_reward_model(tmp_path / "model", encoder=Encoder(llama, max_tokens=64)).weights_hash
-        == wide.weights_hash
-    )
-    narrow.fit(word_pairs(), warm_start=wide)

@@ -16,9 +16,11 @@ OURS = {
     "rlhf_pipeline.core.curation",
     "rlhf_pipeline.core.documents",
     "rlhf_pipeline.core.errors",
+    "rlhf_pipeline.core.experiments",
     "rlhf_pipeline.core",
     "rlhf_pipeline.core.monitoring",
     "rlhf_pipeline.core.records",
+    "rlhf_pipeline.core.releases",
 }
 # beside the standard library and what these need themselves
 LIBRARIES = {"httpx", "pydantic"}

@@ -5,14 +5,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import dagster as dg
 import pytest
 
 from rlhf_pipeline.application.assets.partitions import DAYS
+from rlhf_pipeline.application.driver.run import learn
 from rlhf_pipeline.application.sensors.replay import Replay, end_of_day
 from rlhf_pipeline.application.sensors.runs import STEP_TAG
 from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.errors import PipelineError
 from rlhf_pipeline.core.records import Promotion, TriggerDecision
 from rlhf_pipeline.store import Store
 from tests.pipeline import imported
@@ -113,3 +116,24 @@ def test_a_change_of_calibration_calibrates_the_champion_again(imported_day: Rep
     assert step.job_name == "recalibration"
     assert step.run_config["ops"]["calibration"]["config"]["version"] == "champion"
     assert "reward_model" not in step.run_config["ops"]
+
+
+class Unlearnable:
+    """A home in which learning fails; keeps what it writes."""
+
+    def __init__(self, store: Store) -> None:
+        self.store = store
+        self.lines: list[str] = []
+
+    def run(self, job: str, day: str) -> None:
+        raise PipelineError(f"{job} failed")
+
+    def write(self, line: str) -> None:
+        self.lines.append(line)
+
+
+def test_failed_learning_names_the_days_without_a_replay(imported_day: ReplayedDay) -> None:
+    home: Any = Unlearnable(imported_day.store)
+    with pytest.raises(PipelineError):
+        learn(home, "learning", imported_day.day)
+    assert "`rlhf replay`" in home.lines[0]

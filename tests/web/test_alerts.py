@@ -14,9 +14,7 @@ from rlhf_pipeline.watch.alerts.rounds import advance_alerts, read_plan
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web
-from tests.web.databases import on_sqlite
 
-pytestmark = on_sqlite
 ALERTS = "/alerts"
 
 

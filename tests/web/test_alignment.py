@@ -7,7 +7,6 @@ from rlhf_pipeline.reports.alignment import GROUP_METRICS
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.alignment.queries import ONE_GROUP
 from tests.web.conftest import NOON, Web
-from tests.web.databases import on_sqlite
 from tests.web.test_preferences import cast
 
 DAY = date(2026, 1, 2)
@@ -51,7 +50,6 @@ def read(reader, **params: str) -> Chart:
     return Chart.model_validate(answer.json())
 
 
-@on_sqlite
 def test_a_group_has_its_own_figures_in_the_chart(web: Web):
     put(web, 0.7)
     put(web, 0.72, n_day=1)
@@ -73,7 +71,6 @@ def test_a_group_has_its_own_figures_in_the_chart(web: Web):
     assert read(reader, category="coding", model="demo.reward_model@9").panels == ()
 
 
-@on_sqlite
 def test_group_without_figures_says_why(web: Web):
     put(web, 0.7)
     cast(web, 3, people=("solo",), origin="api")
@@ -84,7 +81,6 @@ def test_group_without_figures_says_why(web: Web):
     assert note.startswith("Withheld: the group 'api' has 1 annotator;")
 
 
-@on_sqlite
 def test_two_groups_at_once_are_refused(web: Web):
     put(web, 0.7)
     answer = web.client("auditor").get(PATH, params={"category": "coding", "source": "hh"})

@@ -5,9 +5,7 @@ import uuid
 import pytest
 
 from tests.web.conftest import Web
-from tests.web.databases import on_sqlite
 
-pytestmark = on_sqlite
 REFUSED = ("votes", "consensus", "comparisons", "quality", "progress", "home", "calibrations")
 
 

@@ -2,9 +2,6 @@
 and nothing of it for who judges blind.
 """
 
-import csv
-import io
-import json
 import time
 import uuid
 from collections.abc import Iterator
@@ -14,7 +11,6 @@ from datetime import timedelta
 import httpx
 import pandas as pd
 
-from rlhf_pipeline.core.api_types.filters import AuditFilter
 from rlhf_pipeline.core.frames import PREDICTIONS, check_frame
 from rlhf_pipeline.core.records import (
     CalibrationMetrics,
@@ -25,13 +21,9 @@ from rlhf_pipeline.core.records import (
     Promotion,
     ReliabilityBin,
 )
-from rlhf_pipeline.learn.calibration.log import calibration_log
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import NOON, UNCACHED, Web, comparisons
-from tests.web.databases import on_sqlite
-
-pytestmark = on_sqlite  # what they ask of the store is tested there, on both
 
 MODEL = "demo.reward_model@1"
 HOSTILE = '<script>alert(1)</script>"><img src=x onerror=alert(1)>'
@@ -222,29 +214,6 @@ def test_every_bin_lists_exactly_the_votes_that_it_counts(web: Web):
     ]
 
 
-def test_votes_undone_ties_and_machines_are_in_no_bin(web: Web):
-    ids = publish(web, [0.9, 0.9, 0.9, 0.9])
-    vote(web, ids[:3], "aba")
-    engineer = web.client("engineer")
-    assert get_counted(engineer, "/calibrations/probe")["n_votes"] == 3
-    superseded = web.store.votes.with_seqs([1])[0].vote_id
-    vote(web, ids[:1], ["skip"], supersedes=superseded)
-    vote(web, ids[1:2], ["tie"], person="bob")
-    web.store.votes.cast(
-        NewVote(
-            comparison_id=ids[3],
-            annotator_id="m",
-            annotator_kind="machine",
-            origin="api",
-            voted_at=NOON,
-            choice="a",
-            idempotency_key="m",
-        )
-    )
-    assert get_counted(engineer, "/calibrations/probe")["n_votes"] == 2
-    assert {row["comparison_id"] for row in listed(engineer, bin=0.925)} == set(ids[1:3])
-
-
 def test_predictions_are_separated_by_model_and_calibrator(web: Web):
     vote(web, publish(web, [0.9], prefix="one"), "a")
     vote(web, publish(web, [0.8, 0.8], prefix="two", calibrator="platt@2"), "ab")
@@ -340,28 +309,6 @@ def test_calibration_log_shows_the_state_of_each_calibrator(web: Web):
     assert engineer.get("/calibrations", params={"cursor": "eA"}).status_code == 422
 
 
-def test_an_imported_report_never_serves_and_is_exported_again(web: Web):
-    calibrations = web.store.calibrations
-    calibrations.import_reports([report(9, calibrator_version=3)], actor="ann")
-    assert calibrations.latest_serving(MODEL) is None
-    assert calibrations.add(report(0), {"temperature": 1.5}) == 2
-    latest, _ = calibrations.latest_serving(MODEL)
-    assert latest.fitted_at == NOON
-    assert [report.fitted_at for report in calibrations.log()] == [NOON], (
-        "what was made here, as all who compute with it read it"
-    )
-    whole = calibration_log(calibrations.whole_log())
-    assert [entry["calibrator_version"] for entry in whole] == [2, 3]
-    again = calibrations.import_reports(
-        [CalibrationReport.model_validate(entry) for entry in json.loads(json.dumps(whole))],
-        actor="ann",
-    )
-    assert (again.n_added, again.n_known) == (0, 2)
-    (link,), _ = web.store.audit.page(AuditFilter(action="calibration.import"))
-    assert (link.actor, link.object_id) == ("ann", f"{MODEL} calibrator 1")
-    assert web.store.audit.verify() > 0
-
-
 # --- pages
 # --------------------------------------------------------------------------------------------------
 
@@ -376,53 +323,6 @@ def test_empty_page_says_what_is_missing(web: Web):
         publish(web, [0.9])
         page = get_counted_page(site.browser(web.add("engineer")), f"{site.url}/calibration")
         assert "No vote for a side has a prediction by reward model 1 yet" in words(page)
-
-
-def test_calibrator_links_to_bins_and_bins_to_votes(web: Web):
-    web.store.calibrations.add(report(0), {"temperature": 1.5})
-    web.store.calibrations.add(report(1, ece=0.02), {"temperature": 1.1})
-    web.store.calibrations.import_reports(
-        [report(2, calibrator_version=5, method="platt")], actor="test"
-    )
-    ids = publish(web, [0.9] * 25)
-    vote(web, ids, "a" * 20 + "b" * 5)
-    with pages(web) as site:
-        browser = site.browser(web.add("engineer"))
-        get = lambda path, **params: get_counted_page(browser, f"{site.url}{path}", **params)  # noqa: E731
-        page = get("/calibration").text
-        assert 'data-chart="/api/v1/charts/calibration/later_votes"' in page
-        assert 'data-chart="/api/v1/charts/calibration/calibrators"' in page
-        assert f"/calibration?model={MODEL.replace('@', '%40')}&amp;version=2" in page
-        assert "noise ceiling" in page
-        first = get("/calibration/pairs", bin=0.925, limit=20).text
-        assert first.count('<details name="row"') == 20
-        assert first.index("predicted wrong") < first.index("predicted right")
-        assert 'href="/comparisons/c0020"' in first
-        more = httpx.URL(first.split('hx-get="')[1].split('"')[0].replace("&amp;", "&"))
-        assert browser.get(f"{site.url}{more}").text.count('<details name="row"') == 5
-        chosen = words(get("/calibration", model=MODEL, version=1))
-        assert "25 votes on 25 comparisons" in chosen
-        html = get("/calibration", model=MODEL, version=1).text
-        assert "25 votes" in html.split('id="later-votes" data-refresh')[1].split("data-chart")[0]
-        assert "every access to that split is recorded" in chosen
-        back = f"/calibration?model={MODEL.replace('@', '%40')}&amp;version=1"
-        assert back in get("/calibration/pairs", model=MODEL, version=1, bin=0.925).text
-        for _ in range(100):
-            other = words(get("/calibration", model=MODEL, version=2))
-            if "are being counted" not in other:
-                break
-            time.sleep(0.05)
-        assert "has a prediction by reward model 1 through this calibrator yet" in other
-        imported = words(get("/calibration", model=MODEL, version=3))
-        assert "no predictions here use it" in imported
-        assert get("/calibration", model=MODEL, version=9).status_code == 404
-        assert get("/calibration", version=1).status_code == 422
-        rows = list(csv.DictReader(io.StringIO(get("/calibration", format="csv").text)))
-        assert [(row["version"], row["state"]) for row in rows] == [
-            ("3", "imported"),
-            ("2", "standby"),
-            ("1", "replaced"),
-        ]
 
 
 def test_diagram_and_votes_follow_annotators_and_days(web: Web):

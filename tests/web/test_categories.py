@@ -3,38 +3,6 @@
 import pytest
 
 from tests.web.conftest import Web
-from tests.web.databases import on_sqlite
-
-pytestmark = on_sqlite  # what they ask of the store is tested there, on both
-
-
-@pytest.fixture
-def kinds(web: Web) -> dict[str, set[str]]:
-    """Ids by category, of which there are more than a page has."""
-    coding = web.publish(70, prefix="x", category="coding")
-    return {"coding": set(coding), "safety": set(web.publish(5, prefix="y", category="safety"))}
-
-
-def test_list_is_filtered_by_category(web: Web, kinds: dict[str, set[str]]):
-    client = web.client("auditor")
-    items, cursor = [], None
-    while True:
-        page = client.get(
-            "/comparisons",
-            params={"category": "coding", "limit": 30} | ({"cursor": cursor} if cursor else {}),
-        ).json()
-        items += page["items"]
-        cursor = page["next"]
-        if cursor is None:
-            break
-    assert {item["comparison_id"] for item in items} == kinds["coding"]
-    assert len(items) == 70
-    assert {item["category"] for item in items} == {"coding"}
-    assert client.get("/comparisons", params={"category": "poetry"}).json() == {
-        "items": [],
-        "next": None,
-    }
-    assert len(client.get("/comparisons", params={"limit": 200}).json()["items"]) == 75
 
 
 @pytest.mark.parametrize("word", ["a\x00b", "x" * 201])

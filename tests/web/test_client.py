@@ -11,7 +11,21 @@ import httpx
 import pytest
 
 from rlhf_pipeline.client import TRIES, Client
-from rlhf_pipeline.core.api_types.filters import ComparisonFilter, VoteFilter
+from rlhf_pipeline.core.api_types.feedback_reviews import FeedbackReview
+from rlhf_pipeline.core.api_types.filters import (
+    ComparisonFilter,
+    FeedbackFilter,
+    FeedbackSelection,
+    PairFilter,
+    VoteFilter,
+)
+from rlhf_pipeline.core.curation import (
+    DatasetChange,
+    ExportOrder,
+    NewDataset,
+    NewPair,
+    PairChange,
+)
 from rlhf_pipeline.core.errors import (
     ConfigurationError,
     ConflictingRequest,
@@ -32,6 +46,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     folder = tmp_path_factory.mktemp("client")
     with served(f"sqlite:///{folder / 'store.db'}", folder / "home") as server:
         server.furnish(60, overlap=2)
+        with server.opened() as store:
+            version, rules = store.rules.latest()
+            rules = rules.model_copy(update={"rating_share": 0.5})  # for clients that ask for them
+            store.rules.put(rules, after=version, actor="test")
         server.start()
         yield server
 
@@ -99,9 +117,49 @@ def test_admin_reads_lists_offers_and_sends_feedback(admin: Client) -> None:
     corrections = [admin.send_feedback(correction, idempotency_key="once") for _ in range(2)]
     assert corrections[0].feedback_id == corrections[1].feedback_id
     assert admin.comparison(corrections[0].comparison_id or "").prompt == "2 + 2?"
+    review = FeedbackReview(filter=FeedbackSelection(status="pending"), n_expected=1, notes="?")
+    done = admin.review_feedback(review)
+    assert next(admin.feedback(FeedbackFilter(status="pending"))).notes == "?"
+    assert admin.undo_review(done.review_id or 0).n_changed == 1
+    with pytest.raises(ConflictingRequest):
+        admin.undo_review(done.review_id or 0)
     assert (list(admin.alerts()), list(admin.decisions())) == ([], [])
     with pytest.raises(MissingResource):
         admin.answer_decision(1, "nothing", "no such decision")
+
+
+def test_curator_makes_freezes_and_exports_a_data_set(server: Served) -> None:
+    with Client(server.address, server.token("cara@client.test", Role.CURATOR)) as curator:
+        dataset = curator.create_dataset(NewDataset(name="By hand"))
+        number = dataset.dataset_id
+        texts = {"prompt": "2 + 2?", "chosen": "4", "rejected": "It is five."}
+        first = curator.add_pair(NewPair(dataset_id=number, **texts))
+        other = curator.add_pair(NewPair(dataset_id=number, **texts | {"prompt": "1 + 3?"}))
+        changed = curator.change_pair(first.pair_id, PairChange(chosen="Four."))
+        assert (changed.revision, changed.chosen, changed.rejected) == (2, "Four.", "It is five.")
+        assert curator.reject_pair(other.pair_id).status == "rejected"
+        pairs = list(curator.pairs(PairFilter(dataset_id=number, limit=1)))
+        assert [pair.pair_id for pair in pairs] == [other.pair_id, first.pair_id]
+        with pytest.raises(InvalidRequest, match="does not exist"):
+            curator.add_pairs(number, [999])
+        for status in ("curating", "ready"):
+            dataset = curator.change_dataset(number, DatasetChange(status=status))
+        assert (dataset.status, dataset.n_rows, dataset.description) == ("ready", 1, "")
+        exported = curator.export_dataset(number, ExportOrder(format="csv"))
+        assert exported.n_rows == 1
+        details = curator.dataset(number)
+        assert (details.last_export, details.versions[0].version) == (exported, 1)
+        assert [each.dataset_id for each in curator.datasets()] == [number]
+        assert curator.archive_dataset(number).status == "archived"
+        assert list(curator.datasets()) == []
+
+
+def test_rating_card_is_rated(annotator: Client) -> None:
+    cards = annotator.lease(20, ratings=True).cards
+    card = next(card for card in cards if card.kind == "rating")
+    receipt = annotator.rate(card.card_id, 5, text="complete", key="once")
+    assert annotator.rate(card.card_id, 5, text="complete", key="once").value == 5
+    assert (receipt.card_id, receipt.value) == (card.card_id, 5)
 
 
 def test_script_of_the_documents_runs_in_under_thirty_lines(server: Served) -> None:

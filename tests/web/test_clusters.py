@@ -7,9 +7,7 @@ from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.clusters import failing_cluster, write_clusters
 from tests.web.conftest import UNCACHED, Web
-from tests.web.databases import on_sqlite
 
-pytestmark = on_sqlite
 CLUSTER = "2026-01-05-A"
 
 

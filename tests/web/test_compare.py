@@ -5,7 +5,6 @@ import pytest
 from rlhf_pipeline.core.monitoring import MetricPoint
 from tests.policy_versions import N_PROMPTS, put_versions
 from tests.web.conftest import NOON, Web
-from tests.web.databases import on_sqlite
 
 
 @pytest.fixture
@@ -21,7 +20,6 @@ def read(web: Web):
     return read
 
 
-@on_sqlite
 def test_the_largest_disagreement_comes_first_on_every_page(read):
     whole = read(1, 2, limit=N_PROMPTS)
     gaps = [abs(row["difference"]) for row in whole["items"]]
@@ -35,7 +33,6 @@ def test_the_largest_disagreement_comes_first_on_every_page(read):
     read(1, 2, 422, cursor="WzBd-")
 
 
-@on_sqlite
 def test_swapped_sides_keep_their_scores_and_answers(read):
     row, turned = (read(*sides, limit=1)["items"][0] for sides in ((1, 2), (2, 1)))
     assert (row["completion_a"], row["score_b"], row["p_b"]) == ("Policy 1 on 29.", -2.9, 0.3)
@@ -45,7 +42,6 @@ def test_swapped_sides_keep_their_scores_and_answers(read):
     assert (rate["value"], rate["low"], rate["high"]) == pytest.approx((0.3, 0.25, 0.35))
 
 
-@on_sqlite
 def test_filters_count_matches(read):
     coding = read(1, 2, category="coding")
     assert {row["category"] for row in coding["items"]} == {"coding"}
@@ -54,13 +50,13 @@ def test_filters_count_matches(read):
     assert read(1, 2, q="nothing has it")["items"] == []
 
 
-@on_sqlite
 def test_versions_without_completions_are_named(read, web: Web):
-    assert "versions 3 and 2; 2 and 1." in read(1, 9, 404)["detail"]
+    unknown = read(1, 9, 404)["detail"]
+    assert "versions 3 and 2; 2 and 1." in unknown
+    assert "`rlhf models compare demo.policy@1 demo.policy@9`" in unknown
     assert "same version" in read(2, 2, 422)["detail"]
 
 
-@on_sqlite
 def test_the_page_compares_two_versions_and_shows_their_metric_points(paged: Web):
     put_versions(paged.store, paged.settings.frames)
     point = MetricPoint(

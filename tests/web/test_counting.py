@@ -10,9 +10,6 @@ from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.memory_cache import DayFigures
 from rlhf_pipeline.web.progress.vote_counts import VoteCounts, count_votes
 from tests.web.conftest import NOON, comparisons
-from tests.web.databases import on_sqlite
-
-pytestmark = on_sqlite
 
 
 def vote(store: Store, i: int, **more: object) -> str:

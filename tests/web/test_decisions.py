@@ -8,9 +8,7 @@ from rlhf_pipeline.core.api_types.filters import AuditFilter
 from rlhf_pipeline.core.records import DriftEvent, Remedy, Role, TriggerDecision
 from rlhf_pipeline.store import Store
 from tests.web.conftest import Web
-from tests.web.databases import on_sqlite
 
-pytestmark = on_sqlite
 NOW = datetime(2026, 1, 6, 12, tzinfo=UTC)
 REASON = "the old taste counts"
 EFFECT = {"value": 0.3, "low": 0.2, "high": 0.4, "n": 300}

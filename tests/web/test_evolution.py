@@ -6,6 +6,7 @@ import html
 import re
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.core.api_types.filters import AuditFilter
@@ -13,17 +14,21 @@ from rlhf_pipeline.core.artefacts import Artefacts
 from rlhf_pipeline.core.intervals import interval_of_share
 from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.core.records import Interval, NewVote, Promotion
-from rlhf_pipeline.reports.chart import Chart
+from rlhf_pipeline.improve.evaluation.gate import (
+    GateParams,
+    decide_promotion,
+    leave_to_people,
+)
+from rlhf_pipeline.improve.gate_sessions import advance, open_session, void
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.clusters import failing_cluster, write_clusters
-from tests.policy_versions import PAGE, put_versions
+from tests.policy_versions import PAGE, evaluate, put_versions
+from tests.unit.improve.test_gate_sessions import make_samples
 from tests.web.conftest import NOON, UNCACHED, Web
-from tests.web.databases import on_sqlite
 from tests.web.test_calibration import report
 
 
-@on_sqlite
 def test_versions_show_reasons_training_data_and_decision(web: Web):
     set_hash = put_versions(web.store, web.settings.frames)
     policies = web.client("auditor").get("/evolution").json()["policies"]
@@ -40,6 +45,7 @@ def test_versions_show_reasons_training_data_and_decision(web: Web):
         "parent": "demo.policy@1",
         "strategy": "dpo",
         "dataset": None,
+        "dataset_id": None,
         "data_hash": set_hash,
         "n_pairs": 5,
         "by_origin": {"vote": 3, "relabelled": 2},
@@ -50,31 +56,6 @@ def test_versions_show_reasons_training_data_and_decision(web: Web):
     assert (first["gate"], first["promotion"]["reason"]) == (None, "first policy of the project")
 
 
-@on_sqlite
-def test_the_chart_shows_the_evaluations_with_their_intervals(web: Web):
-    reader = web.client("auditor")
-    assert Chart.model_validate(reader.get("/charts/evolution").json()).panels == ()
-    put_versions(web.store, web.settings.frames)
-    chart = Chart.model_validate(reader.get("/charts/evolution").json())
-    drawn = {
-        (panel.title.partition(" ")[0], series.name): series
-        for panel in chart.panels
-        if panel
-        for series in panel.series
-    }
-    rate = drawn["Win", "by the judge"]
-    evaluations = [gate.evaluation for gate in web.store.gates.all()]
-    assert rate.y == tuple(each.win_rate.value for each in evaluations)
-    assert rate.low == tuple(each.win_rate.low for each in evaluations)
-    assert (rate.x, rate.n) == ((2, 3), (30, 30))
-    assert rate.links == ("/evolution#policy-2", "/evolution#policy-3")
-    assert drawn["Mean", "this version"].low == (66.0, 66.0)
-    assert ("Checkable", "this version") not in drawn
-    keys = [(item.style, item.role) for item in chart.legend]
-    assert len(set(keys)) == len(keys), "two entries look alike"
-
-
-@on_sqlite
 def test_the_evaluation_page_is_served_under_a_policy_of_its_own(web: Web):
     put_versions(web.store, web.settings.frames)
     with WebServer(create_app(web.settings, web.store, cache_times=UNCACHED)) as server:
@@ -102,7 +83,6 @@ def test_the_evaluation_page_is_served_under_a_policy_of_its_own(web: Web):
         )
 
 
-@on_sqlite
 def test_reward_model_shows_its_accuracy_since_promotion(paged: Web):
     label = "demo.reward_model@1"
     paged.store.calibrations.add(report(model=label, data_seq=40), {"method": "none"})
@@ -139,7 +119,6 @@ def test_reward_model_shows_its_accuracy_since_promotion(paged: Web):
     assert "right 71% [68, 74], n = 1,191 ; 78% [68, 84], n = 1,576 is possible" in words
 
 
-@on_sqlite
 def test_approver_promotes_another_version_with_a_reason(paged: Web, tmp_path: Path):
     workspace = Workspace(paged.settings)
     workspace.registry.tracking.open()
@@ -167,7 +146,7 @@ def test_approver_promotes_another_version_with_a_reason(paged: Web, tmp_path: P
     browser = paged.browser(paged.add("approver"))
     page = browser.get(f"{paged.url}/evolution").text
     assert "Policy 1 and no reward model serve" in page
-    assert "Reason to roll back to it" in page
+    assert "Reason to serve it again" in page
     assert "Serve policy 2</button>" in page
     form = {"model": "demo.policy@1", "reason": " "}
     assert browser.post(f"{paged.url}/evolution/promote", data=form).status_code == 422
@@ -176,7 +155,6 @@ def test_approver_promotes_another_version_with_a_reason(paged: Web, tmp_path: P
     assert paged.store.promotions.champion("demo.policy").version == 2
 
 
-@on_sqlite
 def test_policy_names_its_clusters_and_their_later_errors(web: Web):
     put_reward_model(web)  # dates the policies to 2026-01-02, the day of its votes
     put_versions(web.store, web.settings.frames)  # 2 was trained on c0 to c4
@@ -233,3 +211,39 @@ def put_reward_model(web: Web) -> None:
             actor="run run-1",
         )
     )
+
+
+def test_session_of_the_gate_is_shown_with_its_progress(paged: Web):
+    web = paged
+    put_versions(web.store, web.settings.frames)
+    params = GateParams(decided_by="people")
+    decision = leave_to_people(decide_promotion(evaluate("demo", 2, 0.7), params))
+    open_session(web.store, decision, params, make_samples(40))
+    advance(web.store, "demo.policy@1", NOON)
+    asking = web.client("auditor").get("/evolution").json()["asking"]
+    assert (asking["candidate"], asking["n_votes"], asking["n_wanted"]) == ("demo.policy@2", 0, 20)
+    text = "Policy 2 waits for people: 0 of 20 votes."
+    assert web.client("auditor").get("/home").json()["headline"]["text"].endswith(text)
+    page = web.browser(web.add("auditor")).get(f"{web.url}/evolution").text
+    assert "Policy 2 waits for people" in page
+    assert "0 of 20" in page
+    assert web.client("annotator").get("/evolution").status_code == 403
+
+
+def test_a_void_session_leaves_its_candidate_on_the_page(paged: Web):
+    web = paged
+    put_versions(web.store, web.settings.frames)
+    params = GateParams(decided_by="people")
+    decision = leave_to_people(decide_promotion(evaluate("demo", 4, 0.7), params))
+    session = open_session(web.store, decision, params, make_samples(40))
+    reader = web.client("auditor")
+
+    def read_newest() -> dict[str, Any]:
+        return reader.get("/evolution").json()["policies"][0]
+
+    assert (read_newest()["version"], read_newest()["state"]) == (4, "asked about")
+    void(web.store, session, "demo.policy@3 serves now")
+    assert (read_newest()["version"], read_newest()["state"]) == (4, "void")
+    assert read_newest()["gate"]["verdict"] == "not promoted"
+    page = web.browser(web.add("auditor")).get(f"{web.url}/evolution").text
+    assert "policy 3 serves now" in page

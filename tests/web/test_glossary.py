@@ -10,7 +10,6 @@ from rlhf_pipeline.core.records import NewVote, Role
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web
-from tests.web.databases import on_sqlite
 
 LABEL = re.compile(r'<small class="gloss">[^<]*</small>')
 TERMS = re.compile(r'\s*<script type="application/json" id="glossary">[^<]*</script>')
@@ -51,7 +50,6 @@ def paged(web: Web) -> Iterator[Web]:
         yield Web(web.store, web.settings, server.url, web.clock)
 
 
-@on_sqlite
 def test_glossary_adds_labels_without_changing_numbers(paged: Web):
     browser = paged.browser(paged.add(Role.ENGINEER))
     paths = ("/", "/alignment", "/drift", "/clusters", "/settings")
@@ -71,7 +69,6 @@ def test_glossary_adds_labels_without_changing_numbers(paged: Web):
     assert not LABEL.search(browser.get(f"{paged.url}/drift").text)
 
 
-@on_sqlite
 def test_only_the_glossary_page_has_the_switch(paged: Web):
     browser = paged.browser(paged.add(Role.ENGINEER))
     pages = {

@@ -6,7 +6,6 @@ import json
 import uuid
 
 from tests.web.conftest import Web
-from tests.web.databases import on_sqlite
 
 
 def judge(client, n: int) -> list[tuple[dict, dict]]:
@@ -66,7 +65,6 @@ def test_hidden_cards_look_like_any_other(web: Web):
     assert (figures["votes_today"], figures["repeats"]["n"], figures["gold"]["n"]) == (60, 0, 0)
 
 
-@on_sqlite
 def test_remaining_count_does_not_reveal_hidden_cards(web: Web):
     """It stands still while cards are leased ahead and falls with every tenth vote, whatever their
     kinds.
@@ -86,7 +84,6 @@ def test_remaining_count_does_not_reveal_hidden_cards(web: Web):
     assert len({web.store.cards.get(card_id).kind for card_id in ids}) == 3
 
 
-@on_sqlite
 def test_returned_cards_come_back_unchanged(web: Web):
     """As a page does that is loaded anew."""
     web.rule(repeat_share=0.2, repeat_after=5, gold_share=0.2)
@@ -104,7 +101,6 @@ def test_returned_cards_come_back_unchanged(web: Web):
     assert len(kinds) == 3
 
 
-@on_sqlite
 def test_id_place_and_time_do_not_reveal_hidden_cards(web: Web):
     """Shapes are the same; so are the values as far as chance goes. By the app's own seed, drawn
     anew: a bound that fails once in 10^6.
@@ -155,7 +151,6 @@ def test_id_place_and_time_do_not_reveal_hidden_cards(web: Web):
     ]
 
 
-@on_sqlite
 def test_own_corrections_are_not_dealt(web: Web):
     ann, bob = web.client("annotator"), web.client("annotator")
     correction = {"kind": "correction", "prompt": "p", "completion": "bad", "correction": "good"}

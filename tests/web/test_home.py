@@ -19,7 +19,6 @@ from rlhf_pipeline.core.records import (
 )
 from tests.policy_versions import put_versions
 from tests.web.conftest import Web
-from tests.web.databases import on_sqlite
 
 
 def vote(
@@ -73,7 +72,6 @@ def put_event(web: Web, seq: int = 1) -> None:
     )
 
 
-@on_sqlite
 @pytest.mark.parametrize(
     ("role", "start"),
     [("annotator", "/annotate"), ("curator", None), ("engineer", None), ("admin", None)],
@@ -87,7 +85,6 @@ def test_each_role_starts_on_its_page(paged: Web, role: str, start: str | None):
     assert browser.get("/home").status_code == (403 if start else 200)
 
 
-@on_sqlite
 def test_empty_project_shows_three_steps_until_a_vote(paged: Web):
     reader = paged.client("engineer")
     steps = reader.get("/home").json()["next_steps"]
@@ -119,7 +116,6 @@ def test_empty_project_shows_three_steps_until_a_vote(paged: Web):
     assert 'href="/comparisons?status=waiting"' in page
 
 
-@on_sqlite
 def test_problems_are_listed_with_links(paged: Web):
     vote(paged, paged.publish(1)[0])
     reader = paged.client("engineer")
@@ -191,7 +187,6 @@ def test_problems_are_listed_with_links(paged: Web):
     assert "since 3 days ago" in page.replace("\n", " ")
 
 
-@on_sqlite
 def test_days_before_the_first_model_are_not_called_steady(paged: Web):
     """Nothing predicted their votes, so nothing could notice a change among them."""
     ids = paged.publish(2)
@@ -216,7 +211,6 @@ def test_days_before_the_first_model_are_not_called_steady(paged: Web):
     )
 
 
-@on_sqlite
 def test_home_dates_changes_and_replayed_runs_by_votes(paged: Web):
     """A run of today may decide about votes of last year."""
     earlier = paged.clock.now() - timedelta(days=300)
@@ -300,7 +294,6 @@ def confirm_change(web: Web, state: str = "succeeded", remedy: str = "retrain") 
     return fired.stored_id
 
 
-@on_sqlite
 def test_home_says_how_to_train_a_policy_after_a_replay(paged: Web):
     vote(paged, paged.publish(1)[0])
     confirm_change(paged)
@@ -311,7 +304,6 @@ def test_home_says_how_to_train_a_policy_after_a_replay(paged: Web):
     )
 
 
-@on_sqlite
 def test_refused_candidate_keeps_the_change_first(paged: Web):
     vote(paged, paged.publish(1)[0])
     put_versions(paged.store, paged.settings.frames)
@@ -336,7 +328,6 @@ def test_refused_candidate_keeps_the_change_first(paged: Web):
     assert headline["text"] == f"Taste changed on {today}. A person kept the present policy."
 
 
-@on_sqlite
 def test_dismissed_rise_does_not_show_a_cause(paged: Web):
     """Which may name people who did nothing wrong."""
     vote(paged, paged.publish(1)[0])
@@ -348,7 +339,6 @@ def test_dismissed_rise_does_not_show_a_cause(paged: Web):
     )
 
 
-@on_sqlite
 def test_open_voter_is_warned_while_no_blind_user_exists(paged: Web):
     admin, annotator = paged.add(Role.ADMIN), paged.add(Role.ANNOTATOR)
     vote(paged, paged.publish(1)[0], annotator_id=admin.user_id)

@@ -8,7 +8,6 @@ import pytest
 
 from rlhf_pipeline.core.errors import StoreError
 from tests.web.conftest import Web
-from tests.web.databases import on_sqlite
 
 THUMB = {"kind": "thumbs", "value": 1, "completion": "text", "session_id": "s"}
 CORRECTION = {"kind": "correction", "prompt": "2 + 2?", "completion": "5", "correction": "4"}
@@ -27,7 +26,6 @@ def test_fifty_concurrent_requests_are_stored_once(web: Web):
     assert (len(web.store.feedback.page()), web.store.votes.count()) == (1, 1)
 
 
-@on_sqlite
 def test_key_is_per_user_and_bound_to_its_body(web: Web):
     robot = web.client("engineer")
     headers = {"Idempotency-Key": "k"}
@@ -42,7 +40,6 @@ def test_key_is_per_user_and_bound_to_its_body(web: Web):
     assert len(web.store.feedback.page()) == 2
 
 
-@on_sqlite
 @pytest.mark.parametrize("key", ["", "x" * 129, "tab\there"])
 def test_invalid_idempotency_key_is_refused(web: Web, key: str):
     answer = web.client("engineer").post("/feedback", json=THUMB, headers={"Idempotency-Key": key})

@@ -8,33 +8,12 @@ from fastapi.routing import APIRoute
 from rlhf_pipeline.core.records import Role
 from rlhf_pipeline.web.app import create_app
 from tests.web.conftest import Web
-from tests.web.databases import on_sqlite
-
-pytestmark = on_sqlite  # what they ask of the store is tested there, on both
 
 
 def list_keys(client: httpx.Client, path: str, key: str, **params: object) -> list[str]:
     answer = client.get(path, params=params)
     assert answer.status_code == 200, answer.text
     return [item[key] for item in answer.json()["items"]]
-
-
-def test_flag_withholds_comparisons_until_removed(web: Web):
-    ids = web.publish(3)
-    engineer, ann = web.client("engineer"), web.client("annotator")
-    for n_changed in (1, 0):
-        flagged = engineer.post("/comparisons:flag", json={"ids": ids[:1], "flag": "pii"})
-        assert flagged.json() == {"n_comparisons": n_changed, "n_withdrawn": n_changed}
-    assert list_keys(engineer, "/comparisons", "comparison_id", flag="pii") == ids[:1]
-    cards = ann.post("/cards:lease", json={"n": 9}).json()["cards"]
-    assert len(cards) == 2
-    engineer.post("/comparisons:flag", json={"ids": ids[:1], "flag": None})
-    engineer.post("/comparisons:offer", json={"ids": ids})
-    cards = ann.post("/cards:lease", json={"n": 9}).json()["cards"]
-    assert len(cards) == 3
-    refused = engineer.post("/comparisons:flag", json={"ids": ["none"], "flag": "pii"})
-    assert refused.status_code == 404
-    assert ann.post("/comparisons:flag", json={"ids": ids, "flag": "pii"}).status_code == 403
 
 
 def test_routes_refuse_unknown_parameters_with_the_known_ones(paged: Web):
@@ -46,7 +25,9 @@ def test_routes_refuse_unknown_parameters_with_the_known_ones(paged: Web):
         url = paged.url + re.sub(r"{[^}]*}", "1", route.path)
         for method in route.methods:
             refused = admin.request(method, url, params={"anotator_id": "x"})
-            assert refused.status_code == 422, (method, url, refused.text)
+            is_openai = route.path.startswith("/v1/")  # whose clients know 400
+            expected = 400 if is_openai else 422
+            assert refused.status_code == expected, (method, url, refused.text)
             assert "Unknown parameter anotator_id" in refused.text
     for page in ("alignment", "drift", "preferences", "progress", "evolution"):
         admin.get(f"{paged.url}/{page}?zoom=2026-01-01..2026-01-05").raise_for_status()

@@ -7,10 +7,8 @@ import httpx
 from rlhf_pipeline.core.records import User
 from rlhf_pipeline.web.lists import make_cursor
 from tests.web.conftest import Web
-from tests.web.databases import on_sqlite
 
 
-@on_sqlite
 def test_users_and_tokens_are_listed_page_by_page(web: Web):
     browser = web.browser(web.add("admin"))
     for i in range(7):

@@ -20,7 +20,6 @@ from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.learnt_home import LearntHome, learnt_home
 from tests.web.conftest import UNCACHED, ShiftedClock, Web
-from tests.web.databases import on_sqlite
 
 ASKED = [
     ("Name a colour.", "It is certainly red. Thanks for asking!", "no"),
@@ -77,25 +76,6 @@ def test_predictions_equal_those_of_the_command(
         } == {name: line[name] for name in ("reward_model", "calibrator", "data_hash", "data_seq")}
     assert predictions["reward_model"] == "demo.reward_model@1"
     assert predictions["calibrator"].endswith("@1")
-
-
-def test_probabilities_of_swapped_sides_sum_to_one(engineer: httpx.Client) -> None:
-    turned = [{"prompt": p, "completion_a": b, "completion_b": a} for p, a, b in ASKED]
-    there, back = (ask(engineer, {"pairs": pairs})["predictions"] for pairs in (PAIRS, turned))
-    for answer, other in zip(there, back, strict=True):
-        assert answer["p_raw"] + other["p_raw"] == 1.0
-        assert answer["p_calibrated"] + other["p_calibrated"] == 1.0
-    same = ask(engineer, {"prompt": "x", "completion_a": "as it is", "completion_b": "as it is"})[
-        "predictions"
-    ][0]
-    assert (same["p_raw"], same["p_calibrated"]) == (0.5, 0.5)
-
-
-def test_single_pair_is_predicted_as_in_a_list(engineer: httpx.Client) -> None:
-    alone = ask(engineer, PAIRS[1])["predictions"]
-    among = ask(engineer, {"pairs": PAIRS})["predictions"]
-    assert len(alone) == 1
-    assert alone[0]["p_calibrated"] == pytest.approx(among[1]["p_calibrated"], abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -157,7 +137,6 @@ def test_new_champion_and_calibrator_serve_without_a_restart(
     )
 
 
-@on_sqlite
 def test_prediction_without_a_champion_creates_no_registry(web: Web) -> None:
     with web.client(Role.ENGINEER) as client:
         answer = client.post("/predictions", json=PAIRS[0])

@@ -10,7 +10,6 @@ from rlhf_pipeline.feedback.votes import agreement
 from rlhf_pipeline.reports.chart import Chart, day_value
 from rlhf_pipeline.watch.metrics.stages import agreement_points
 from tests.web.conftest import NOON, Web
-from tests.web.databases import on_sqlite
 
 PATH = "/charts/preferences"
 DAYS = [date(2026, 1, 2) + timedelta(days=n) for n in (0, 1, 3)]
@@ -56,7 +55,6 @@ def points(chart: Chart, name: str) -> dict[float, tuple[float, int]]:
     }
 
 
-@on_sqlite
 def test_charts_equal_metric_points_and_frames(web: Web):
     cast(web)
     for day in DAYS:
@@ -88,24 +86,6 @@ def test_vote_is_shown_immediately(web: Web):
     assert points(after, "both bad")[day_value(NOON.date())][0] == pytest.approx(1 / 61)
 
 
-@on_sqlite
-def test_day_without_votes_is_a_gap_and_points_link_to_votes(web: Web):
-    cast(web)
-    chart = read(web.client("auditor"), "ties")
-    (panel,) = chart.panels
-    assert [series.x for series in panel.series] == [
-        (day_value(DAYS[0]), day_value(DAYS[1])),
-        (day_value(DAYS[2]),),
-    ]
-    assert [series.links[0] for series in panel.series] == [
-        f"/votes?day={DAYS[0]}",
-        f"/votes?day={DAYS[2]}",
-    ]
-    (panel,) = read(web.client("approver"), "ties").panels
-    assert panel.series[0].links == (), "may read no votes"
-
-
-@on_sqlite
 def test_filters_choose_the_votes(web: Web):
     cast(web)
     reader = web.client("auditor")
@@ -117,7 +97,6 @@ def test_filters_choose_the_votes(web: Web):
     assert "No votes match" in read(reader, "strength").notes[0]
 
 
-@on_sqlite
 def test_point_links_to_the_filtered_votes(web: Web):
     cast(web)
     reader = web.client("auditor")
@@ -143,7 +122,6 @@ def test_point_links_to_the_filtered_votes(web: Web):
     assert links(web.client("auditor", scopes=["metrics.read"])) == set()
 
 
-@on_sqlite
 def test_small_groups_are_withheld(web: Web):
     cast(web, 24)
     cast(web, 24, people=("solo",), origin="api")
@@ -165,7 +143,6 @@ def test_small_groups_are_withheld(web: Web):
     assert unknown.notes == ("No votes of the group 'nobody' match. Widen the other filters.",)
 
 
-@on_sqlite
 def test_each_group_and_day_needs_three_people_of_the_selection(web: Web):
     everybody = web.publish(24, offer=False, prefix="code", category="coding")
     ann_alone = web.publish(24, offer=False, prefix="poem", category="poetry")
@@ -199,7 +176,6 @@ def test_each_group_and_day_needs_three_people_of_the_selection(web: Web):
     assert "fewer than 3 annotators of the group voted" in chosen.notes[-1]
 
 
-@on_sqlite
 def test_skip_that_replaces_a_vote_removes_the_annotator(web: Web):
     web.store.annotator_groups.assign(dict.fromkeys((*PEOPLE, "nobody"), "experts"), actor="test")
     ids = web.publish(24, offer=False, prefix="code", category="coding")
@@ -224,7 +200,6 @@ def test_skip_that_replaces_a_vote_removes_the_annotator(web: Web):
     assert (alone.panels, "2 annotators of the group" in alone.notes[0]) == ((), True)
 
 
-@on_sqlite
 def test_page_names_votes_outside_its_days(paged: Web):
     cast(paged, 21)
     browser = paged.browser(paged.add("auditor"))

@@ -15,7 +15,6 @@ from rlhf_pipeline.feedback.votes.statistics import interval_columns
 from rlhf_pipeline.reports.annotator_weeks import FIGURES
 from rlhf_pipeline.reports.chart import Chart, day_value
 from tests.web.conftest import NOON, Web
-from tests.web.databases import on_sqlite
 
 LONG = "x" * 400  # both completions: 8 s at 100 characters a second
 
@@ -95,25 +94,6 @@ def test_every_figure_links_to_exactly_its_votes(web: Web):
     assert listed(reader, mark="too_fast", annotator_id="nobody") == []
 
 
-def test_repeated_pair_is_found_in_another_comparison(web: Web):
-    texts = {"prompt": "p", "completion_a": LONG, "completion_b": "y"}
-    first_ids, other = (
-        web.publish(1, prefix="one", **texts),
-        web.publish(1, prefix="other", **texts),
-    )
-    curator, reader = web.client("curator"), web.client("auditor")
-    cast(curator, first_ids[0])
-    again = cast(curator, other[0], "b")
-    figure = read_quality(reader)[curator.user.user_id]["duplicate"]
-    assert (figure["marked"], figure["n"]) == (1, 2)
-    assert listed(reader, mark="duplicate") == [again["vote_id"]]
-    # taken back: nothing is left of it
-    cast(curator, other[0], "skip", supersedes=again["vote_id"])
-    assert read_quality(reader)[curator.user.user_id]["duplicate"]["marked"] == 0
-    assert listed(reader, mark="duplicate") == []
-
-
-@on_sqlite
 def test_list_is_searchable_sortable_and_paged(web: Web):
     ids = web.publish(4)
     people = [web.add("annotator", email=f"{name}@example.org") for name in ("zoe", "ann", "bob")]
@@ -178,7 +158,6 @@ def cast_weeks(web: Web) -> None:
     )
 
 
-@on_sqlite
 def test_weeks_of_an_annotator_equal_those_of_the_command(web: Web):
     cast_weeks(web)
     (comparisons,) = web.store.comparisons.stream(100)
@@ -204,7 +183,6 @@ def test_weeks_of_an_annotator_equal_those_of_the_command(web: Web):
                 assert values == pytest.approx(own[column].tolist())
 
 
-@on_sqlite
 def test_quarantine_of_an_annotator_shows_its_effect_first(paged: Web):
     ann = paged.add("annotator")
     ids = paged.publish(4, overlap=2)

@@ -12,7 +12,6 @@ from rlhf_pipeline.core.records import utc_now
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.web.readiness import find_registry_status
 from tests.web.conftest import Web
-from tests.web.databases import on_sqlite
 
 
 def tick(store: Store, seconds_ago: float, value: float | None = 0.0) -> None:
@@ -27,7 +26,6 @@ def ask(web: Web) -> dict[str, str]:
     return answer.json()
 
 
-@on_sqlite
 def test_readiness_names_each_part_and_no_secret(web: Web):
     assert ask(web) == {
         "status": "ok",
@@ -41,7 +39,6 @@ def test_readiness_names_each_part_and_no_secret(web: Web):
     ("seconds_ago", "value", "status"),
     [(10, 0.0, "ok"), (170, 0.0, "ok"), (200, 0.0, "silent"), (10, None, "absent")],
 )
-@on_sqlite
 def test_daemon_is_silent_after_three_missed_ticks(
     web: Web, seconds_ago: float, value: float | None, status: str
 ):

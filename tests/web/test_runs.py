@@ -15,7 +15,6 @@ from rlhf_pipeline.core.records import Role
 from rlhf_pipeline.web.app import create_app
 from rlhf_pipeline.web.server import WebServer
 from tests.web.conftest import UNCACHED, Web
-from tests.web.databases import on_sqlite
 
 NAIVE = "%Y-%m-%d %H:%M:%S.%f"
 
@@ -59,7 +58,6 @@ def write_runs(home: Path, *runs: tuple[str, str, datetime, float | None]) -> No
             )
 
 
-@on_sqlite
 def test_runs_are_listed_by_pages_and_filters(paged: Web, tmp_path: Path):
     now = paged.clock.now()
     hour_ago = now - timedelta(hours=1)
@@ -91,7 +89,6 @@ def test_runs_are_listed_by_pages_and_filters(paged: Web, tmp_path: Path):
     assert page.count('<details name="row"') == 2
 
 
-@on_sqlite
 def test_spending_is_the_sum_of_the_metric_points(paged: Web):
     now = paged.clock.now()
     for days_ago, amount in ((0, 1.5), (0, 0.25), (1, 4.0), (29, 8.0), (30, 16.0)):
@@ -117,7 +114,6 @@ def test_spending_is_the_sum_of_the_metric_points(paged: Web):
     assert 'id="spent" data-refresh' in page
 
 
-@on_sqlite
 def test_settings_show_value_and_source_but_no_secret(paged: Web):
     reader, browser = paged.client("engineer"), paged.browser(paged.add(Role.ENGINEER))
     answer, page = reader.get("/settings"), browser.get(f"{paged.url}/settings")

@@ -16,10 +16,7 @@ from rlhf_pipeline.web.memory_cache import CacheTimes
 from rlhf_pipeline.web.server import WebServer
 from tests.collector import Collector, collecting
 from tests.web.conftest import UNCACHED, Web
-from tests.web.databases import on_sqlite
 from tests.web.test_votes import lease, vote
-
-pytestmark = on_sqlite
 
 
 @pytest.fixture

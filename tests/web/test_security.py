@@ -8,9 +8,6 @@ import httpx
 import pytest
 
 from tests.web.conftest import Web
-from tests.web.databases import on_sqlite
-
-pytestmark = on_sqlite
 
 FOREIGN = [
     {"Origin": "https://evil.example"},

@@ -13,7 +13,6 @@ from rlhf_pipeline.core.frames import SOFT_LABELS, check_frame
 from rlhf_pipeline.core.records import Choice, NewVote, utc_now
 from rlhf_pipeline.feedback.votes.model_consensus import LABELS_FRAME
 from tests.web.conftest import Web
-from tests.web.databases import on_sqlite
 
 KEYS = itertools.count()
 STAGE, PART = LABELS_FRAME
@@ -152,7 +151,6 @@ def test_votes_since_the_fit_are_shown_until_a_newer_fit(web: Web):
     ]
 
 
-@on_sqlite
 def test_unreadable_labels_are_an_error(web: Web):
     (c,) = web.publish(1, overlap=2)
     fit(web, judge(web, c, "ab"), **{c: (0.9, 0.8, 0.95)})

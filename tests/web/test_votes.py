@@ -3,7 +3,6 @@ kept.
 """
 
 import uuid
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 
 import httpx
@@ -11,7 +10,6 @@ import pytest
 
 from rlhf_pipeline.core.records import AnnotatorKind, Choice
 from tests.web.conftest import Web
-from tests.web.databases import on_sqlite
 
 
 def lease(client: httpx.Client, n: int = 5) -> list[dict]:
@@ -108,26 +106,6 @@ def test_vote_names_existing_guidelines_or_the_newest(web: Web):
     ]
 
 
-def test_repeated_request_is_one_vote_with_one_answer(web: Web):
-    web.publish(1)
-    ann = web.client("annotator")
-    (card,) = lease(ann)
-    with ThreadPoolExecutor(50) as pool:
-        answers = list(pool.map(lambda _: vote(ann, card["card_id"], key="k"), range(50)))
-    assert {answer.status_code for answer in answers} == {201}
-    assert len({answer.text for answer in answers}) == 1
-    assert web.store.votes.count() == 1
-
-
-def test_two_people_may_use_the_same_key(web: Web):
-    web.publish(1, overlap=2)
-    for ann in (web.client("annotator"), web.client("annotator")):
-        (card,) = lease(ann)
-        assert vote(ann, card["card_id"], key="1").status_code == 201
-    assert web.store.votes.count() == 2
-
-
-@on_sqlite
 def test_replayed_request_has_the_same_answer_later(web: Web):
     web.publish(1)
     ann = web.client("annotator")
@@ -143,75 +121,6 @@ def test_replayed_request_has_the_same_answer_later(web: Web):
     assert web.store.votes.count() == 1
 
 
-def test_card_of_another_person_is_not_found(web: Web):
-    web.publish(1, overlap=2)
-    (card,) = lease(web.client("annotator"))
-    other = web.client("annotator")
-    answers = [
-        vote(other, card["card_id"]),
-        other.post(f"/cards/{card['card_id']}:release"),
-        vote(other, "nope"),
-    ]
-    assert [answer.status_code for answer in answers] == [404, 404, 404]
-
-
-def test_late_vote_on_a_redealt_card_adds_one(web: Web):
-    web.publish(1)
-    late, other = web.client("admin"), web.client("admin")
-    (card,) = lease(late)
-    web.clock.shift = timedelta(minutes=30)
-    (again,) = lease(other)
-    answer = vote(late, card["card_id"])
-    assert answer.status_code == 201
-    in_time = vote(other, again["card_id"])
-    assert in_time.status_code == 201
-    left = web.store.cards.remaining_work()
-    assert (left.n_wanted, left.n_done, web.store.votes.count()) == (1, 1, 2)
-
-
-def test_a_vote_is_taken_back_and_cast_anew(web: Web):
-    web.publish(1)
-    ann = web.client("annotator")
-    (card,) = lease(ann)
-    first = vote(ann, card["card_id"], "a", strength=4).json()
-    undone = vote(ann, card["card_id"], "skip", supersedes=first["vote_id"], flags=["undone"])
-    assert undone.status_code == 201
-    assert web.store.cards.remaining_work().n_done == 0
-    assert [c["card_id"] for c in lease(ann)] == [card["card_id"]]  # still on the table
-    anew = vote(ann, card["card_id"], "b", strength=1, supersedes=undone.json()["vote_id"])
-    assert anew.status_code == 201
-    assert web.store.votes.count() == 3
-    counting = [vote.vote_id for vote in web.store.votes.page() if vote.is_counting]
-    stored = web.store.votes.get(anew.json()["vote_id"])
-    assert counting == [stored.vote_id]
-    assert stored.choice == (Choice.A if stored.is_swapped else Choice.B)
-    assert web.store.cards.remaining_work().n_done == 1
-
-
-def test_vote_cannot_be_undone_after_the_time_limit(web: Web):
-    web.publish(1)
-    web.rule(undo_seconds=10)
-    ann = web.client("annotator")
-    (card,) = lease(ann)
-    first = vote(ann, card["card_id"]).json()
-    web.clock.shift = timedelta(seconds=16)
-    late = vote(ann, card["card_id"], "b", supersedes=first["vote_id"])
-    assert (late.status_code, late.json()["type"]) == (409, "urn:rlhf:problem:undo_is_over")
-    # Both waited in an outbox: the keys were pressed three seconds apart.
-    pressed = web.store.votes.get(first["vote_id"]).voted_at + timedelta(seconds=3)
-    assert (
-        vote(
-            ann,
-            card["card_id"],
-            "b",
-            supersedes=first["vote_id"],
-            voted_at=pressed.isoformat(),
-        ).status_code
-        == 201
-    )
-
-
-@on_sqlite
 def test_client_clock_cannot_extend_the_undo_time(web: Web):
     """Whoever sends the time of the old vote, or an earlier one, says that no time has passed."""
     web.publish(2)
@@ -268,7 +177,6 @@ def test_client_clock_cannot_extend_the_undo_time(web: Web):
     ), "it was in an outbox"
 
 
-@on_sqlite
 def test_vote_of_another_person_cannot_be_undone(web: Web):
     web.publish(1, overlap=2)
     owner, other = web.client("annotator"), web.client("annotator")
@@ -276,7 +184,6 @@ def test_vote_of_another_person_cannot_be_undone(web: Web):
     assert vote(other, lease(other)[0]["card_id"], supersedes=first["vote_id"]).status_code == 404
 
 
-@on_sqlite
 def test_refused_undo_does_not_reveal_the_comparison(web: Web):
     """Annotators know cards: an id would tell them which cards are on one comparison."""
     ids = web.publish(2)
@@ -287,17 +194,6 @@ def test_refused_undo_does_not_reveal_the_comparison(web: Web):
     assert not any(comparison_id in refused.text for comparison_id in ids)
 
 
-def test_a_skip_leaves_the_comparison_to_others(web: Web):
-    web.publish(1)
-    skipper, other = web.client("annotator"), web.client("annotator")
-    (card,) = lease(skipper)
-    assert lease(other) == []
-    assert vote(skipper, card["card_id"], "skip").status_code == 201
-    assert lease(skipper) == []
-    assert len(lease(other)) == 1
-
-
-@on_sqlite
 @pytest.mark.parametrize(
     ("wrong", "path"),
     [
@@ -330,7 +226,6 @@ def test_invalid_vote_names_its_fields(web: Web, wrong: dict, path: str):
     assert web.store.votes.count() == 0
 
 
-@on_sqlite
 def test_a_vote_without_a_key_is_refused(web: Web):
     web.publish(1)
     ann = web.client("annotator")
@@ -339,7 +234,6 @@ def test_a_vote_without_a_key_is_refused(web: Web):
     assert answer.json()["errors"][0]["path"] == "header.Idempotency-Key"
 
 
-@on_sqlite
 def test_required_reason_is_enforced(web: Web):
     web.rule(requires_reason=True)
     web.publish(3)

@@ -9,7 +9,6 @@ from rlhf_pipeline.core.records import Text
 MOST_IN_BATCH = 50
 MOST_AT_ONCE = 20  # cards in a lease, as many as a project may let prefetch
 MOST_LISTED = 200
-LARGEST = 2**53 - 1  # an integer that every JSON reader can hold
 
 T = TypeVar("T")
 

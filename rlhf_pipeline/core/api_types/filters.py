@@ -13,10 +13,16 @@ from pydantic import (
     model_validator,
 )
 
-from rlhf_pipeline.core.api_types.base import LARGEST, MOST_LISTED
+from rlhf_pipeline.core.api_types.base import MOST_LISTED
 from rlhf_pipeline.core.curation import DatasetStatus, DatasetType, PairStatus
 from rlhf_pipeline.core.monitoring import AlertState, MessageState
-from rlhf_pipeline.core.records import Record, Text
+from rlhf_pipeline.core.records import (
+    FeedbackStatus,
+    Number,
+    Record,
+    Text,
+)
+from rlhf_pipeline.core.releases import ModelStatus
 
 VoteStatus = Literal["counting", "replaced", "not_counting"]
 VoteFlag = Literal["pii", "identity", "broken", "undone"]
@@ -24,7 +30,6 @@ ComparisonStatus = Literal["not_offered", "waiting", "done"]
 Mark = Literal["too_fast", "same_as_before", "duplicate"]
 FeedbackKind = Literal["thumbs", "rating", "correction", "detailed"]
 Value = Annotated[Text, Field(max_length=200)] | None
-Number = Annotated[int, Field(ge=1, le=LARGEST)] | None
 SHOWN_DAYS = 90  # without `since`
 OF_SCRIPTS = frozenset({"zoom"})  # charts keep it in the address of their page
 CHART_FORMAT = frozenset({"format"})  # a route of a chart takes it beside its filter
@@ -117,7 +122,7 @@ class VoteFilter(DatedFilter):
     annotator_id: Value = None
     comparison_id: Value = None
     day: date | None = Field(default=None, description="Instead of `since` and `until`.")
-    up_to: Number = Field(default=None, description="Number of the last vote.")
+    up_to: Number | None = Field(default=None, description="Number of the last vote.")
     status: VoteStatus | None = None
     flag: VoteFlag | None = None
     is_blind: bool | None = Field(
@@ -160,12 +165,19 @@ class ComparisonFilter(Filter):
     annotator_id: Value = Field(default=None, description="Who voted on it.")
 
 
-class FeedbackFilter(Filter):
-    """Which feedback."""
+class FeedbackSelection(DayFilter):
+    """Which feedback, wherever in a list."""
 
+    feedback_id: Number | None = None
     kind: FeedbackKind | None = None
     session_id: Value = None
     created_by: Value = None
+    status: FeedbackStatus | Literal["all"] | None = None
+    tag: Value = Field(default=None, description="Tag of a curator.")
+
+
+class FeedbackFilter(FeedbackSelection, Filter):
+    """Which feedback."""
 
 
 class DatasetFilter(Filter):
@@ -178,15 +190,22 @@ class DatasetFilter(Filter):
 class PairFilter(Filter):
     """Which hand-made preference pairs."""
 
-    dataset_id: Number = None
+    dataset_id: Number | None = None
     status: PairStatus | None = None
+
+
+class ReleaseFilter(Filter):
+    """Which registered versions."""
+
+    status: ModelStatus | Literal["candidate"] | None = None
+    name: Value = Field(default=None, description="Name of the model, such as demo.policy.")
 
 
 class DriftEventFilter(Filter):
     """Which drift events."""
 
     day: date | None = None
-    decision_id: Number = Field(default=None, description="Only events that it claimed.")
+    decision_id: Number | None = Field(default=None, description="Only events that it claimed.")
     is_open: bool = Field(default=False, description="Only events that no decision has claimed.")
 
 
@@ -201,7 +220,7 @@ class AlertMessageFilter(Filter):
     """Which messages about alerts."""
 
     state: MessageState | None = None
-    alert_id: Number = None
+    alert_id: Number | None = None
 
 
 class AuditFilter(Filter):

@@ -5,18 +5,21 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, model_validator
 
-from rlhf_pipeline.core.api_types.base import LARGEST, Answer, Name, RequestBody
+from rlhf_pipeline.core.api_types.base import Answer, Name, RequestBody
+from rlhf_pipeline.core.records import LARGEST
 
 MOST_FIGURES = 500  # in a request: as many as one transaction of the store
 ProductionMetric = Literal[
     "quality",
     "satisfaction",
+    "rating",
     "latency",
     "errors",
     "deflected",
     "resolve_time",
     "adoption",
     "cost",
+    "tokens",
 ]
 SHARES = frozenset(("quality", "satisfaction", "errors", "deflected", "adoption"))  # 0 to 1 each
 Sum = Annotated[float, Field(ge=0, le=1e15, allow_inf_nan=False)]

@@ -46,6 +46,10 @@ class PredictionBasis(Answer):
     predicted_at: datetime
 
 
+class PairPrediction(PredictionBasis, Prediction):
+    """The completion people would probably prefer, and the basis of the prediction."""
+
+
 class Predictions(PredictionBasis):
     """Predictions in the order of the pairs, with the versions they are based on."""
 

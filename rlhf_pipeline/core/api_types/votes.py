@@ -1,12 +1,11 @@
 """Leased cards, votes as sent and as recorded, and an annotator's own statistics."""
 
 from datetime import datetime
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import AwareDatetime, Field, SkipValidation
+from pydantic import AwareDatetime, Field, SkipValidation, model_validator
 
 from rlhf_pipeline.core.api_types.base import (
-    LARGEST,
     MOST_IN_BATCH,
     Answer,
     Id,
@@ -15,23 +14,33 @@ from rlhf_pipeline.core.api_types.base import (
     RequestBody,
 )
 from rlhf_pipeline.core.conversations import Turn
-from rlhf_pipeline.core.records import Choice, Highlight, Text, VisibleRules
+from rlhf_pipeline.core.records import (
+    LARGEST,
+    Choice,
+    Highlight,
+    Text,
+    VisibleRules,
+)
 
 Side = Literal["a", "b", "tie"]
 Flag = Literal["pii", "identity", "broken", "undone"]
 
 
+Key = Annotated[Text, Field(min_length=1, max_length=128, pattern=r"^[ -~]+$")]
+
+
 class CardOut(Answer):
-    """A comparison to judge: `left` is a, `right` is b. It does not reveal why it was dealt or
-    which model wrote a completion."""
+    """A comparison to judge: `left` is a, `right` is b; or a single completion to rate, which is
+    `left`. It does not reveal why a comparison was dealt or which model wrote a completion."""
 
     card_id: str
+    kind: Literal["comparison", "rating"] = "comparison"
     prompt: str
     turns: tuple[Turn, ...] = Field(
         description="Messages of a prompt that is a conversation; none of a single text."
     )
     left: str
-    right: str
+    right: str = Field(description="Empty on a card to rate.")
     leased_until: datetime
 
 
@@ -57,7 +66,11 @@ class VoteFields(RequestBody):
     comparison_id: Id | None = None
     choice: Choice
     strength: int | None = Field(
-        default=None, ge=1, le=4, description="1 (slight) to 4 (strong); only for choice a or b."
+        default=None,
+        ge=1,
+        le=4,
+        strict=True,
+        description="1 (slight) to 4 (strong); only for choice a or b.",
     )
     reason: LongText | None = None
     stated_confidence: float | None = Field(default=None, ge=0, le=1)
@@ -84,7 +97,7 @@ class VoteFields(RequestBody):
 
 
 class VoteInBatch(VoteFields):
-    idempotency_key: Annotated[Text, Field(min_length=1, max_length=128, pattern=r"^[ -~]+$")]
+    idempotency_key: Key
 
 
 class Batch(RequestBody):
@@ -101,6 +114,36 @@ class VoteReceipt(Answer):
     voted_at: datetime
     received_at: datetime
     supersedes: str | None
+
+
+class RatingFields(RequestBody):
+    """A rating of a card to rate; without `value` a skip; with `supersedes` an undo."""
+
+    card_id: Id
+    value: int | None = Field(
+        default=None, ge=1, le=5, strict=True, description="1 (poor) to 5 (excellent)."
+    )
+    text: LongText | None = Field(default=None, description="The reason.")
+    flags: list[Literal["pii", "identity", "broken"]] = Field(default=[], max_length=3)
+    rated_at: AwareDatetime | None = Field(
+        default=None, description="By your clock; default now. Times in the future count as now."
+    )
+    supersedes: Key | None = Field(
+        default=None,
+        description="Idempotency key of your rating or skip to undo, within `undo_seconds`.",
+    )
+
+    @model_validator(mode="after")
+    def _check_undo(self) -> Self:
+        if self.supersedes is not None and (self.value, self.text, self.flags) != (None, None, []):
+            raise ValueError("an undo rates nothing: send the new rating after it")
+        return self
+
+
+class RatingReceipt(Answer):
+    card_id: str
+    value: int | None
+    rated_at: datetime
 
 
 class BatchResult(Answer):

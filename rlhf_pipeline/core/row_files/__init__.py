@@ -72,7 +72,10 @@ def _refuse_foreign(path: Path) -> None:
             cure = "End its name with .gz" if name == "gzip" else "Export it as CSV, JSONL or"
             rest = "" if name == "gzip" else " Parquet with the matching suffix"
             raise DatasetError(f"{path} is {name} despite its name. {cure}{rest}.")
-    if head.startswith(UTF_16) and not path.name.lower().removesuffix(GZIP).endswith(
-        (".csv", ".tsv")
-    ):
-        raise DatasetError(f"{path} is UTF-16. Save it as UTF-8 (`iconv -f UTF-16 -t UTF-8`).")
+    # no JSON has NUL characters: without a mark, UTF-16 has one beside each letter
+    is_csv = path.name.lower().removesuffix(GZIP).endswith((".csv", ".tsv"))
+    if not is_csv and (head.startswith(UTF_16) or b"\0" in head):
+        order = "" if head.startswith(UTF_16) else "BE" if head[0] == 0 else "LE"
+        raise DatasetError(
+            f"{path} is UTF-16. Save it as UTF-8 (`iconv -f UTF-16{order} -t UTF-8`)."
+        )

@@ -1,5 +1,6 @@
 """Reads rows of JSONL files line by line, and of small JSON documents as a whole."""
 
+import json
 import re
 from collections.abc import Iterable, Iterator
 from functools import cached_property
@@ -112,7 +113,7 @@ def _json_row(line: int, raw: bytes) -> FileRow:
         return FileRow(
             line,
             {"": cells},
-            f"a {type(cells).__name__}, not an object. Write one JSON object a line",
+            f"{json.dumps(cells):.40} is not an object. Write one JSON object a line",
         )
     return FileRow(line, cells)
 
@@ -221,4 +222,4 @@ def _element(line: int, value: Any) -> FileRow:
         return FileRow(line, value)
     if isinstance(value, str):
         return FileRow(line, {"text": value})
-    return FileRow(line, {"": value}, f"a {type(value).__name__}, neither an object nor a text")
+    return FileRow(line, {"": value}, f"{json.dumps(value):.40} is neither an object nor a text")

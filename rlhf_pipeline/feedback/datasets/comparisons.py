@@ -1,15 +1,13 @@
 """Imports the rows of a file as comparisons of this project."""
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any, Protocol
 
-import pandas as pd
-
 from rlhf_pipeline.core.conversations import normalise_text
-from rlhf_pipeline.core.frames import COMPARISONS, FLAGS
+from rlhf_pipeline.core.frames import FLAGS
 from rlhf_pipeline.core.protocols import Progress, ignore_progress
 from rlhf_pipeline.core.records import Category, content_id
 from rlhf_pipeline.core.row_files import FileRow, RowFile, chunks
@@ -45,27 +43,32 @@ USED_ABOVE = (
 )
 STORED = (
     "is stored with other texts or another source, which stay as they are. To correct an import, "
-    "import both files, comparisons and votes, into a new home; a new pair needs an id of its own"
+    "import into a new home; a new pair needs an id of its own"
 )
+LEAVE_OUT = ", or leave the column of ids out with --leave-out"
 FIRST_DAY = "1970-01-01"  # earliest possible `start_day` of a home
+# comparison, annotator, choice and time of a vote
+VoteIdentity = tuple[str, str, str, datetime | None]
 
 
 class ComparisonStore(Protocol):
     """The part of `store.comparisons` that imports need."""
 
-    def publish(self, frame: pd.DataFrame, *, published_at: datetime) -> Any: ...
+    def publish_rows(self, rows: Sequence[dict[str, Any]], *, published_at: datetime) -> None: ...
     def with_source_ids(self, ids: Sequence[str]) -> dict[str, str]: ...
     def with_pair_keys(self, keys: Sequence[str]) -> dict[str, str]: ...
     def splits(self, only_given: bool) -> Iterable[StoredSplit]: ...
 
 
-class StoredFields(Protocol):
-    """The part of `store.imports` that finds stored comparisons, and completes their ids."""
+class StoredRows(Protocol):
+    """The part of `store.imports` that finds what is stored, and completes ids of comparisons."""
 
     def find_fields(
         self, comparison_ids: Sequence[str], fields: Sequence[str]
     ) -> dict[str, dict[str, Any]]: ...
     def add_source_ids(self, source_ids: Mapping[str, str]) -> None: ...
+    def find_known_keys(self, idempotency_keys: Sequence[str]) -> set[str]: ...
+    def find_votes(self, comparison_ids: Sequence[str]) -> set[VoteIdentity]: ...
 
 
 @dataclass
@@ -74,32 +77,32 @@ class ComparisonImport:
 
     A stored comparison of the same file and texts that has no `source_pair_id` gets that of its
     row. With `match_texts`, a row whose texts are stored is known, whatever its id: its votes find
-    it by its texts.
+    it by its texts; else it is stored as repeated, so that votes find its id.
     """
 
     store: ComparisonStore
-    stored: StoredFields
+    stored: StoredRows
     pair_key: Callable[[str, str, str], str]  # of prompt and completions
     rejects: Rejects
     now: datetime
     source: str | None = None
     counts: ImportCounts = field(default_factory=ImportCounts)
-    unused: list[str] = field(
-        default_factory=list
-    )  # columns of the file that were not bound to a name
     flags: dict[str, int] = field(default_factory=dict)
     # by column: known rows whose stored value differs, which stays
     differences: Counter[str] = field(default_factory=Counter)
     first_day: str | None = None
     divided_prompts: str | None = None  # note on prompts in several splits
     # texts that differ from an earlier text of their prompt in whitespace, line ends or form alone
-    joined_prompts: set[str] = field(default_factory=set)
-    _first_texts: dict[str, str] = field(
+    joined_prompts: set[int] = field(default_factory=set)
+    _first_texts: dict[str, int] = field(
         default_factory=dict
     )  # hash of the first text by prompt id
     match_texts: bool = False
     n_completed: int = 0  # stored comparisons that got their source_pair_id
     n_other_ids: int = 0  # rows with an id of their own whose texts are stored under another
+    # of the last batch: its new comparisons by id, and the keys of its texts
+    fresh: dict[str, dict[str, Any]] = field(default_factory=dict)
+    _keys: dict[tuple[str, str, str], str] = field(default_factory=dict)
 
     def run(
         self,
@@ -108,7 +111,19 @@ class ComparisonImport:
         what: str,
         progress: Progress = ignore_progress,
     ) -> ImportCounts:
-        """Publish in batches, in the order of the file; a killed import leaves the first batches.
+        """`publish` all rows of the file."""
+        deque(self.publish(rows, names, what, progress), maxlen=0)
+        return self.counts
+
+    def publish(
+        self,
+        rows: RowFile,
+        names: mapping.ColumnMapping,
+        what: str,
+        progress: Progress = ignore_progress,
+    ) -> Iterator[Sequence[FileRow]]:
+        """Publish in batches, in the order of the file, and yield each; a killed import leaves the
+        first batches.
 
         Raises DatasetError, before anything is written, if a prompt or split group would be in two
         splits.
@@ -121,15 +136,19 @@ class ComparisonImport:
             what=what,
             required=REQUIRED,
         )
-        self.unused = binding.unused
         self.divided_prompts = refuse_split_conflicts(
             rows, binding, own, what, self.store.splits, progress
         ).describe_divided()
         seen_ids: set[str] = set()
         for batch in chunks(rows):
+            self._keys.clear()
             self._publish(self._select_new(batch, binding, own, seen_ids))
             progress(rows.position, rows.size, "comparisons")
-        return self.counts
+            yield batch
+
+    def find_key(self, prompt: str, a: str, b: str) -> str:
+        """`pair_key`, which is known for texts of the last batch."""
+        return self._keys.get((prompt, a, b)) or self.pair_key(prompt, a, b)
 
     def _select_new(
         self,
@@ -178,12 +197,14 @@ class ComparisonImport:
                     if source_id
                     else f"comparison_id {comparison_id!r}"
                 )
-                refusals.append((row, f"{name} {USED_ABOVE if holder in seen_ids else STORED}"))
+                reason = USED_ABOVE if holder in seen_ids else STORED
+                cure = LEAVE_OUT if source_id else ""
+                refusals.append((row, f"{name} {reason}{cure}"))
                 continue
             is_first = holder not in seen_ids
             seen_ids.add(holder)
             if holder in stored:
-                self.counts = self.counts.plus(**{"known" if is_first else "merged": 1})
+                self.counts = self.counts.plus(**{"stored_before" if is_first else "merged": 1})
                 if is_first:
                     self.differences.update(
                         name
@@ -215,7 +236,7 @@ class ComparisonImport:
         source_id = parse_optional_identifier(cells.get("source_pair_id"), "source_pair_id")
         source = self.source or parse_optional_identifier(cells.get("source"), "source") or SOURCE
         own_prompt = prompt_id(prompt)
-        text = content_id(prompt)
+        text = hash(prompt)
         if self._first_texts.setdefault(own_prompt, text) != text:
             self.joined_prompts.add(text)
         comparison = {
@@ -250,7 +271,8 @@ class ComparisonImport:
         }
         if is_own:
             comparison |= self._exported_fields(cells)
-        return comparison | {"pair_key": self.pair_key(prompt, a, b)}
+        key = self._keys[prompt, a, b] = self.pair_key(prompt, a, b)
+        return comparison | {"pair_key": key}
 
     def _exported_fields(self, cells: Mapping[str, Any]) -> dict[str, Any]:
         """Fields that an exported row keeps: its ids and, except in tuple rows, its day, position,
@@ -279,13 +301,13 @@ class ComparisonImport:
         if source_ids:
             self.stored.add_source_ids(source_ids)
 
-    def _publish(self, new: Iterable[dict[str, Any]]) -> None:
-        rows = list(new)
-        if rows:
-            frame = pd.DataFrame(rows, columns=list(COMPARISONS.columns))
-            self.store.publish(frame, published_at=self.now)
-            self.counts = self.counts.plus(imported=len(rows))
-            self.first_day = min(filter(None, (self.first_day, *(row["day"] for row in rows))))
+    def _publish(self, new: Sequence[dict[str, Any]]) -> None:
+        self.fresh.clear()
+        if new:
+            self.store.publish_rows(new, published_at=self.now)
+            self.fresh.update((row["comparison_id"], row) for row in new)
+            self.counts = self.counts.plus(imported=len(new))
+            self.first_day = min(filter(None, (self.first_day, *(row["day"] for row in new))))
 
 
 def _is_same(stored: Mapping[str, Any], comparison: Mapping[str, Any]) -> bool:

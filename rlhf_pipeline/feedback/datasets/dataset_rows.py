@@ -1,7 +1,7 @@
 """Makes the rows of a data set from preference pairs, hand-made pairs and feedback.
 
 A preference becomes one row to imitate in an `sft` set, and two judged rows in an `unpaired` set.
-Feedback becomes rows by these rules:
+Approved feedback becomes rows by these rules:
 
 - A correction prefers the corrected text to the completion, at full strength.
 - Ratings of the completions of one prompt: each of two completions with different mean ratings
@@ -17,6 +17,7 @@ from itertools import combinations
 from typing import Any
 
 import pandas as pd
+from pydantic import ValidationError
 
 from rlhf_pipeline.core.conversations import Message, prompt_id, read_messages, write_prompt
 from rlhf_pipeline.core.curation import CuratedPair, DatasetType, PairTexts, VoteQuery
@@ -97,19 +98,26 @@ def make_feedback_pairs(
     an entry gives none.
     """
     pairs, used = [], set[int]()
+    refused: dict[int, str] = {}
     for row in (*_rows_of_corrections(feedback), *_rows_of_ratings(feedback)):
         ids = tuple(int(source.partition(":")[2]) for source in json.loads(row["sources"]))
         texts = {"chosen": row["completion"], "strength": row["strength"]}
-        pairs.append((PairTexts(prompt=row["prompt"], rejected=row["rejected"], **texts), ids))
         used |= set(ids)
-    faults = {
+        try:
+            pair = PairTexts(prompt=row["prompt"], rejected=row["rejected"], **texts)
+        except ValidationError as cause:
+            fault = cause.errors()[0]
+            words = (*fault["loc"], fault["msg"].removeprefix("Value error, "))
+            refused |= dict.fromkeys(ids, ": ".join(map(str, words)))
+        else:
+            pairs.append((pair, ids))
+    return pairs, refused | {
         entry.feedback_id: "no other rating here is of the same prompt and differs"
         if entry.kind == "rating"
         else f"{entry.kind} prefers nothing; unpaired data sets hold thumbs"
         for entry in feedback
         if entry.feedback_id not in used
     }
-    return pairs, faults
 
 
 def _frame_of(rows: Iterable[Row]) -> pd.DataFrame:

@@ -1,18 +1,15 @@
 """Binds the columns of a file to our column names.
 
-Command-line flags take precedence over the mapping file, and both over the aliases listed here.
+Flags of the command line take precedence over the aliases listed here.
 """
 
 from collections.abc import Mapping as Mappings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, Self
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict
 
-from rlhf_pipeline.core.documents import parse_yaml
 from rlhf_pipeline.core.errors import DatasetError
 from rlhf_pipeline.core.records import Choice
 from rlhf_pipeline.generate.prompts.dataset import COMPANIONS, MESSAGE_COLUMNS
@@ -73,56 +70,37 @@ PROMPTS: Names = {
     "difficulty": (),
     "reference": ("answer",),
 }
-KNOWN: dict[str, Names] = {"comparisons": COMPARISONS, "votes": VOTES, "prompts": PROMPTS}
 SCHEMA = "schema"  # column that identifies the kind and version of exported rows
 
 
 class ColumnMapping(BaseModel):
-    """Content of a mapping file: `columns` as `our name: column of the file`, `choices` as `word of
-    the file: a|b|tie|both_bad|skip`.
+    """What the user says about columns and words: `columns` as our name -> column of the file,
+    `choices` as word of the file -> choice.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    columns: dict[str, str] = Field(default={}, description="our name: column of the file")
-    choices: dict[str, Choice] = Field(
-        default={}, description="word of the file: a, b, tie, both_bad or skip"
-    )
+    columns: dict[str, str] = {}
+    choices: dict[str, Choice] = {}
 
     @classmethod
-    def read(cls, path: Path | None, flags: Sequence[str] = (), words: Sequence[str] = ()) -> Self:
-        """Read a YAML file, `name=column` flags and `word=choice` words, which take precedence.
-        Raises DatasetError if one of them is invalid.
-        """
-        document: dict[str, Any] = {}
-        if path is not None:
-            try:
-                document = parse_yaml(path.read_text(encoding="utf-8")) or {}
-            except (OSError, UnicodeDecodeError, yaml.YAMLError) as cause:
-                raise DatasetError(
-                    f"Mapping {path} is not valid YAML: {cause}. Write `columns:` and below it "
-                    "`our_name: their_column`."
-                ) from cause
-        if isinstance(document, dict) and isinstance(document.get("choices"), dict):
-            document = document | {
-                "choices": {str(word): choice for word, choice in document["choices"].items()}
-            }
-        if words and isinstance(document, dict):
-            choices = dict(_split_flag("--choice", word) for word in words)
-            document = document | {"choices": document.get("choices", {}) | choices}
-        try:
-            mapping = cls.model_validate(document)
-        except ValidationError as cause:
-            problems = "; ".join(
-                f"{'.'.join(map(str, e['loc'])) or 'the file'}: {e['msg']}" for e in cause.errors()
-            )
+    def read(cls, flags: Sequence[str], words: Sequence[str] = ()) -> Self:
+        """Read `name=column` flags and `word=choice` words. Raises DatasetError for others."""
+        choices = dict(_split_flag("--choice", word) for word in words)
+        unknown = {*choices.values()} - {*Choice}
+        if unknown:
             raise DatasetError(
-                f"Mapping {path or 'of --choice'}: {problems}. It holds `columns:` and "
-                "`choices:`, see docs/guides/importing.md."
-            ) from cause
-        columns = dict(mapping.columns)
-        columns |= dict(_split_flag("--map", flag) for flag in flags)
-        return mapping.model_copy(update={"columns": columns})
+                f"--choice: {', '.join(sorted(unknown))} is not a choice. Write WORD=CHOICE with "
+                f"one of {', '.join(Choice)}."
+            )
+        return cls(columns=dict(_split_flag("--map", f) for f in flags), choices=choices)
+
+    def rename(self, renamed: Mappings[str, str]) -> Self:
+        """The mapping of a file some of whose columns were renamed."""
+        columns = {
+            name: renamed.get(column.strip(), column) for name, column in self.columns.items()
+        }
+        return self.model_copy(update={"columns": columns})
 
 
 def _split_flag(option: str, flag: str) -> tuple[str, str]:

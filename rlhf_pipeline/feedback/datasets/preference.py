@@ -5,9 +5,7 @@ which names the version and the kind of row. Adding, removing or redefining a co
 version.
 """
 
-import json
 from collections.abc import Callable, Iterable, Mapping
-from importlib.resources import files
 from typing import Any
 
 import pandas as pd
@@ -141,13 +139,6 @@ KINDS: dict[str, FrameSchema] = {
 }
 
 
-def json_schema() -> dict[str, Any]:
-    """The JSON schema (draft 2020-12) of every exported row."""
-    path = files("rlhf_pipeline.feedback.datasets") / "schemas" / f"{FAMILY}-v{VERSION}.schema.json"
-    schema: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    return schema
-
-
 def is_exported(value: object) -> bool:
     """Whether a row's `schema` value names this format. Raises FrameError for an unknown version or
     kind.
@@ -278,8 +269,8 @@ class ExportedRows:
         kind = str(schema).rpartition("/")[2]
         if kind not in (self._kind, "tuple"):  # a tuple row holds a vote and its comparison
             raise RowRejected(
-                f"the row is an exported {kind}, not a {self._kind}. Use the matching `rlhf "
-                "import` command"
+                f"the row is an exported {kind}, not a {self._kind}. Write each kind into its own "
+                "file"
             )
         return {
             name: unprotect_cell(value) for name, value in cells.items()

@@ -3,7 +3,8 @@
 import json
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rlhf_pipeline.core.errors import DatasetError
@@ -11,7 +12,13 @@ from rlhf_pipeline.core.row_files import FileRow, RowFile
 from rlhf_pipeline.feedback.datasets.cells import is_missing
 from rlhf_pipeline.feedback.datasets.mapping import SCHEMA, ColumnMapping
 from rlhf_pipeline.feedback.datasets.preference import is_exported
-from rlhf_pipeline.feedback.datasets.shapes import FileShape, find_undecided, recognise
+from rlhf_pipeline.feedback.datasets.shapes import (
+    FileShape,
+    RowReading,
+    find_undecided,
+    list_known_columns,
+    recognise,
+)
 
 MEANINGS = {
     "chosen": "the preferred completion",
@@ -32,7 +39,7 @@ DECIMALS = (
 )
 THOUSANDS = re.compile(r"[-+]?\d{1,3}(\.\d{3})+(,\d*)?")
 NO_ANNOTATOR = f"votes name no annotator and are stored as {UNNAMED!r} (--annotator names one)"
-NO_VERDICT = "no verdict: the pair is stored without a vote"
+NO_VERDICT = "no verdict: the pair is stored without a vote (--offer asks people for one)"
 
 
 class ReadOptions(NamedTuple):
@@ -43,6 +50,13 @@ class ReadOptions(NamedTuple):
     decimal: str = "."
     keep_others: bool = False
     leave_out: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class PairRow(FileRow):
+    """A row of a pair with the votes on it. Before the next row is read some may be missing."""
+
+    votes: list[FileRow] = field(default_factory=list)
 
 
 class PreferenceFile:
@@ -59,7 +73,6 @@ class PreferenceFile:
         self.votes: RowFile | None = None
         self.becomes: dict[str, str] = {}
         self.dropped: list[str] = []  # columns that the user has not left out
-        self.has_times = True
         self.names = names  # by which `pairs` and `votes` are bound
         kinds = _find_exported_kinds(rows)
         self.is_exported = bool(kinds)
@@ -68,19 +81,27 @@ class PreferenceFile:
             self.pairs = rows if kinds & {"comparison", "tuple"} else None
             self.votes = rows if kinds & {"vote", "tuple"} else None
             return
+        renamed = find_usual_names(rows.columns, list_known_columns())
+        if renamed:
+            self.rows = rows = RenamedRows(rows, renamed)
+            usual = {column.strip(): name for column, name in renamed.items()}
+            names = names.rename(usual)
+            left_out = [usual.get(column.strip(), column) for column in options.leave_out]
+            options = options._replace(leave_out=left_out)
         shape = recognise(rows, what, names, options.format, options.leave_out)
         _refuse_unknown(shape, what, options)
         self.title = shape.title
         self.names = ColumnMapping(choices=dict(shape.choices))
-        self.has_times = "voted_at" in shape.binding
         shape.tag_columns = self._describe_columns(shape, options)
         self._shape, self._options = shape, options
         bound = (*shape.binding.columns, "source_pair_id", *TEXTS)
+        models = ("model_version_a", "model_version_b")  # nested answers may have them
         own = [SCHEMA] if SCHEMA in shape.columns else []
         if shape.has_pairs:
-            self.pairs = ReadRows(self, list(dict.fromkeys((*bound, "tags", *own))))
+            self.pairs = ReadRows(self, list(dict.fromkeys((*bound, *models, "tags", *own))))
         votes = (*bound, "annotator_id", "choice", "strength", *own)
-        self.votes = ReadRows(self, list(dict.fromkeys(votes)))
+        if shape.has_verdicts:
+            self.votes = ReadRows(self, list(dict.fromkeys(votes)))
 
     def _describe_columns(self, shape: FileShape, options: ReadOptions) -> list[str]:
         """Fill `becomes`; returns the columns that become tags."""
@@ -103,6 +124,7 @@ class PreferenceFile:
     def read_pairs(self) -> Iterator[FileRow]:
         self.notes.clear()
         earlier: tuple[FileRow | None, Any] = (None, None)
+        votes: list[FileRow] = []
         for row, reading in self._shape.read_rows(self._read_rows()):
             self.notes.update(reading.notes)
             n_unnamed = sum(not vote.get("annotator_id") for vote in reading.votes)
@@ -112,12 +134,14 @@ class PreferenceFile:
                 self.notes[NO_VERDICT] += 1
             if row.fault is not None:
                 yield row
-            elif reading.pair is not None and (
-                row is not earlier[0] or reading.pair != earlier[1]
-            ):  # each annotation of a nested row has its pair
-                earlier = row, reading.pair
+            elif reading.pair is not None:
+                if row is earlier[0] and reading.pair == earlier[1]:
+                    # each annotation of a nested row has its pair
+                    votes += self._bind_votes(row, reading)
+                    continue
+                earlier, votes = (row, reading.pair), self._bind_votes(row, reading)
                 tags = _write_tags(reading.tags, reading.pair.get("tags"))
-                yield FileRow(row.line, reading.pair | tags)
+                yield PairRow(row.line, reading.pair | tags, votes=votes)
 
     def read_votes(self) -> Iterator[FileRow]:
         if self.pairs is None:
@@ -125,14 +149,19 @@ class PreferenceFile:
         for row, reading in self._shape.read_rows(self._read_rows()):
             if row.fault is not None and self.pairs is None:
                 yield row
-            for vote in reading.votes:
-                annotator = vote.get("annotator_id") or self._options.annotator or UNNAMED
-                cells = vote | {"annotator_id": annotator}
-                pair = reading.pair or {}
-                texts = {
-                    name: pair.get(name) for name in (*TEXTS, "source_pair_id") if name in pair
-                }
-                yield FileRow(row.line, cells | texts)
+            yield from self._bind_votes(row, reading)
+
+    def _bind_votes(self, row: FileRow, reading: RowReading) -> list[FileRow]:
+        pair = reading.pair or {}
+        texts = {name: pair[name] for name in (*TEXTS, "source_pair_id") if name in pair}
+        annotator = self._options.annotator or UNNAMED
+        return [
+            FileRow(
+                row.line,
+                {**vote, "annotator_id": vote.get("annotator_id") or annotator, **texts},
+            )
+            for vote in reading.votes
+        ]
 
     def _read_rows(self) -> Iterator[FileRow]:
         """The rows of the file, with numbers in texts as Python writes them."""
@@ -143,6 +172,12 @@ class PreferenceFile:
         for row in self.rows:
             numbers = {name: _parse_decimal(row.cells.get(name)) for name in decimals}
             yield FileRow(row.line, row.cells | numbers, row.fault) if numbers else row
+
+
+def take_votes(pairs: Iterable[Sequence[FileRow]]) -> Iterator[list[FileRow]]:
+    """The votes on each batch of pairs, as it is taken: the file is read once for both."""
+    for batch in pairs:
+        yield [vote for row in batch if isinstance(row, PairRow) for vote in row.votes]
 
 
 class ReadRows:
@@ -210,3 +245,41 @@ def _find_exported_kinds(rows: RowFile) -> set[str]:
         for value in {row.cells.get(SCHEMA) for row in rows if row.fault is None}
         if isinstance(value, str) and is_exported(value)
     }
+
+
+GAPS = re.compile(r"[\s-]+")
+
+
+class RenamedRows:
+    """The rows of a file with other names of columns."""
+
+    def __init__(self, rows: RowFile, renamed: Mapping[str, str]) -> None:
+        self._rows, self._renamed = rows, renamed
+        self.columns = [renamed.get(column, column) for column in rows.columns]
+        self.size, self.is_csv, self.notes = rows.size, rows.is_csv, rows.notes
+
+    @property
+    def position(self) -> int:
+        return self._rows.position
+
+    def __iter__(self) -> Iterator[FileRow]:
+        for row in self._rows:
+            cells = {self._renamed.get(name, name): value for name, value in row.cells.items()}
+            yield FileRow(row.line, cells, row.fault)
+
+
+def find_usual_names(columns: Iterable[str], known: Iterable[str]) -> dict[str, str]:
+    """The known name of each column that differs from it in letter case, or in blanks for `_`; of
+    others the name without blanks around it. Two columns never get one name.
+    """
+    # where two known names differ in letter case, the lower one
+    names = {*known}
+    usual = {_fold(name): name for name in sorted(names)}
+    columns = [*columns]
+    renamed = {c: usual.get(_fold(c), c.strip()) for c in columns if c not in names}
+    n_named = Counter(renamed.get(column, column) for column in columns)
+    return {c: name for c, name in renamed.items() if name != c and n_named[name] == 1}
+
+
+def _fold(name: str) -> str:
+    return GAPS.sub("_", name.strip()).lower()

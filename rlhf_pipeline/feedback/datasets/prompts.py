@@ -33,9 +33,6 @@ class PromptImport:
     rejects: Rejects
     domain: str | None = None
     counts: ImportCounts = field(default_factory=ImportCounts)
-    unused: list[str] = field(
-        default_factory=list
-    )  # columns of the file that were not bound to a name
 
     def run(
         self,
@@ -43,9 +40,9 @@ class PromptImport:
         names: mapping.ColumnMapping,
         what: str,
         progress: Progress = ignore_progress,
-    ) -> ImportCounts:
+    ) -> list[str]:
+        """Returns the columns that were not bound to a name."""
         binding = bind(mapping.PROMPTS, names, rows.columns, what=what, required=REQUIRED)
-        self.unused = binding.unused
         stored_ids, seen_ids = _load_known_ids(self.target), set[str]()
         with open_atomically(self.target) as file:
             if self.target.exists():
@@ -55,7 +52,7 @@ class PromptImport:
                 for row in batch:
                     self._take(row, binding, file, stored_ids, seen_ids)
                 progress(rows.position, rows.size, "prompts")
-        return self.counts
+        return binding.unused
 
     def _take(
         self,
@@ -79,7 +76,7 @@ class PromptImport:
         if not is_first:
             self.counts = self.counts.plus(merged=1)
         elif name in stored_ids:
-            self.counts = self.counts.plus(known=1)
+            self.counts = self.counts.plus(stored_before=1)
         else:
             file.write(f"{json.dumps(prompt, ensure_ascii=False)}\n".encode())
             self.counts = self.counts.plus(imported=1)

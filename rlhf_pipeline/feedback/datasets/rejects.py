@@ -80,21 +80,21 @@ class ImportCounts(Record):
     """Rows of a file by outcome; each row has exactly one."""
 
     imported: int = 0
-    known: int = 0
+    stored_before: int = 0
     merged: int = 0
     rejected: int = 0
 
     def plus(self, **more: int) -> Self:
         """These counts with `more` added.
 
-        >>> ImportCounts(known=1).plus(known=2, merged=1).total
+        >>> ImportCounts(stored_before=1).plus(stored_before=2, merged=1).total
         4
         """
         return self.model_copy(update={name: getattr(self, name) + n for name, n in more.items()})
 
     @property
     def total(self) -> int:
-        return self.imported + self.known + self.merged + self.rejected
+        return self.imported + self.stored_before + self.merged + self.rejected
 
     def __str__(self) -> str:
         """
@@ -102,6 +102,6 @@ class ImportCounts(Record):
         63,011 imported, 0 already known, 0 merged, 0 rejected
         """
         return (
-            f"{self.imported:,} imported, {self.known:,} already known, {self.merged:,} "
+            f"{self.imported:,} imported, {self.stored_before:,} already known, {self.merged:,} "
             f"merged, {self.rejected:,} rejected"
         )

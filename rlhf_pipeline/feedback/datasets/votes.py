@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any, Protocol
 
@@ -26,6 +26,11 @@ from rlhf_pipeline.feedback.datasets.cells import (
     parse_optional_identifier,
     parse_optional_text,
     parse_text,
+)
+from rlhf_pipeline.feedback.datasets.comparisons import (
+    ComparisonImport,
+    ComparisonStore,
+    StoredRows,
 )
 from rlhf_pipeline.feedback.datasets.mapping import Binding, bind
 from rlhf_pipeline.feedback.datasets.preference import ExportedRows, ParsedRow, RefusedRow
@@ -55,25 +60,6 @@ IDENTITY = (
     "task_id",
 )
 
-VoteIdentity = tuple[str, str, str, datetime | None]
-
-
-class SourceIds(Protocol):
-    """The part of `store.comparisons` that finds comparisons by source id, or by their texts."""
-
-    def with_source_ids(self, ids: Sequence[str]) -> dict[str, str]: ...
-    def with_pair_keys(self, keys: Sequence[str]) -> dict[str, str]: ...
-
-
-class StoredVotes(Protocol):
-    """The part of `store.imports` that finds stored comparisons and votes."""
-
-    def find_fields(
-        self, comparison_ids: Sequence[str], fields: Sequence[str]
-    ) -> dict[str, dict[str, Any]]: ...
-    def find_known_keys(self, idempotency_keys: Sequence[str]) -> set[str]: ...
-    def find_votes(self, comparison_ids: Sequence[str]) -> set[VoteIdentity]: ...
-
 
 class CastOutcome(Protocol):
     """How many votes were new, and how many the store held already."""
@@ -99,17 +85,13 @@ class VoteImport:
     beside their texts find their comparison by these first, whichever side they have there.
     """
 
-    comparisons: SourceIds
-    stored: StoredVotes
+    comparisons: ComparisonStore
+    stored: StoredRows
     rejects: Rejects
     staging: StagedVotes
     clock: MomentParser
     pseudonyms: Pseudonyms | None  # None keeps annotator ids unchanged
-    are_undated: bool = False
     counts: ImportCounts = field(default_factory=ImportCounts)
-    unused: list[str] = field(
-        default_factory=list
-    )  # columns of the file that were not bound to a name
     days: set[str] = field(default_factory=set)  # days of new votes with a time
     n_undated: int = 0
     # new votes that repeat choice and time of another annotator's stored vote on the comparison
@@ -122,6 +104,8 @@ class VoteImport:
     taken: Counter[str] = field(default_factory=Counter)  # choices of the rows that are votes
     unread: Counter[str] = field(default_factory=Counter)  # words that are no choice
     shown: list[dict[str, Any]] = field(default_factory=list)  # the first new votes
+    # comparisons that were stored just now, which have no votes: by id, kept up to date
+    fresh: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def read(
         self,
@@ -129,8 +113,11 @@ class VoteImport:
         names: mapping.ColumnMapping,
         what: str,
         progress: Progress = ignore_progress,
+        batches: Iterable[Sequence[FileRow]] | None = None,
     ) -> None:
-        """Read all rows of the file: stage new votes, count the others. Raises DatasetError."""
+        """Read all rows of the file, by default in batches of our own: stage new votes, count the
+        others. Raises DatasetError.
+        """
         own = ExportedRows("vote", rows)
         texts: mapping.Names = dict.fromkeys(TEXTS, ()) if self.pair_key is not None else {}
         binding = bind(
@@ -140,19 +127,23 @@ class VoteImport:
             what=what,
             required=REQUIRED,
         )
-        self.unused = binding.unused
-        if "voted_at" not in binding and not self.are_undated:
-            raise DatasetError(
-                f"{what}: no column for voted_at, the time of the vote. The file has: "
-                f"{', '.join(rows.columns)}. Name the column with --map voted_at=COLUMN, or "
-                "import votes without times with --undated: they count for training, but not for "
-                "drift."
-            )
         seen_keys: set[str] = set()
-        for batch in chunks(rows):
+        for batch in chunks(rows) if batches is None else batches:
             self._stage(batch, names.choices, binding, own, seen_keys)
             progress(rows.position, rows.size, "reading")
         self._refuse_one_side(what)
+
+    def read_beside(
+        self,
+        comparisons: ComparisonImport,
+        batches: Iterable[Sequence[FileRow]],
+        rows: RowFile,
+        names: mapping.ColumnMapping,
+        what: str,
+    ) -> None:
+        """`read` batches of votes, each on the pairs that `comparisons` stored last."""
+        self.fresh, self.pair_key = comparisons.fresh, comparisons.find_key
+        self.read(rows, names, what, batches=batches)
 
     def record(self, votes: VoteWriter, progress: Progress = ignore_progress) -> None:
         """Record the staged votes. After an error or a kill, import the same file again: only
@@ -219,14 +210,13 @@ class VoteImport:
         matches = self._match_comparisons(read, refusals)
         self.rejects.add_all(refusals)
         keys = import_keys([vote for _, vote, _ in matches])
-        known_keys = self.stored.find_known_keys(keys)
-        turns = self.stored.find_votes(
-            [
-                vote["comparison_id"]
-                for key, (_, vote, _) in zip(keys, matches, strict=True)
-                if key not in known_keys
-            ]
-        )
+        older = {
+            key: vote["comparison_id"]
+            for key, (_, vote, _) in zip(keys, matches, strict=True)
+            if vote["comparison_id"] not in self.fresh
+        }
+        known_keys = self.stored.find_known_keys([*older])
+        turns = self.stored.find_votes([older[key] for key in older.keys() - known_keys])
         turns_of_all = {(comparison, choice, at) for comparison, _, choice, at in turns if at}
         n_merged = n_known = 0
         new: list[tuple[int, dict[str, Any]]] = []
@@ -255,7 +245,9 @@ class VoteImport:
         self._stage_votes(new)
         self.rejects.add_all(conflicts)
         refusals += conflicts
-        self.counts = self.counts.plus(known=n_known, merged=n_merged, rejected=len(refusals))
+        self.counts = self.counts.plus(
+            stored_before=n_known, merged=n_merged, rejected=len(refusals)
+        )
 
     def _stage_votes(self, new: Sequence[tuple[int, dict[str, Any]]]) -> None:
         self.staging.add(new)
@@ -276,12 +268,17 @@ class VoteImport:
         by_source_id = self.comparisons.with_source_ids(
             [vote["source_pair_id"] for vote in votes if vote["source_pair_id"]]
         )
-        keys = [vote["pair_key"] for vote in votes if vote["pair_key"]]
-        by_texts = self.comparisons.with_pair_keys(keys) if keys else {}
-        ids = [vote["comparison_id"] for vote in votes if vote["comparison_id"]]
-        known = self.stored.find_fields(
-            [*ids, *by_source_id.values(), *by_texts.values()],
-            ("flag", "completion_a", "pair_key"),
+        by_texts = {
+            row["pair_key"]: comparison
+            for comparison, row in self.fresh.items()
+            if row["flag"] is None and row["repeat_of"] is None
+        }
+        keys = {vote["pair_key"] for vote in votes} - by_texts.keys() - {None}
+        by_texts |= self.comparisons.with_pair_keys([*keys]) if keys else {}
+        ids = {vote["comparison_id"] for vote in votes if vote["comparison_id"]}
+        ids |= {*by_source_id.values(), *by_texts.values()}
+        known = {i: self.fresh[i] for i in ids if i in self.fresh} | self.stored.find_fields(
+            [*ids - self.fresh.keys()], ("flag", "completion_a", "pair_key")
         )
         matches = []
         for row, vote, is_own in read:

@@ -2,8 +2,7 @@
 
 from rlhf_pipeline.core.frames import SOFT_LABELS
 from rlhf_pipeline.core.intervals import BootstrapParams, interval_of_mean, resampled_sums
-from rlhf_pipeline.core.records import Opening
-from rlhf_pipeline.feedback.votes.agreement import Agreement, AgreementParams, agreement
+from rlhf_pipeline.feedback.votes.agreement import Agreement, agreement
 from rlhf_pipeline.feedback.votes.annotator_model import (
     AnnotatorModel,
     fit_annotator_model,
@@ -12,7 +11,6 @@ from rlhf_pipeline.feedback.votes.annotator_model import (
 )
 from rlhf_pipeline.feedback.votes.annotators import (
     ANNOTATOR_FIGURES,
-    FiguresParams,
     annotator_figures,
 )
 from rlhf_pipeline.feedback.votes.ceilings import (
@@ -26,16 +24,13 @@ from rlhf_pipeline.feedback.votes.chance_corrected import (
 )
 from rlhf_pipeline.feedback.votes.consensus import (
     CONSENSUS,
-    ConsensusParams,
     adjudication_queue,
     consensus,
 )
 from rlhf_pipeline.feedback.votes.counting import drop_machine_votes
-from rlhf_pipeline.feedback.votes.gold import gold_ceiling, gold_pairs
 from rlhf_pipeline.feedback.votes.joint_model import (
     ANNOTATORS,
     JointModel,
-    JointParams,
     joint_model,
 )
 from rlhf_pipeline.feedback.votes.preference_pairs import (
@@ -46,10 +41,8 @@ from rlhf_pipeline.feedback.votes.preference_pairs import (
 )
 from rlhf_pipeline.feedback.votes.splits import (
     SPLITS,
-    log_opening,
-    n_test_pairs,
-    open_test_split,
     prompts_in_several_splits,
+    select_test_pairs,
     split_of,
 )
 from rlhf_pipeline.feedback.votes.taste_changes import (
@@ -69,14 +62,9 @@ __all__ = [
     "SOFT_LABELS",
     "SPLITS",
     "Agreement",
-    "AgreementParams",
     "AnnotatorModel",
     "BootstrapParams",
-    "ConsensusParams",
-    "FiguresParams",
     "JointModel",
-    "JointParams",
-    "Opening",
     "PairCounts",
     "PairParams",
     "Quarantines",
@@ -90,19 +78,15 @@ __all__ = [
     "consensus",
     "drop_machine_votes",
     "fit_annotator_model",
-    "gold_ceiling",
-    "gold_pairs",
     "interval_of_mean",
     "joint_model",
     "judged_comparison_ids",
     "krippendorff_alpha",
-    "log_opening",
     "make_pairs",
-    "n_test_pairs",
     "noise_ceiling_or_repeats",
-    "open_test_split",
     "prompts_in_several_splits",
     "resampled_sums",
+    "select_test_pairs",
     "separate_old_completions",
     "split_of",
     "training_labels",

@@ -8,7 +8,7 @@ import pandas as pd
 from pydantic import Field
 
 from rlhf_pipeline.core.frames import VOTES, check_frame
-from rlhf_pipeline.core.intervals import BootstrapParams, interval_of_mean
+from rlhf_pipeline.core.intervals import interval_of_mean
 from rlhf_pipeline.core.records import Choice, Interval, Record
 from rlhf_pipeline.feedback.votes.counting import (
     counting_votes,
@@ -20,10 +20,6 @@ from rlhf_pipeline.feedback.votes.counting import (
 SIDED = (Choice.A, Choice.B)
 JUDGING = (*SIDED, Choice.TIE, Choice.BOTH_BAD)
 SWAPPED = {Choice.A: Choice.B, Choice.B: Choice.A}
-
-
-class AgreementParams(BootstrapParams):
-    """Parameters of the bootstrap intervals of agreement."""
 
 
 class Agreement(Record):
@@ -46,13 +42,12 @@ class Agreement(Record):
     )
 
 
-def agreement(votes: pd.DataFrame, params: AgreementParams | None = None) -> Agreement:
+def agreement(votes: pd.DataFrame) -> Agreement:
     """Every agreement measure of a VOTES frame. Only counting votes are used; `self_consistency`
     also uses earlier passes.
 
     Skips and machine votes are left out. Raises FrameError.
     """
-    params = params or AgreementParams()
     judgements = _judging_votes(votes)
     first = judgements[judgements["repeat_of"].isna()]
     n_ties = int(judgements["choice"].isin([Choice.TIE, Choice.BOTH_BAD]).sum())
@@ -62,8 +57,8 @@ def agreement(votes: pd.DataFrame, params: AgreementParams | None = None) -> Agr
         n_annotators=int(judgements["annotator_id"].nunique()),
         n_overlapping=int((first.groupby("comparison_id")["annotator_id"].nunique() >= 2).sum()),
         share_of_ties=n_ties / len(judgements) if len(judgements) else None,
-        raw_agreement=_raw_agreement(first, params),
-        self_consistency=self_consistency(votes, params),
+        raw_agreement=_raw_agreement(first),
+        self_consistency=self_consistency(votes),
     )
 
 
@@ -73,7 +68,7 @@ def _judging_votes(votes: pd.DataFrame) -> pd.DataFrame:
     return keep_rows(latest_votes, latest_votes["choice"] != Choice.SKIP)
 
 
-def _raw_agreement(first: pd.DataFrame, params: BootstrapParams) -> Interval | None:
+def _raw_agreement(first: pd.DataFrame) -> Interval | None:
     """Share of agreeing pairs of votes, computed from counts per comparison."""
     per_choice = first.groupby(["prompt_id", "comparison_id", "choice"]).size()
     same = _n_pairs(per_choice).groupby(["prompt_id", "comparison_id"]).sum()
@@ -83,9 +78,7 @@ def _raw_agreement(first: pd.DataFrame, params: BootstrapParams) -> Interval | N
         return None
     share = same[overlapping.index] / overlapping
     groups: npt.NDArray[np.object_] = overlapping.index.get_level_values("prompt_id").to_numpy()
-    return interval_of_mean(
-        share.to_numpy(), groups=groups, weights=overlapping.to_numpy(), params=params
-    )
+    return interval_of_mean(share.to_numpy(), groups=groups, weights=overlapping.to_numpy())
 
 
 def _n_pairs(counts: pd.Series) -> pd.Series:
@@ -111,11 +104,7 @@ def repeat_judgements(votes: pd.DataFrame, choices: Sequence[Choice] = JUDGING) 
     return pd.concat([cards, later], ignore_index=True)
 
 
-def self_consistency(
-    votes: pd.DataFrame,
-    params: AgreementParams | None = None,
-    choices: Sequence[Choice] = JUDGING,
-) -> Interval | None:
+def self_consistency(votes: pd.DataFrame, choices: Sequence[Choice] = JUDGING) -> Interval | None:
     """Share of repeated judgements that equal the first, see `repeat_judgements`; None without
     any.
     """
@@ -123,7 +112,7 @@ def self_consistency(
     if repeats.empty:
         return None
     same, groups = repeats["same"].to_numpy(dtype=bool), repeats["prompt_id"].to_numpy()
-    return interval_of_mean(same, groups=groups, params=params or AgreementParams())
+    return interval_of_mean(same, groups=groups)
 
 
 def _repeat_card_judgements(judgements: pd.DataFrame) -> pd.DataFrame:

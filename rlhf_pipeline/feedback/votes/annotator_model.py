@@ -13,10 +13,10 @@ from rlhf_pipeline.core.errors import NotEnoughVotes
 from rlhf_pipeline.core.frames import COMPARISONS, SOFT_LABELS, check_frame
 from rlhf_pipeline.core.records import Interval, Record
 from rlhf_pipeline.feedback.votes.agreement import Agreement, agreement
-from rlhf_pipeline.feedback.votes.annotators import FiguresParams, annotator_figures
+from rlhf_pipeline.feedback.votes.annotators import annotator_figures
 from rlhf_pipeline.feedback.votes.chance_corrected import krippendorff_alpha
 from rlhf_pipeline.feedback.votes.counting import counting_votes, drop_open_votes
-from rlhf_pipeline.feedback.votes.joint_model import JointModel, JointParams, joint_model
+from rlhf_pipeline.feedback.votes.joint_model import JointModel, joint_model
 from rlhf_pipeline.feedback.votes.judgements import judged_comparison
 from rlhf_pipeline.feedback.votes.splits import splits_of
 
@@ -77,8 +77,6 @@ def fit_annotator_model(
     votes: pd.DataFrame,
     comparisons: pd.DataFrame,
     *,
-    params: JointParams | None = None,
-    figures: FiguresParams | None = None,
     blind_only: bool = False,
 ) -> AnnotatorModel:
     """Fit and measure from VOTES and their COMPARISONS. Uses counting votes; self-consistency also
@@ -88,41 +86,37 @@ def fit_annotator_model(
     Raises NotEnoughVotes without usable votes, UnknownComparison, FrameError.
     """
     latest_votes = counting_votes(votes)
-    teacher = _fit_teacher(latest_votes, comparisons, params)
+    teacher = _fit_teacher(latest_votes, comparisons)
     is_all = teacher is not None and bool(_is_outside_test(latest_votes, comparisons).all())
     model = (
         teacher
         if teacher is not None and is_all
-        else joint_model(latest_votes, comparisons, params, start=teacher)
+        else joint_model(latest_votes, comparisons, start=teacher)
     )
     blind_votes = drop_open_votes(votes) if blind_only else votes
     return AnnotatorModel(
         model=model,
         teacher=teacher,
-        figures=annotator_figures(blind_votes, model, comparisons=comparisons, params=figures),
+        figures=annotator_figures(blind_votes, model, comparisons=comparisons),
         alpha=krippendorff_alpha(counting_votes(blind_votes)),
         agreement=agreement(blind_votes),
     )
 
 
-def training_labels(
-    votes: pd.DataFrame, comparisons: pd.DataFrame, params: JointParams | None = None
-) -> pd.DataFrame:
+def training_labels(votes: pd.DataFrame, comparisons: pd.DataFrame) -> pd.DataFrame:
     """SOFT_LABELS for training, from VOTES on COMPARISONS outside the test split; empty without
     such votes. Raises as `joint_model`.
 
     Utilities are shared between comparisons and reliabilities between prompts, so labels of the
     train split fitted to all votes would leak votes of the test split.
     """
-    teacher = _fit_teacher(counting_votes(votes), comparisons, params)
+    teacher = _fit_teacher(counting_votes(votes), comparisons)
     return SOFT_LABELS.empty_frame() if teacher is None else teacher.labels
 
 
-def _fit_teacher(
-    votes: pd.DataFrame, comparisons: pd.DataFrame, params: JointParams | None
-) -> JointModel | None:
+def _fit_teacher(votes: pd.DataFrame, comparisons: pd.DataFrame) -> JointModel | None:
     try:
-        return joint_model(votes[_is_outside_test(votes, comparisons)], comparisons, params)
+        return joint_model(votes[_is_outside_test(votes, comparisons)], comparisons)
     except NotEnoughVotes:
         return None
 

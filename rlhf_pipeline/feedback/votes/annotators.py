@@ -22,7 +22,6 @@ larger variance than a share. Intervals of medians are order statistics, so a me
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import Field
 
 from rlhf_pipeline.core.frames import (
     COMPARISONS,
@@ -32,8 +31,7 @@ from rlhf_pipeline.core.frames import (
     number,
     text,
 )
-from rlhf_pipeline.core.parameters import Parameters
-from rlhf_pipeline.core.records import Choice
+from rlhf_pipeline.core.records import FASTEST_READING, Choice
 from rlhf_pipeline.feedback.votes.agreement import repeat_judgements
 from rlhf_pipeline.feedback.votes.counting import counting_votes, drop_machine_votes, keep_rows
 from rlhf_pipeline.feedback.votes.joint_model import JointModel
@@ -110,36 +108,17 @@ ANNOTATOR_FIGURES = FrameSchema(
 )
 
 
-class FiguresParams(Parameters):
-    """Reading speed that counts as too fast, and the level of intervals."""
-
-    fastest_reading: float = Field(
-        default=100.0,
-        gt=0,
-        description="Characters of both completions per second above which a vote is too fast; "
-        "100 is about 1,000 words a minute",
-    )
-    level: float = Field(
-        default=0.95,
-        gt=0.5,
-        lt=1,
-        description="Level of the intervals, except those from the joint model",
-    )
-
-
 def annotator_figures(
     votes: pd.DataFrame,
     model: JointModel,
     *,
     comparisons: pd.DataFrame | None = None,
-    params: FiguresParams | None = None,
 ) -> pd.DataFrame:
     """ANNOTATOR_FIGURES of a VOTES frame and its joint model, least reliable annotator first.
 
     `comparisons` supply gold choices and completion lengths; without them, figures that need them
     are missing. Raises FrameError.
     """
-    params = params or FiguresParams()
     judgements = drop_machine_votes(counting_votes(votes))
     comparisons = None if comparisons is None else check_frame(comparisons, COMPARISONS)
     annotators = model.annotators
@@ -148,7 +127,7 @@ def annotator_figures(
     judgements = keep_rows(
         judgements, (judgements["choice"] != Choice.SKIP) & judgements["annotator_id"].isin(names)
     )
-    tell = GroupStatistics(len(names), params.level)
+    tell = GroupStatistics(len(names))
 
     def encode_annotators(who: pd.Series) -> Ints:
         return np.asarray(np.searchsorted(names, who.to_numpy(dtype=str)), dtype=np.int64)
@@ -183,9 +162,7 @@ def annotator_figures(
             encode_annotators(timed_votes["annotator_id"]),
             timed_votes["duration_s"],
         ),
-        **share(
-            "too_fast", "n_read", is_too_fast(timed_votes, comparisons, params.fastest_reading)
-        ),
+        **share("too_fast", "n_read", is_too_fast(timed_votes, comparisons)),
         **share("same_as_before", "n_followed", _repeats_side(judgements)),
         **share("gold_accuracy", "n_gold", matches_gold(judgements, comparisons)),
         **tell.confidence(
@@ -198,9 +175,7 @@ def annotator_figures(
     return frame.sort_values(["reliability", "annotator_id"], ignore_index=True)
 
 
-def is_too_fast(
-    timed_votes: pd.DataFrame, comparisons: pd.DataFrame | None, fastest: float
-) -> "pd.Series[bool]":
+def is_too_fast(timed_votes: pd.DataFrame, comparisons: pd.DataFrame | None) -> "pd.Series[bool]":
     """Whether each vote in `timed_votes` is too fast to read both completions; votes with unknown
     completions are left out.
     """
@@ -214,7 +189,7 @@ def is_too_fast(
         .astype("float64")
         .dropna()
     )
-    return timed_votes.loc[characters.index, "duration_s"] * fastest < characters
+    return timed_votes.loc[characters.index, "duration_s"] * FASTEST_READING < characters
 
 
 def _repeats_side(votes: pd.DataFrame) -> "pd.Series[bool]":

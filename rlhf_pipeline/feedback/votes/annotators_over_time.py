@@ -32,7 +32,6 @@ from rlhf_pipeline.feedback.votes.agreement import SWAPPED
 from rlhf_pipeline.feedback.votes.annotators import (
     CONFIDENCE_COLUMNS,
     PACE_COLUMNS,
-    FiguresParams,
     compare_with_others,
     displayed_side,
     is_too_fast,
@@ -98,7 +97,6 @@ WINDOW_DAYS = 7
 def annotators_over_time(
     cast: pd.DataFrame,
     comparisons: pd.DataFrame | None = None,
-    figures: FiguresParams | None = None,
 ) -> pd.DataFrame:
     """ANNOTATORS_OVER_TIME of VOTES: one row per annotator and window with votes, by annotator and
     time.
@@ -106,7 +104,6 @@ def annotators_over_time(
     `comparisons` supply gold choices and completion lengths; without them, figures that need them
     are missing. The order of rows is irrelevant. Raises FrameError.
     """
-    figures = figures or FiguresParams()
     everything = _assign_windows(cast)[NEEDED]
     judgements = _latest_in_window(everything)
     if judgements.empty:
@@ -120,7 +117,7 @@ def annotators_over_time(
     place = cells.reset_index().rename(columns={"index": "cell"})
     judgements = judgements.merge(place, on=["annotator_id", "first_day"])
     judgements.index = pd.Index(judgements["seq"].to_numpy())
-    tell = GroupStatistics(len(cells), figures.level)
+    tell = GroupStatistics(len(cells))
 
     def share(measure: str, count_name: str, what: "pd.Series[bool]") -> Figures:
         return tell.share(measure, count_name, _codes(judgements.loc[what.index, "cell"]), what)
@@ -145,9 +142,7 @@ def annotators_over_time(
             **tell.median(
                 "median_seconds", "n_timed", _codes(timed_votes["cell"]), timed_votes["duration_s"]
             ),
-            **share(
-                "too_fast", "n_read", is_too_fast(timed_votes, comparisons, figures.fastest_reading)
-            ),
+            **share("too_fast", "n_read", is_too_fast(timed_votes, comparisons)),
             **share("share_left", "n_sided", side[side != 0] > 0),
             **share("self_consistency", "n_again", _repeats_answer(everything, judgements)),
             **tell.confidence(

@@ -32,7 +32,7 @@ import pandas as pd
 from rlhf_pipeline.core.frames import FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.core.intervals import BootstrapParams, interval_of_mean
 from rlhf_pipeline.core.records import Choice, Interval
-from rlhf_pipeline.feedback.votes.agreement import SIDED, AgreementParams, self_consistency
+from rlhf_pipeline.feedback.votes.agreement import SIDED, self_consistency
 from rlhf_pipeline.feedback.votes.counting import counting_votes, drop_machine_votes
 
 Floats = npt.NDArray[np.float64]
@@ -74,42 +74,35 @@ def ceiling_of_agreement(agreement: float) -> float:
     return (1 + math.sqrt(max(0.0, 2 * agreement - 1))) / 2
 
 
-def noise_ceiling_or_repeats(
-    votes: pd.DataFrame, params: AgreementParams | None = None
-) -> Interval | None:
+def noise_ceiling_or_repeats(votes: pd.DataFrame) -> Interval | None:
     """The noise ceiling to show beside an accuracy against these VOTES: `estimate`, or without
     overlapping votes `from_repeats`, marked by `basis`.
 
     A ceiling from repeats ignores disagreement between annotators. None without overlapping votes
     and repeats. Intervals are bootstraps over prompts. Raises FrameError.
     """
-    params = params or AgreementParams()
-    overlapping = ceiling_of_counts(_count_sides(_votes_for_a_side(votes)), params)
+    overlapping = ceiling_of_counts(_count_sides(_votes_for_a_side(votes)))
     if overlapping is not None:
         return overlapping
-    repeated = _ceiling_from_repeats(votes, params)
+    repeated = _ceiling_from_repeats(votes)
     return None if repeated is None else repeated.model_copy(update={"basis": "repeats"})
 
 
 def ceilings(
     votes: pd.DataFrame,
     groups: Mapping[str, Hashable] | None = None,
-    params: AgreementParams | None = None,
 ) -> pd.DataFrame:
     """CEILINGS of a VOTES frame: of all votes, then of each group by name. `groups` maps comparison
     ids to groups; other comparisons count only in 'all'.
 
     Intervals are bootstraps over prompts. Raises FrameError.
     """
-    params = params or AgreementParams()
-    rows = [_row(ALL, votes, params)]
+    rows = [_row(ALL, votes)]
     if groups is not None:
         names = {comparison: str(group) for comparison, group in groups.items()}
         group_of_vote = group_names(votes, names)
         shown_groups = group_names(_votes_for_a_side(votes), names).dropna().unique()
-        rows += [
-            _row(str(name), votes[group_of_vote == name], params) for name in sorted(shown_groups)
-        ]
+        rows += [_row(str(name), votes[group_of_vote == name]) for name in sorted(shown_groups)]
     return check_frame(pd.DataFrame(rows, columns=list(CEILINGS.columns)), CEILINGS)
 
 
@@ -125,18 +118,18 @@ def _votes_for_a_side(votes: pd.DataFrame) -> pd.DataFrame:
     return latest_votes[latest_votes["choice"].isin(SIDED)]
 
 
-def _ceiling_from_repeats(votes: pd.DataFrame, params: AgreementParams) -> Interval | None:
-    return _ceiling_interval(self_consistency(votes, params, SIDED))
+def _ceiling_from_repeats(votes: pd.DataFrame) -> Interval | None:
+    return _ceiling_interval(self_consistency(votes, SIDED))
 
 
-def _row(name: str, votes: pd.DataFrame, params: AgreementParams) -> dict[str, object]:
-    side_votes = _votes_for_a_side(votes)
+def _row(name: str, votes: pd.DataFrame) -> dict[str, object]:
+    side_votes, params = _votes_for_a_side(votes), BootstrapParams()
     counts = _count_sides(side_votes)
     intervals = {
         "estimate": ceiling_of_counts(counts, params),
         "at_least": _agreement_with_others(counts, params),
         "at_most": _ceiling_interval(_pairwise_agreement(counts, params)),
-        "from_repeats": _ceiling_from_repeats(votes, params),
+        "from_repeats": _ceiling_from_repeats(votes),
     }
     row: dict[str, object] = {"group": name, "n_votes": len(side_votes)}
     for measure, interval in intervals.items():

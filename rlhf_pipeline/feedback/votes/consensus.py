@@ -4,7 +4,7 @@ A vote is for `a`, `b` or neither (`tie`, `both_bad`); skips are left out. Each 
 
 - `majority`: 1.
 - `strength_weighted`: its strength, 1 to 4; votes without strength, such as ties, weigh
-  `strength_when_missing`.
+  STRENGTH_WHEN_MISSING.
 
 The method `joint_model` weights votes by annotator and needs a fitted model; see `model_consensus`.
 
@@ -14,7 +14,7 @@ is the winner's share of the total weight, `low` to `high` its Wilson interval (
 effective number of votes, (sum of weights)² / sum of squared weights (Kish 1965).
 
     open       fewer than `min_votes` votes
-    disputed   no winner, or its share is below `min_share`
+    disputed   no winner, or its share is below MIN_SHARE
     agreed     otherwise
 
 Machine votes, votes on repeats (which swap the sides) and superseded votes are left out.
@@ -25,13 +25,12 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import Field
 
 from rlhf_pipeline.core.frames import JUDGEMENTS, FrameSchema, check_frame, integer, number, text
 from rlhf_pipeline.core.intervals import wilson_bounds
-from rlhf_pipeline.core.parameters import Parameters
 from rlhf_pipeline.core.records import Choice
 from rlhf_pipeline.feedback.votes.agreement import JUDGING
+from rlhf_pipeline.feedback.votes.preference_pairs import STRENGTH_WHEN_MISSING
 
 Floats = npt.NDArray[np.float64]
 Weighing = Literal["majority", "strength_weighted"]
@@ -39,6 +38,7 @@ Method = Literal[Weighing, "joint_model"]
 State = Literal["open", "disputed", "agreed"]
 STATES: tuple[State, ...] = ("open", "disputed", "agreed")
 PLURALS = {Choice.TIE: "ties"}
+MIN_SHARE = 2 / 3
 # shares are compared as multiples of 1 / SHARES_APART, so that rounding errors do not affect the
 # order
 SHARES_APART = 10**9
@@ -89,43 +89,19 @@ CONSENSUS = FrameSchema(
 )
 
 
-class ConsensusParams(Parameters):
-    """Thresholds for agreement."""
-
-    min_votes: int = Field(
-        default=2,
-        ge=1,
-        description="Votes below which a comparison is open; usually the project's overlap",
-    )
-    min_share: float = Field(
-        default=2 / 3,
-        gt=0.5,
-        le=1,
-        description="Share of the weight below which a comparison is disputed",
-    )
-    strength_when_missing: int = Field(
-        default=2,
-        ge=1,
-        le=4,
-        description="Weight of a vote without strength in method strength_weighted",
-    )
-    level: float = Field(default=0.95, gt=0.5, lt=1, description="Level of the shares' intervals")
-
-
 def consensus(
-    judgements: pd.DataFrame, method: Weighing = "majority", params: ConsensusParams | None = None
+    judgements: pd.DataFrame, method: Weighing = "majority", min_votes: int = 2
 ) -> pd.DataFrame:
     """CONSENSUS of a JUDGEMENTS frame: one row per judged comparison, by id; the order of votes is
-    irrelevant.
+    irrelevant. `min_votes` is usually the project's overlap.
 
     Raises FrameError if the frame breaks its schema.
     """
-    params = params or ConsensusParams()
     judgements = check_frame(judgements, JUDGEMENTS)
     if judgements.empty:
         return CONSENSUS.empty_frame()
     codes, ids = pd.factorize(judgements["comparison_id"], sort=True)
-    n, weights = len(ids), _weights(judgements, method, params)
+    n, weights = len(ids), _weights(judgements, method)
     masks = {choice: (judgements["choice"] == choice).to_numpy() for choice in JUDGING}
     weight_of = {
         choice: np.bincount(codes, weights=weights * mask, minlength=n)
@@ -150,10 +126,8 @@ def consensus(
         neither,
     )
     share, n_votes = heaviest / total, np.bincount(codes, minlength=n)
-    low, high = wilson_bounds(
-        share, total**2 / np.bincount(codes, weights=weights**2, minlength=n), params.level
-    )
-    is_agreed = is_won & (share >= params.min_share - 1e-12)
+    low, high = wilson_bounds(share, total**2 / np.bincount(codes, weights=weights**2, minlength=n))
+    is_agreed = is_won & (share >= MIN_SHARE - 1e-12)
     last_seq = np.zeros(n, dtype=np.int64)
     np.maximum.at(last_seq, codes, judgements["seq"].to_numpy())
     n_by_choice = {
@@ -165,7 +139,7 @@ def consensus(
             "comparison_id": ids,
             "prompt_id": judgements["prompt_id"].to_numpy()[np.unique(codes, return_index=True)[1]],
             "state": np.where(
-                n_votes < params.min_votes, "open", np.where(is_agreed, "agreed", "disputed")
+                n_votes < min_votes, "open", np.where(is_agreed, "agreed", "disputed")
             ),
             "choice": pd.Series(winner, dtype="str").where(is_won),
             "share": share,
@@ -194,7 +168,7 @@ def adjudication_queue(agreed: pd.DataFrame) -> pd.DataFrame:
     return disputed.loc[order.index].reset_index(drop=True)
 
 
-def _weights(judgements: pd.DataFrame, method: Weighing, params: ConsensusParams) -> Floats:
+def _weights(judgements: pd.DataFrame, method: Weighing) -> Floats:
     if method == "majority":
         return np.ones(len(judgements))
-    return np.asarray(judgements["strength"].fillna(params.strength_when_missing), dtype=np.float64)
+    return np.asarray(judgements["strength"].fillna(STRENGTH_WHEN_MISSING), dtype=np.float64)

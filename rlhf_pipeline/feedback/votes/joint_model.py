@@ -24,7 +24,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pandas as pd
-from pydantic import Field, field_validator
 
 from rlhf_pipeline.core.errors import NotEnoughVotes, UnknownComparison
 from rlhf_pipeline.core.frames import (
@@ -37,7 +36,6 @@ from rlhf_pipeline.core.frames import (
     number,
     text,
 )
-from rlhf_pipeline.core.parameters import Parameters
 from rlhf_pipeline.feedback.votes.completion_utilities import Utilities
 from rlhf_pipeline.feedback.votes.counting import drop_machine_votes
 from rlhf_pipeline.feedback.votes.expectation import (
@@ -50,7 +48,7 @@ from rlhf_pipeline.feedback.votes.expectation import (
 )
 from rlhf_pipeline.feedback.votes.graded_response import MOST_STRENGTH
 from rlhf_pipeline.feedback.votes.judgements import SIDES, JudgementArrays, judged_comparison
-from rlhf_pipeline.feedback.votes.simulated_refits import Corrections, measure_corrections
+from rlhf_pipeline.feedback.votes.simulated_refits import LEVEL, Corrections, measure_corrections
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
@@ -62,6 +60,9 @@ START_VARIANCE = np.array([0.5, 0.05, 0.1, 0.1])
 START_WEIGHT = 2.0
 LONGEST_STEP = 0.7
 N_SIZES = 200  # bins of the sizes of differences, over which reliability is averaged
+N_NODES = 11  # quadrature points over a comparison's utility difference
+MAX_ITERATIONS = 200  # the model is then returned as not converged
+TOLERANCE = 1e-3  # a fit has converged when no difference or parameter changes by more
 REFIT_TOLERANCE = 5e-3  # of simulated votes, whose mean errors matter alone
 # minimum precision of a cavity distribution, if a factor is too strong after a neighbour's update
 LEAST_CAVITY = 0.3
@@ -102,47 +103,6 @@ ANNOTATORS = FrameSchema(
 )
 
 
-class JointParams(Parameters):
-    """Parameters of the joint model's fit."""
-
-    shares_completions: bool = Field(
-        default=True,
-        description="Give a completion one utility in all its comparisons (needs comparisons)",
-    )
-    n_nodes: int = Field(
-        default=11,
-        ge=5,
-        le=61,
-        description="Quadrature points over a comparison's utility difference",
-    )
-    max_iterations: int = Field(
-        default=200,
-        ge=1,
-        le=10_000,
-        description="Maximum number of iterations; the model is then returned as not converged",
-    )
-    tolerance: float = Field(
-        default=1e-3,
-        gt=0,
-        description="The fit has converged when no difference or parameter changes by more",
-    )
-    level: float = Field(default=0.95, gt=0.5, lt=1, description="Level of the intervals")
-    n_simulated_votes: int = Field(
-        default=12_500,
-        ge=0,
-        le=1_000_000,
-        description="Votes simulated from the fit and fitted again, to correct its scale and "
-        "widths; 0 = no correction, else 1,000 or more",
-    )
-
-    @field_validator("n_simulated_votes")
-    @classmethod
-    def _check_n_simulated_votes(cls, n: int) -> int:
-        if 0 < n < 1000:
-            raise ValueError("must be 0, or 1,000 or more: fewer votes show no error of the scale")
-        return n
-
-
 @dataclass(frozen=True)
 class JointModel:
     """A fitted joint model: SOFT_LABELS per comparison, ANNOTATORS per annotator, and
@@ -163,7 +123,6 @@ class JointModel:
 def joint_model(
     votes: pd.DataFrame,
     comparisons: pd.DataFrame | None = None,
-    params: JointParams | None = None,
     *,
     start: JointModel | None = None,
 ) -> JointModel:
@@ -177,7 +136,6 @@ def joint_model(
     A repeat, which swaps the sides, is another vote on the original. Raises NotEnoughVotes if no
     vote remains, UnknownComparison if COMPARISONS lacks a judged one, FrameError.
     """
-    params = params or JointParams()
     human_votes = drop_machine_votes(check_frame(votes, VOTES))
     judgements = human_votes[human_votes["choice"].isin(SIDES)]
     if comparisons is not None:
@@ -194,20 +152,12 @@ def joint_model(
             "No usable votes: all are skips, machine votes or on flagged comparisons. Collect "
             "some first."
         )
-    utilities = (
-        _build_utilities(judgements, comparisons)
-        if params.shares_completions and comparisons is not None
-        else None
-    )
-    fit = _Fit(JudgementArrays(judgements), utilities, params)
+    utilities = None if comparisons is None else _build_utilities(judgements, comparisons)
+    fit = _Fit(JudgementArrays(judgements), utilities)
     if start is not None:
         fit.start_from(start.fit)
     fit.run()
-    corrections = (
-        measure_corrections(fit, fit.refit, n_votes=params.n_simulated_votes, level=params.level)
-        if params.n_simulated_votes
-        else Corrections()
-    )
+    corrections = measure_corrections(fit, fit.refit)
     return fit.model(corrections, max_seq=int(human_votes["seq"].max()))
 
 
@@ -234,12 +184,11 @@ def _build_utilities(judgements: pd.DataFrame, comparisons: pd.DataFrame) -> Uti
 
 
 class _Fit:
-    def __init__(self, votes: JudgementArrays, utilities: Utilities | None, params: JointParams):
+    def __init__(self, votes: JudgementArrays, utilities: Utilities | None):
         self.votes = votes
         self.utilities = utilities
-        self.params = params
         n, n_annotators = len(votes.ids), len(votes.names)
-        self.expectation = ExpectationStep(votes, params.n_nodes)
+        self.expectation = ExpectationStep(votes, N_NODES)
         self.theta = np.tile(START, (n_annotators, 1))
         self.covariance = np.tile(np.diag(START_VARIANCE), (n_annotators, 1, 1))
         self.mean, self.spread = START.copy(), START_VARIANCE.copy()  # of the population
@@ -248,7 +197,7 @@ class _Fit:
         self.cavity, self.factor = (np.zeros(n), np.ones(n)), (np.zeros(n), np.zeros(n))
         self.d: tuple[Floats, Floats] = (np.zeros(n), np.ones(n))
         self.log_likelihoods: list[float] = []
-        self.tolerance, self.is_converged = params.tolerance, False
+        self.tolerance, self.is_converged = TOLERANCE, False
 
     def start_from(self, other: "_Fit") -> None:
         """Copy annotators, population and comparisons from `other`. New annotators start at the
@@ -271,7 +220,7 @@ class _Fit:
 
     def refit(self, votes: JudgementArrays, utilities: Utilities | None) -> "_Fit":
         """A fit of other votes that starts at this one's population."""
-        other = _Fit(votes, utilities, self.params)
+        other = _Fit(votes, utilities)
         other.mean, other.spread, other.steps = (
             state.copy() for state in (self.mean, self.spread, self.steps)
         )
@@ -280,7 +229,7 @@ class _Fit:
         return other.run()
 
     def run(self) -> "_Fit":
-        for _ in range(self.params.max_iterations):
+        for _ in range(MAX_ITERATIONS):
             before = self.d[0]
             sums = self.expectation.compute_sums(self.theta, self.steps, self.cavity)
             self.log_likelihoods.append(sums.log_likelihood)
@@ -356,7 +305,7 @@ class _Fit:
     def model(self, corrections: Corrections, *, max_seq: int) -> JointModel:
         from scipy.special import expit
 
-        z = NormalDist().inv_cdf(0.5 + self.params.level / 2)
+        z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
         mean, sd = corrections.utility * self.d[0], corrections.utility * np.sqrt(self.d[1])
         typical = corrections.discrimination * float(self.mean[DISCRIMINATION])
         scale = corrections.discrimination * corrections.utility

@@ -23,8 +23,8 @@ from rlhf_pipeline.core.frames import SOFT_LABELS, check_frame
 from rlhf_pipeline.core.records import Choice
 from rlhf_pipeline.feedback.votes.consensus import (
     CONSENSUS,
+    MIN_SHARE,
     MODEL_COLUMNS,
-    ConsensusParams,
     consensus,
 )
 
@@ -42,7 +42,7 @@ class FrameStorage(Protocol):
 
 
 def consensus_by_model(
-    judgements: pd.DataFrame, labels: pd.DataFrame, params: ConsensusParams | None = None
+    judgements: pd.DataFrame, labels: pd.DataFrame, min_votes: int = 2
 ) -> pd.DataFrame:
     """CONSENSUS of a JUDGEMENTS frame, by comparison id, by SOFT_LABELS fitted to all votes up to a
     seq.
@@ -52,8 +52,7 @@ def consensus_by_model(
 
     Raises FrameError if a frame breaks its schema or labels lack `max_seq`.
     """
-    params = params or ConsensusParams()
-    majority = consensus(judgements, "majority", params).drop(columns=list(MODEL_COLUMNS))
+    majority = consensus(judgements, "majority", min_votes).drop(columns=list(MODEL_COLUMNS))
     labels = check_frame(labels, SOFT_LABELS)
     up_to_seq = newest_known_seq(labels)
     both = majority.merge(
@@ -63,9 +62,9 @@ def consensus_by_model(
     is_a = p > 0.5
     is_equal = (both["state"] == "agreed") & both["choice"].isin([Choice.TIE, Choice.BOTH_BAD])
     share = np.maximum(p, 1 - p)
-    is_decided = ((low > 0.5) | (high < 0.5)) & (share >= params.min_share - 1e-12)
+    is_decided = ((low > 0.5) | (high < 0.5)) & (share >= MIN_SHARE - 1e-12)
     state = np.where(
-        both["n_votes"] < params.min_votes, "open", np.where(is_decided, "agreed", "disputed")
+        both["n_votes"] < min_votes, "open", np.where(is_decided, "agreed", "disputed")
     )
     sides = pd.DataFrame(
         {

@@ -22,6 +22,7 @@ from rlhf_pipeline.feedback.votes.splits import splits_of
 from rlhf_pipeline.feedback.votes.teaching import TeachingRule, TeachingVotes, teaching_votes
 
 MAX_STRENGTH = 4
+STRENGTH_WHEN_MISSING = 2  # of a vote without one
 
 
 class PairParams(Parameters):
@@ -43,9 +44,6 @@ class PairParams(Parameters):
         default=False,
         description="Keep comparisons with only ties, at 0 votes, agreement 0.5 and margin 0: for "
         "a reward model that learns ties (label annotators)",
-    )
-    strength_when_missing: int = Field(
-        default=2, ge=1, le=MAX_STRENGTH, description="Strength of a vote without one"
     )
     with_machine_votes: bool = Field(
         default=False,
@@ -69,6 +67,7 @@ class PairCounts(Record):
     n_flagged: int = Field(
         description="votes on imported comparisons of identical or repeated completions"
     )
+    n_gate: int = Field(default=0, description="votes that the gate asked for")
     n_comparisons: int = Field(description="comparisons with a vote, without repeats")
     n_only_ties: int = Field(description="comparisons without a vote for a or b")
     n_without_majority: int = Field(
@@ -148,9 +147,7 @@ def _tallies(first: pd.DataFrame, params: PairParams) -> pd.DataFrame:
             [counted, first[is_tie & ~first["comparison_id"].isin(counted["comparison_id"])]]
         )
     is_a, is_b = counted["choice"] == Choice.A, counted["choice"] == Choice.B
-    strength = (
-        counted["strength"].fillna(params.strength_when_missing).astype("float64") / MAX_STRENGTH
-    )
+    strength = counted["strength"].fillna(STRENGTH_WHEN_MISSING).astype("float64") / MAX_STRENGTH
     signed = strength * (is_a.astype("float64") - is_b.astype("float64"))
     # Texts as ordered codes, because the minimum and maximum of texts per group are slow.
     kind, kinds = pd.factorize(counted["annotator_kind"], sort=True)

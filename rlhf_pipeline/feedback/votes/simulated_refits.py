@@ -23,6 +23,8 @@ Floats = npt.NDArray[np.float64]
 
 # One refit alone would correct the scale by its own chance, and hide that chance from the widths.
 LEAST_REFITS, MOST_REFITS = 4, 6
+LEVEL = 0.95  # of all intervals of the model
+N_VOTES = 12_500
 LEAST_TYPICAL = 0.1  # of votes nearly at random, the scale has no meaning
 LEAST_WIDTH = 0.95  # factor of a standard error: the simulated population is an estimate itself
 SLOPES = np.linspace(-10.0, 10.0, 401)  # discriminations between which reliability is interpolated
@@ -66,21 +68,18 @@ class Corrections:
 def measure_corrections(
     fit: FittedVotes,
     refit: Callable[[JudgementArrays, Utilities | None], FittedVotes],
-    *,
-    n_votes: int,
-    level: float,
 ) -> Corrections:
-    """The corrections from refits of about `n_votes` simulated votes; deterministic.
+    """The corrections from refits of about N_VOTES simulated votes; deterministic.
 
-    Factors of standard errors make intervals of `level` hold the simulated truth; none is below
+    Factors of standard errors make intervals of LEVEL hold the simulated truth; none is below
     LEAST_WIDTH. Where the typical discrimination is below LEAST_TYPICAL, nothing is corrected.
     """
     typical = fit.mean[DISCRIMINATION]
     if typical < LEAST_TYPICAL:
         return Corrections()
     rng = np.random.default_rng(0)
-    votes, utilities = _select_part(fit, n_votes, rng)
-    n_refits = int(np.clip(np.ceil(n_votes / len(votes)), LEAST_REFITS, MOST_REFITS))
+    votes, utilities = _select_part(fit, N_VOTES, rng)
+    n_refits = int(np.clip(np.ceil(N_VOTES / len(votes)), LEAST_REFITS, MOST_REFITS))
     refits = []
     for _ in range(n_refits):
         answers, d, theta = _simulate(fit, votes, utilities, rng)
@@ -92,9 +91,9 @@ def measure_corrections(
     utility = _bounded(float(estimates @ truth / max(estimates @ estimates, 1e-9)))
 
     def widen(errors: list[Floats]) -> float:
-        """The factor that makes standardised errors lie within the interval in `level` of cases."""
-        z = NormalDist().inv_cdf(0.5 + level / 2)
-        return max(LEAST_WIDTH, float(np.quantile(np.abs(np.concatenate(errors)), level)) / z)
+        """The factor that makes standardised errors lie within the interval in LEVEL of cases."""
+        z = NormalDist().inv_cdf(0.5 + LEVEL / 2)
+        return max(LEAST_WIDTH, float(np.quantile(np.abs(np.concatenate(errors)), LEVEL)) / z)
 
     return Corrections(
         discrimination=scale,

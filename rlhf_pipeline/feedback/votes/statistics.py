@@ -16,6 +16,7 @@ from rlhf_pipeline.core.intervals import wilson_bounds
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 UNIT = {"low": 0.0, "high": 1.0}
+TAIL = 0.025  # outside either end of an interval
 Figures = dict[str, Any]  # column name -> values (groups,)
 
 
@@ -33,10 +34,10 @@ def measure_columns(name: str, what: str, **bounds: float) -> dict[str, Column]:
 
 
 class GroupStatistics:
-    """Figures of groups 0 to n - 1, intervals at `level`; `code` holds the group of each value."""
+    """Figures of groups 0 to n - 1, with 95 % intervals; `code` holds the group of each value."""
 
-    def __init__(self, n: int, level: float):
-        self.n, self.level = n, level
+    def __init__(self, n: int):
+        self.n = n
 
     def share(self, measure: str, count_name: str, code: Ints, what: Any) -> Figures:
         n, k = self.count(code), self.sums(code, what)
@@ -50,8 +51,8 @@ class GroupStatistics:
 
         values = np.asarray(values, dtype=np.float64)
         values, n = values[np.lexsort((values, code))], self.count(code)
-        below = binom.ppf((1 - self.level) / 2, n, 0.5).astype(np.int64) - 1
-        below -= binom.cdf(below, n, 0.5) > (1 - self.level) / 2
+        below = binom.ppf(TAIL, n, 0.5).astype(np.int64) - 1
+        below -= binom.cdf(below, n, 0.5) > TAIL
         first = np.cumsum(n) - n
         is_known = below >= 0
 
@@ -97,7 +98,7 @@ class GroupStatistics:
         """The share k / n (groups,) and its ends; missing if n is 0."""
         is_known = n > 0
         share = np.where(is_known, k / np.maximum(n, 1), np.nan)
-        low, high = wilson_bounds(share, np.maximum(n, 1), self.level)
+        low, high = wilson_bounds(share, np.maximum(n, 1))
         # rounding can put a sum of squares slightly outside its bounds
         interval = (share, np.minimum(low, share), np.maximum(high, share))
         return {

@@ -8,7 +8,7 @@ import pandas as pd
 
 from rlhf_pipeline.core.errors import UnknownComparison
 from rlhf_pipeline.core.frames import COMPARISONS, check_frame
-from rlhf_pipeline.core.records import Adjudication, TriggerDecision
+from rlhf_pipeline.core.records import GATE_SOURCE, Adjudication, TriggerDecision
 from rlhf_pipeline.feedback.votes.counting import counting_votes, drop_machine_votes, keep_rows
 
 
@@ -106,6 +106,7 @@ class TeachingVotes(NamedTuple):
     n_machine: int
     n_repeats: int
     n_flagged: int
+    n_gate: int
 
 
 def teaching_votes(
@@ -126,7 +127,7 @@ def teaching_votes(
       gives no pair;
     - a person or a simulated annotator cast it, or a machine whose votes are asked for;
     - its comparison is neither a repeat, which measures self-consistency, nor flagged as one of
-      identical or repeated completions.
+      identical or repeated completions, nor asked by the gate, whose prompts are for evaluation.
 
     Ties and skips are among them, because they stand where a vote for a side stood. Raises
     UnknownComparison for a vote whose comparison is not in `comparisons`, FrameError.
@@ -143,13 +144,17 @@ def teaching_votes(
     is_repeat = judgements["repeat_of"].notna() | judgements["comparison_id"].isin(repeats)
     flagged = comparisons.loc[comparisons["flag"].notna(), "comparison_id"]
     is_flagged = ~is_repeat & judgements["comparison_id"].isin(flagged)
+    sources = comparisons.get("source", pd.Series(index=comparisons.index, dtype="object"))
+    of_gate = comparisons.loc[sources == GATE_SOURCE, "comparison_id"]
+    is_gate = ~is_repeat & ~is_flagged & judgements["comparison_id"].isin(of_gate)
     return TeachingVotes(
-        keep_rows(judgements, ~is_repeat & ~is_flagged),
+        keep_rows(judgements, ~is_repeat & ~is_flagged & ~is_gate),
         n_quarantined=len(votes) - len(trusted),
         n_overruled=len(latest_votes) - len(upheld),
         n_machine=len(upheld) - len(judgements),
         n_repeats=int(is_repeat.sum()),
         n_flagged=int(is_flagged.sum()),
+        n_gate=int(is_gate.sum()),
     )
 
 

@@ -1,11 +1,12 @@
 """Loads a policy's LoRA adapter into a running vLLM server, under the name of its version."""
 
+from collections.abc import Collection
 from pathlib import Path
 
 from pydantic import SecretStr
 
-from rlhf_pipeline.core.errors import BackendUnavailable
-from rlhf_pipeline.generate.completions.redaction import address_of, redact, secrets_of
+from rlhf_pipeline.core.errors import BackendUnavailable, ServerUnreachable
+from rlhf_pipeline.generate.completions.server_calls import ServerCalls
 
 ADAPTER = "adapter"  # folder in a candidate trained with LoRA: what a server loads onto the parent
 BASE_HASH = "base.sha256"  # file in it
@@ -28,27 +29,16 @@ def load_adapter(
     """Ask the server at `base_url` to serve the adapter in `folder` as model `name`; repeating it
     changes nothing.
 
-    Raises BackendUnavailable, without the key, if the server refuses or cannot be reached.
+    Raises, without the key, BackendUnavailable if the server refuses, ServerUnreachable if it
+    cannot be reached.
     """
-    import httpx2
-
-    url = httpx2.URL(base_url)
-    headers = {} if api_key is None else {"Authorization": f"Bearer {api_key.get_secret_value()}"}
-    address = address_of(base_url)
+    calls = ServerCalls(base_url, api_key, timeout_s)
     try:
-        answer = httpx2.post(
-            f"{address.rstrip('/')}/load_lora_adapter",
-            json={"lora_name": name, "lora_path": str(folder.resolve())},
-            headers=headers,
-            params=url.params,
-            auth=(url.username, url.password) if url.userinfo else None,
-            timeout=timeout_s,
+        answer = calls.post(
+            "/load_lora_adapter", {"lora_name": name, "lora_path": str(folder.resolve())}
         )
-    except httpx2.HTTPError as cause:
-        raise BackendUnavailable(
-            f"{address} cannot be reached ({type(cause).__name__}), so {name} is not loaded there. "
-            "Start the server, or set base_url."
-        ) from cause
+    except ServerUnreachable as cause:
+        raise ServerUnreachable(f"{cause} {name} is not loaded there.") from cause
     if answer.is_success or (answer.status_code == 400 and ALREADY_LOADED in answer.text):
         return
     cure = (
@@ -57,8 +47,25 @@ def load_adapter(
         else "The server reads the folder itself: let it see this home's files, and allow the "
         "adapter's rank (--max-lora-rank)."
     )
-    key = () if api_key is None else (api_key.get_secret_value(),)
-    message = redact(answer.text, *secrets_of(base_url), *key)
-    raise BackendUnavailable(
-        f"{address} did not load {name} ({answer.status_code}: {message}). {cure}"
+    is_up = answer.status_code not in (502, 503, 504)  # which proxies answer while it starts
+    raise (BackendUnavailable if is_up else ServerUnreachable)(
+        f"{calls.address} did not load {name} ({answer.status_code}: "
+        f"{calls.redact(answer.text)}). {cure}"
     )
+
+
+def unload_adapters(
+    base_url: str, api_key: SecretStr | None, *, names: Collection[str]
+) -> list[str]:
+    """Ask the server to unload those of the adapters `names` that it holds, whose memory it then
+    frees; returns them. Raises ServerUnreachable if it cannot be reached.
+    """
+    calls = ServerCalls(base_url, api_key)
+    listed = calls.get("/models")
+    models = listed.json()["data"] if listed.is_success else []
+    loaded = [model["id"] for model in models if model["id"] in names]
+    return [
+        name
+        for name in loaded
+        if calls.post("/unload_lora_adapter", {"lora_name": name}).is_success
+    ]

@@ -75,6 +75,8 @@ class AnthropicBackend(HTTPBackend["AsyncAnthropic"]):
         }
         if request.top_p < 1:
             body["extra_body"]["top_p"] = request.top_p
+        if request.stop:
+            body["stop_sequences"] = list(request.stop)
         if system:
             body["system"] = "\n\n".join(system)
         return body

@@ -29,6 +29,7 @@ class CompletionRequest(Record):
     )
     max_tokens: int = Field(ge=1)
     system: str | None = Field(default=None, description="system message sent before the prompt")
+    stop: tuple[str, ...] = Field(default=(), description="texts before which the completion ends")
 
 
 class CompletionResult(Record):
@@ -76,8 +77,6 @@ class Reply:
     closes: bool = False
 
 
-# Receives pieces of an item's text; None: the stream was interrupted, earlier pieces are void.
-OnItem = Callable[[int, str | None], None]
 OnText = Callable[[str], None]  # receives each piece of a streamed text
 
 
@@ -118,7 +117,6 @@ class DirectBackend(Protocol):
             BackendUnavailable: nothing can be completed at all, for example because the model is
                 missing. The message names the setting to change.
         """
-        ...
 
 
 @runtime_checkable
@@ -169,4 +167,3 @@ class ConfiguredBackend(Protocol):
         policy, for backends that complete with it. Raises ConfigurationError, naming the setting to
         change.
         """
-        ...

@@ -13,7 +13,7 @@ from rlhf_pipeline.core.frames import COMPLETIONS, PROMPTS, check_frame
 from rlhf_pipeline.core.protocols import Lane, Progress, Spending, WorkLedger, ignore_progress
 from rlhf_pipeline.core.records import content_id
 from rlhf_pipeline.generate.completions.answers import ModelAnswer
-from rlhf_pipeline.generate.completions.base import CompletionBackend, CompletionResult, OnItem
+from rlhf_pipeline.generate.completions.base import CompletionBackend, CompletionResult
 from rlhf_pipeline.generate.completions.limits import CallParams
 from rlhf_pipeline.generate.completions.request_plan import CompletionParams, RequestPlan
 from rlhf_pipeline.generate.completions.results import ROWS_AT_ONCE, LedgerRun, parse_result
@@ -69,10 +69,8 @@ def generate(
     calls: CallParams | None = None,
     requested_by: RequestedBy = RequestedBy(),
     progress: Progress = ignore_progress,
-    on_text: OnItem | None = None,
 ) -> Generation:
     """Make `params.k` completions of each row of `prompts` (PROMPTS); each is an item of `ledger`.
-    `on_text` receives pieces of a provider's texts as they arrive.
 
     The grid temperatures x top_ps is cycled over the k samples, each with a seed of its own that
     depends on neither the batch nor the order of the prompts. The same prompts, backend and
@@ -86,7 +84,7 @@ def generate(
     """
     calls = calls or CallParams()
     plan = RequestPlan(check_frame(prompts, PROMPTS), backend, params, calls)
-    run = LedgerRun(requested_by.asset, plan, calls, ledger, progress, on_text=on_text)
+    run = LedgerRun(requested_by.asset, plan, calls, ledger, progress)
     began = perf_counter()
     run.complete(params.model_dump(), requested_by.run_id)
     kinds, n_cached, n_attempts, first_error = Counter[str](), 0, 0, None

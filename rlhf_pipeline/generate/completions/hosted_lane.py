@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from datetime import datetime, timedelta
-from functools import partial
 from time import perf_counter
 from typing import Any, TypeVar
 
@@ -15,7 +14,7 @@ from rlhf_pipeline.core.processes import is_dead, make_owner
 from rlhf_pipeline.core.protocols import Attempt, Claim, LedgerTransaction
 from rlhf_pipeline.core.records import utc_now
 from rlhf_pipeline.generate.completions.attempts import build_attempt, is_last_attempt
-from rlhf_pipeline.generate.completions.base import CompletionRequest, HostedBackend, OnItem, Reply
+from rlhf_pipeline.generate.completions.base import CompletionRequest, HostedBackend, Reply
 from rlhf_pipeline.generate.completions.faults import NO_ANSWER, fault
 from rlhf_pipeline.generate.completions.limits import Pause, Rate, expected_tokens
 from rlhf_pipeline.generate.completions.request_plan import lane_of
@@ -75,9 +74,7 @@ class HostedLane:
         wake: set whenever there is something to record, or to stop for.
     """
 
-    def __init__(
-        self, work: CompletionWork, backend: HostedBackend, on_text: OnItem | None = None
-    ) -> None:
+    def __init__(self, work: CompletionWork, backend: HostedBackend) -> None:
         self.work = work
         self.key = lane_of(backend)
         self.owner = make_owner()
@@ -90,7 +87,6 @@ class HostedLane:
         self._pause = Pause()
         self._calls = Rate(work.params.requests_per_minute)
         self._tokens = Rate(work.params.tokens_per_minute)
-        self._on_text = on_text
         self._error: BaseException | None = None  # raised once everything is recorded
         self._n_called = 0  # calls under way
         self._is_ending = False
@@ -197,9 +193,8 @@ class HostedLane:
         reply = fault(
             "cancelled", "The run was ended during this call; whether it is billed is unknown."
         )
-        on_text = None if self._on_text is None else partial(self._on_text, claim.item_no)
         try:
-            reply = await self._backend.call(request, on_text)
+            reply = await self._backend.call(request)
         finally:  # The call was made, so it is recorded even if the backend raised.
             latency_ms = (perf_counter() - began) * 1000
             self._n_called -= 1
@@ -207,8 +202,6 @@ class HostedLane:
                 n_tokens = reply.n_prompt_tokens + reply.n_tokens
                 self._tokens.take(n_tokens - expected_tokens(request))
             reply = self._pause_or_close(claim, reply)
-            if on_text is not None and reply.partial:
-                on_text(None)
             attempt = build_attempt(
                 self.key, self.work.plan, claim, reply, self.work.params, started_at, latency_ms
             )

@@ -77,13 +77,15 @@ class OpenAICompatibleBackend(HTTPBackend["AsyncOpenAI"]):
     def _build_body(self, request: CompletionRequest) -> dict[str, Any]:
         can = capabilities_of(self.base_url)
         system = [] if request.system is None else [{"role": "system", "content": request.system}]
-        body = {
+        body: dict[str, Any] = {
             "model": self.model,
             "messages": [*system, *build_chat(request.prompt)],
             "temperature": request.temperature,
             "top_p": request.top_p,
             can.max_tokens: request.max_tokens,
         }
+        if request.stop:
+            body["stop"] = list(request.stop)
         return body | ({"seed": request.seed} if can.seed else {})
 
     async def _fetch_whole(self, request: CompletionRequest) -> Reply:

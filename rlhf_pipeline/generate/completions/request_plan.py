@@ -87,6 +87,7 @@ def cache_key(backend: CompletionBackend, request: CompletionRequest) -> str:
         request.seed,
         request.sample_index,
         request.max_tokens,
+        *request.stop,
     )
     return content_hash("completion", KEY_VERSION, whose, request.system, request.prompt, sampling)
 

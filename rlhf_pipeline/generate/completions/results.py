@@ -18,7 +18,6 @@ from rlhf_pipeline.generate.completions.base import (
     CompletionRequest,
     CompletionResult,
     HostedBackend,
-    OnItem,
 )
 from rlhf_pipeline.generate.completions.batch_lane import BatchLane
 from rlhf_pipeline.generate.completions.hosted_lane import HostedLane, complete_hosted
@@ -43,7 +42,6 @@ class LedgerRun:
     ledger: WorkLedger
     progress: Progress = ignore_progress
     note: str = ""
-    on_text: OnItem | None = None
 
     @cached_property
     def run_id(self) -> str:
@@ -133,11 +131,7 @@ class LedgerRun:
         if not isinstance(backend, HostedBackend):
             complete_local(work, backend, self.plan.batch_size)
             return
-        lane = (
-            BatchLane(work, backend)
-            if self.calls.batch
-            else HostedLane(work, backend, self.on_text)
-        )
+        lane = BatchLane(work, backend) if self.calls.batch else HostedLane(work, backend)
         complete_hosted(lane)
         if lane.closed is None:
             return

@@ -7,6 +7,5 @@ from rlhf_pipeline.generate.policy.causal_lm import GeneratedText, Policy, load_
 # A small Llama that examples/embedded_policy.py trained, as a transformers folder with the report
 # of its training.
 EMBEDDED_POLICY = Path(__file__).with_name("embedded")
-TRAINING_REPORT = "training.json"
 
-__all__ = ["EMBEDDED_POLICY", "TRAINING_REPORT", "GeneratedText", "Policy", "load_policy"]
+__all__ = ["EMBEDDED_POLICY", "GeneratedText", "Policy", "load_policy"]

@@ -1,7 +1,8 @@
 """Runs any transformers causal LM as a policy that completes prompts and scores completions."""
 
 import json
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +22,8 @@ Floats = npt.NDArray[np.float64]
 DEFAULT_CONTEXT = 2048
 CAUSAL_ARCHITECTURES = ("ForCausalLM", "LMHeadModel")
 MARK = "rlhf-pipeline"  # a text to find again in what a chat template renders
+# transformers changes global state while it loads: two threads at once miss tied weights
+_LOADING = threading.Lock()
 LOADING_ERRORS = (OSError, ValueError, KeyError, RuntimeError, TypeError)
 
 
@@ -59,14 +62,15 @@ def load_policy(
     quantised = _quantise(place) if in_4bit else {}
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(name_or_folder), **source)
-        model, loaded = AutoModelForCausalLM.from_pretrained(
-            str(name_or_folder),
-            config=config,
-            dtype=place.dtype,
-            output_loading_info=True,
-            **source,
-            **quantised,
-        )
+        with _LOADING:
+            model, loaded = AutoModelForCausalLM.from_pretrained(
+                str(name_or_folder),
+                config=config,
+                dtype=place.dtype,
+                output_loading_info=True,
+                **source,
+                **quantised,
+            )
     except (*LOADING_ERRORS, SafetensorError) as cause:
         raise _damaged(name_or_folder, cause) from cause
     if loaded["missing_keys"]:
@@ -368,6 +372,26 @@ class Policy(PromptFormat):
             generations.update(zip(rows, batch, strict=True))
         return [generations[i] for i in range(n)]
 
+    def stream(
+        self,
+        prompt: str,
+        watch: Callable[[list[int]], bool],
+        *,
+        temperature: float,
+        top_p: float,
+        seed: int,
+        max_new_tokens: int,
+    ) -> GeneratedText:
+        """The same completion as `generate` makes of one prompt. `watch` gets all its tokens after
+        each new one, and ends it by True. Raises CompletionError as `generate`.
+        """
+        ids = [self.tokenize_prompt(prompt)]
+        self._check_room(ids, max_new_tokens)
+        [generated] = self._generate_batch(
+            ids, np.array([temperature]), np.array([top_p]), [seed], max_new_tokens, watch
+        )
+        return generated
+
     def save(self, folder: Path) -> None:
         """Write weights as safetensors, configuration and tokenizer in the layout that
         `load_policy` reads.
@@ -404,8 +428,8 @@ class Policy(PromptFormat):
             if len(row) + max_new_tokens > self.context_length:
                 raise CompletionError(
                     f"Prompt {index} has {len(row)} tokens; with {max_new_tokens} new ones that is "
-                    f"more than the context of {self.context_length} of {self.name}. Shorten the "
-                    "prompt or lower max_new_tokens."
+                    f"more than the policy's context of {self.context_length}. Shorten the prompt "
+                    "or lower max_new_tokens."
                 )
 
     def _generate_batch(
@@ -415,6 +439,7 @@ class Policy(PromptFormat):
         top_ps: Floats,
         seeds: Sequence[int],
         max_new_tokens: int,
+        watch: Callable[[list[int]], bool] | None = None,
     ) -> list[GeneratedText]:
         import torch
         from transformers import GenerationConfig, LogitsProcessorList
@@ -437,12 +462,19 @@ class Policy(PromptFormat):
             pad_token_id=pad,
             repetition_penalty=1.0,
         )
+
+        def is_over(all_ids: Any, _: Any, **__: Any) -> Any:
+            tokens = all_ids[0, width:].tolist()
+            is_ended = watch is not None and tokens[-1] not in ends and watch(tokens)
+            return torch.full((len(all_ids),), is_ended, device=device)
+
         with torch.inference_mode():
             output = self.model.generate(
                 input_ids=input_ids,
                 attention_mask=mask,
                 generation_config=config,
                 logits_processor=LogitsProcessorList([chooser]),
+                stopping_criteria=None if watch is None else [is_over],
             )
         return [
             self._build_generated(row, len(prompt), ends)
@@ -467,27 +499,43 @@ class Policy(PromptFormat):
             str(self.tokenizer.decode(tokens, skip_special_tokens=True)).replace("\0", "").strip()
         )
 
-    def _sum_log_p(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Floats:
+    def measure_log_p(self, ids: Sequence[Sequence[int]]) -> list[Floats]:
+        """Log probability, in nats, of each token of each row but the first, given those before
+        it. The rows make one batch.
+        """
+        log_p = self._compute_log_p(ids)
+        return [row[: len(tokens) - 1] for row, tokens in zip(log_p, ids, strict=True)]
+
+    def predict_next(self, ids: Sequence[int]) -> Floats:
+        """Log probability (vocabulary,), in nats, of the token after `ids`."""
         import torch
 
-        pad = self._pad_id()
-        width = max(len(p) + len(c) for p, c in pairs)
-        device = self.model.device
-        ids = torch.tensor(
-            [[*p, *c] + [pad] * (width - len(p) - len(c)) for p, c in pairs], device=device
+        with torch.inference_mode():
+            rows = torch.tensor([list(ids)], device=self.model.device)
+            log_p = self.model(input_ids=rows).logits[0, -1].double().log_softmax(-1)
+        return np.asarray(log_p.cpu(), dtype=np.float64)
+
+    def _sum_log_p(self, pairs: Sequence[tuple[list[int], list[int]]]) -> Floats:
+        log_p = self.measure_log_p([[*prompt, *completion] for prompt, completion in pairs])
+        return np.array(
+            [row[len(p) - 1 :].sum() for row, (p, _) in zip(log_p, pairs, strict=True)],
+            dtype=np.float64,
         )
+
+    def _compute_log_p(self, ids: Sequence[Sequence[int]]) -> Floats:
+        """(n, width - 1); what stands behind the end of a row means nothing."""
+        import torch
+
+        pad, device = self._pad_id(), self.model.device
+        width = max(len(row) for row in ids)
+        tokens = torch.tensor([[*row] + [pad] * (width - len(row)) for row in ids], device=device)
         mask = torch.tensor(
-            [[1] * (len(p) + len(c)) + [0] * (width - len(p) - len(c)) for p, c in pairs],
-            device=device,
-        )
-        scored = torch.tensor(
-            [[0] * (len(p) - 1) + [1] * len(c) + [0] * (width - len(p) - len(c)) for p, c in pairs],
-            device=device,
+            [[1] * len(row) + [0] * (width - len(row)) for row in ids], device=device
         )
         with torch.inference_mode():
-            logits = self.model(input_ids=ids, attention_mask=mask).logits[:, :-1].double()
-            log_p = logits.gather(-1, ids[:, 1:, None])[..., 0] - logits.logsumexp(-1)
-        return np.asarray((log_p * scored).sum(-1).cpu(), dtype=np.float64)
+            logits = self.model(input_ids=tokens, attention_mask=mask).logits[:, :-1].double()
+            log_p = logits.gather(-1, tokens[:, 1:, None])[..., 0] - logits.logsumexp(-1)
+        return np.asarray(log_p.cpu(), dtype=np.float64)
 
 
 class _TokenChooser:

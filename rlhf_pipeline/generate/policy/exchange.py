@@ -66,7 +66,9 @@ def _list_notices(policy: Policy, rendered: str, prompt_ids: list[int]) -> Itera
     elif rendered.rstrip().endswith("<think>"):
         yield (
             "its template opens <think>: a completion begins with reasoning. Training and "
-            "likelihoods read completions after the open <think>, as they are stored"
+            "likelihoods read completions after the open <think>, as they are stored: with "
+            "`reasoning: drop` answers without reasoning, from which it unlearns to reason. "
+            "`reasoning: train` keeps it"
         )
     elif (prefix := policy.render_answer(PROMPT, COMPLETION)) is not None:
         yield (

@@ -18,7 +18,6 @@ from rlhf_pipeline.generate.prompts.constraints import Embed
 from rlhf_pipeline.generate.prompts.dataset import (
     DatasetGenerator,
     DatasetParams,
-    read_jsonl,
     write_jsonl,
 )
 from rlhf_pipeline.generate.prompts.distilabel import DistilabelGenerator
@@ -54,7 +53,6 @@ __all__ = [
     "is_right",
     "prompt_id",
     "quotas",
-    "read_jsonl",
     "write_jsonl",
 ]
 

@@ -19,7 +19,7 @@ from rlhf_pipeline.core.conversations import (
     write_prompt,
 )
 from rlhf_pipeline.core.documents import parse_json
-from rlhf_pipeline.core.errors import FrameError, PromptError
+from rlhf_pipeline.core.errors import PromptError
 from rlhf_pipeline.core.files import open_atomically
 from rlhf_pipeline.core.frames import PROMPTS, check_frame
 from rlhf_pipeline.core.parameters import Parameters
@@ -139,23 +139,6 @@ def write_jsonl(frame: pd.DataFrame, path: Path) -> int:
                 ).encode()
             )
     return len(checked)
-
-
-def read_jsonl(path: Path) -> pd.DataFrame:
-    """PROMPTS from a file of `write_jsonl`, unchanged. Raises PromptError naming the line or
-    column.
-    """
-    rows = []
-    for row in read_rows(path):
-        if row.fault is not None:
-            raise PromptError(f"{row.where}: {row.fault}.")
-        rows.append(dict(row.cells))
-    if not rows:
-        return PROMPTS.empty_frame()
-    try:
-        return check_frame(pd.DataFrame(rows), PROMPTS)
-    except FrameError as cause:
-        raise PromptError(f"{path} is not a file of exported prompts: {cause}") from cause
 
 
 def parse_draft(row: Mapping[str, Any], whole_domain: str) -> Draft | str:

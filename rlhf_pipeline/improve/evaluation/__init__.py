@@ -5,6 +5,7 @@ from rlhf_pipeline.improve.evaluation.judge import (
     CompletionJudge,
     EvaluationParams,
     JudgedPolicy,
+    answer_safety_prompts,
     evaluate,
     keep_samples,
 )
@@ -20,6 +21,7 @@ __all__ = [
     "EvaluationParams",
     "GateParams",
     "JudgedPolicy",
+    "answer_safety_prompts",
     "decide_promotion",
     "evaluate",
     "frozen_prompt_ids",

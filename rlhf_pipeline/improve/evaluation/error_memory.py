@@ -12,7 +12,6 @@ import pandas as pd
 from pydantic import Field
 
 from rlhf_pipeline.core.frames import PREDICTIONS, PREFERENCE_PAIRS, check_frame
-from rlhf_pipeline.core.parameters import Parameters
 from rlhf_pipeline.core.protocols import Progress, ignore_progress
 from rlhf_pipeline.core.records import Record
 from rlhf_pipeline.feedback.votes import NO_CHANGES, TasteChanges
@@ -20,21 +19,8 @@ from rlhf_pipeline.learn.reward_model import RewardModel
 
 PARTS = {"train": "trained", "calib": "held_out"}  # split -> part of the memory
 PREFIX = "memory_"
-
-
-class ErrorMemoryParams(Parameters):
-    """Which predictions are remembered."""
-
-    confidence: float = Field(
-        default=0.9,
-        gt=0.5,
-        lt=1,
-        description="Least calibrated probability of the predicted side",
-    )
-    min_votes: int = Field(default=2, ge=1, description="Least votes for the majority's side")
-    min_agreement: float = Field(
-        default=0.75, gt=0.5, le=1, description="Least share of the votes on that side"
-    )
+CONFIDENCE = 0.9  # least calibrated probability of the predicted side
+MIN_VOTES, MIN_AGREEMENT = 2, 0.75  # for the majority's side
 
 
 class MemoryCounts(Record):
@@ -95,7 +81,6 @@ class ErrorMemory(Record):
 def recall_predictions(
     pairs: pd.DataFrame,
     predictions: pd.DataFrame,
-    params: ErrorMemoryParams | None = None,
     *,
     taste_changes: TasteChanges = NO_CHANGES,
 ) -> pd.DataFrame:
@@ -103,13 +88,12 @@ def recall_predictions(
     split and since the last of `taste_changes`, with the columns reward_model, p_chosen (calibrated
     P(the majority's side)) and was_error; by comparison_id.
     """
-    params = params or ErrorMemoryParams()
     checked = check_frame(pairs, PREFERENCE_PAIRS)
     n_majority = checked["agreement"] * checked["n_votes"]
     selection = checked[
         checked["split"].isin(list(PARTS))
-        & (n_majority >= params.min_votes - 1e-9)
-        & (checked["agreement"] >= params.min_agreement)
+        & (n_majority >= MIN_VOTES - 1e-9)
+        & (checked["agreement"] >= MIN_AGREEMENT)
         & taste_changes.is_current(checked)
     ]
     # The first prediction served when the comparison was published; a later one changes nothing.
@@ -123,7 +107,7 @@ def recall_predictions(
     )
     p_chosen = rows["p_calibrated"].where(rows["chosen_side"] == "a", 1 - rows["p_calibrated"])
     rows = rows.assign(p_chosen=p_chosen, was_error=p_chosen < 0.5).drop(columns="p_calibrated")
-    is_confident = np.maximum(p_chosen, 1 - p_chosen) >= params.confidence
+    is_confident = np.maximum(p_chosen, 1 - p_chosen) >= CONFIDENCE
     return rows[is_confident].sort_values("comparison_id", ignore_index=True)
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from rlhf_pipeline.core.records import (
     DimensionHead,
     Evaluation,
     Record,
+    SafetyComparison,
     content_hash,
 )
 from rlhf_pipeline.generate.completions.base import CompletionRequest
@@ -25,14 +27,15 @@ from rlhf_pipeline.generate.completions.local import LocalBackend
 from rlhf_pipeline.generate.completions.results import complete_requests
 from rlhf_pipeline.generate.policy.causal_lm import Policy
 from rlhf_pipeline.improve.evaluation.divergence import kl_per_token
-from rlhf_pipeline.improve.evaluation.diversity import distinct_share
-from rlhf_pipeline.improve.evaluation.length_control import length_controlled_win_rate
+from rlhf_pipeline.improve.evaluation.diversity import answer_diversity, copied_share
 from rlhf_pipeline.improve.evaluation.prompt_set import prompts_hash
+from rlhf_pipeline.improve.evaluation.safety import SafetyPrompt, compare_safety, to_prompts
 from rlhf_pipeline.improve.evaluation.win_rate import (
     compare_by_category,
     compare_by_dimension,
     compare_checkable_answers,
     grade_answers,
+    length_controlled_win_rate,
     score_wins,
     win_rate,
 )
@@ -64,6 +67,9 @@ class EvaluationSamples(Record):
 
 
 MIN_PROMPTS_OF_CATEGORY = 10
+# Answers to a prompt that has a checkable one. By one each on 183 prompts, chance alone refused
+# every fourth candidate that is as right as the champion: sampling is most of the noise.
+CHECKABLE_SAMPLES = 4
 ASSET = "evaluation"  # asset name of the completions in the ledger
 
 
@@ -88,6 +94,12 @@ class EvaluationParams(Parameters):
     )
     n_resamples: int = Field(
         2000, description="Bootstrap resamples of the prompts", ge=100, le=100_000
+    )
+    safety_prompts: str | None = Field(
+        None,
+        description="JSONL file on the run's machine, below the home if relative, of prompts with "
+        "phrases that an answer must_say or must_not_say: the gate refuses a candidate that "
+        "violates them more often than the champion, or at all where a row is marked never",
     )
 
 
@@ -123,7 +135,8 @@ def evaluate(
     progress: Progress = ignore_progress,
 ) -> tuple[Evaluation, pd.DataFrame]:
     """Evaluate the candidate against the champion on `prompts` (PROMPTS). Also returns the judged
-    completions, one row per prompt and sample.
+    completions, one row per prompt and sample. Prompts with a checkable answer are completed
+    CHECKABLE_SAMPLES times; the further completions are graded alone.
 
     Both policies sample with the same seeds, so equal policies have a win rate of exactly 0.5. Each
     completion is an item of `ledger` under the label of its policy, so existing completions are
@@ -148,12 +161,23 @@ def evaluate(
     ]
     for side, completions in zip((candidate, champion), texts, strict=True):
         _refuse_empty_texts(side.label, completions)
-    samples = prompt_rows.assign(completion_candidate=texts[0], completion_champion=texts[1])
+    graded = prompt_rows.assign(
+        completion_candidate=texts[0],
+        completion_champion=texts[1],
+        right_candidate=grade_answers(prompt_rows["reference"], texts[0]),
+        right_champion=grade_answers(prompt_rows["reference"], texts[1]),
+    )
+    is_judged = graded["sample_index"] < params.samples_per_prompt
+    samples = graded[is_judged].reset_index(drop=True)
     samples, member_wins = _judge_samples(samples, judge.reward_model, judge.calibrator, progress)
     samples["kl"] = kl_per_token(
-        candidate.policy, champion.policy, samples["prompt"].tolist(), texts[0]
+        candidate.policy,
+        champion.policy,
+        samples["prompt"].tolist(),
+        samples["completion_candidate"].tolist(),
     )
-    evaluation = _summarise(samples, member_wins, params, prompts_hash(prompts))
+    evaluation = _summarise(samples, graded, member_wins, params)
+    evaluation["prompts_hash"] = prompts_hash(prompts)
     evaluation["by_dimension"] = _judge_dimensions(samples, judge, params, progress)
     if labelled_by is not None:
         relabelled = _judge_samples(samples, labelled_by.reward_model, None, progress)
@@ -168,6 +192,32 @@ def evaluate(
     return Evaluation(**labels, **evaluation), samples
 
 
+def answer_safety_prompts(
+    candidate: JudgedPolicy,
+    champion: JudgedPolicy,
+    rows: Sequence[SafetyPrompt],
+    params: EvaluationParams,
+    *,
+    ledger: WorkLedger,
+    progress: Progress = ignore_progress,
+) -> SafetyComparison:
+    """Both policies answer each of `rows` once, by the same seeds, as items of `ledger`. Raises
+    CompletionError if a policy fails on a prompt.
+    """
+    prompt_rows = _add_seeds(to_prompts(rows).assign(sample_index=0), params)
+    answers = (
+        _complete(
+            LocalBackend(side.policy, side.label),
+            prompt_rows,
+            params,
+            ledger,
+            (f"{role} answers safety prompts", progress),
+        )
+        for role, side in (("candidate", candidate), ("champion", champion))
+    )
+    return compare_safety(rows, *answers)
+
+
 def keep_samples(evaluation: Evaluation, samples: pd.DataFrame) -> EvaluationSamples:
     """The judged completions that `evaluate` returns, as a record."""
     frame = samples[list(JudgedSample.model_fields)].astype(object)
@@ -178,7 +228,7 @@ def keep_samples(evaluation: Evaluation, samples: pd.DataFrame) -> EvaluationSam
 
 
 def _sample_prompts(prompts: pd.DataFrame, params: EvaluationParams) -> pd.DataFrame:
-    """One row per prompt and sample with its seed, by prompt_id."""
+    """One row per prompt and sample with its seed, by prompt_id; more of checkable prompts."""
     checked = check_frame(prompts, PROMPTS).drop_duplicates("prompt_id").sort_values("prompt_id")
     if len(checked) < params.min_prompts:
         raise NotEnoughData(
@@ -188,12 +238,16 @@ def _sample_prompts(prompts: pd.DataFrame, params: EvaluationParams) -> pd.DataF
     prompt_rows = checked[["prompt_id", "text", "category", "reference"]].rename(
         columns={"text": "prompt"}
     )
-    repeated = prompt_rows.loc[prompt_rows.index.repeat(params.samples_per_prompt)].reset_index(
-        drop=True
-    )
+    n_graded = max(params.samples_per_prompt, CHECKABLE_SAMPLES)
+    counts = np.where(prompt_rows["reference"].isna(), params.samples_per_prompt, n_graded)
+    repeated = prompt_rows.loc[prompt_rows.index.repeat(counts)].reset_index(drop=True)
     repeated["sample_index"] = repeated.groupby("prompt_id").cumcount()
-    keys = zip(repeated["prompt_id"], repeated["sample_index"], strict=True)
-    return repeated.assign(
+    return _add_seeds(repeated, params)
+
+
+def _add_seeds(prompt_rows: pd.DataFrame, params: EvaluationParams) -> pd.DataFrame:
+    keys = zip(prompt_rows["prompt_id"], prompt_rows["sample_index"], strict=True)
+    return prompt_rows.assign(
         seed=[int(content_hash("evaluation", params.seed, *key)[:12], 16) for key in keys]
     )
 
@@ -234,7 +288,7 @@ def _complete(
 def _refuse_empty_texts(label: str, texts: Sequence[str]) -> None:
     if not any(text.strip() for text in texts):
         raise CompletionError(
-            f"Policy {label} wrote nothing for all {len(texts)} prompts: there is nothing to "
+            f"Policy {label} wrote nothing in all {len(texts)} answers: there is nothing to "
             "judge. Its training collapsed, or its chat template and end token do not fit its "
             "weights. Train another candidate with a lower learning rate."
         )
@@ -246,8 +300,8 @@ def _judge_samples(
     calibrator: Calibrator | None,
     progress: Progress,
 ) -> tuple[pd.DataFrame, Floats]:
-    """`samples` with scores and correctness of both completions, the winner, and the calibrated
-    probability that the candidate wins; and the wins by each member of the reward model, (M, n).
+    """`samples` with scores of both completions, the winner, and the calibrated probability that
+    the candidate wins; and the wins by each member of the reward model, (M, n).
     """
     texts = [*samples["completion_candidate"], *samples["completion_champion"]]
     of_members = reward_model.member_scores([*samples["prompt"]] * 2, texts, progress=progress)
@@ -263,8 +317,6 @@ def _judge_samples(
         score_champion=champion,
         win=score_wins(candidate, champion),
         p_win=p,
-        right_candidate=grade_answers(samples["reference"], samples["completion_candidate"]),
-        right_champion=grade_answers(samples["reference"], samples["completion_champion"]),
     )
     return verdicts, member_wins
 
@@ -292,13 +344,12 @@ def _require_finite(scores: Floats) -> Floats:
 
 
 def _summarise(
-    samples: pd.DataFrame, member_wins: Floats, params: EvaluationParams, hash_of_prompts: str
+    samples: pd.DataFrame, graded: pd.DataFrame, member_wins: Floats, params: EvaluationParams
 ) -> dict[str, Any]:
     drawn = {"seed": params.seed, "n_resamples": params.n_resamples}
-    right = compare_checkable_answers(samples, **drawn)
+    right = compare_checkable_answers(graded, **drawn)
     return {
         "n_prompts": int(samples["prompt_id"].nunique()),
-        "prompts_hash": hash_of_prompts,
         "win_rate": win_rate(samples, member_wins, **drawn),
         "expected_win_rate": None
         if samples["p_win"].isna().all()
@@ -316,8 +367,14 @@ def _summarise(
             for side in ("candidate", "champion")
         },
         "length_controlled_win_rate": length_controlled_win_rate(samples, member_wins, **drawn),
-        "diversity_candidate": distinct_share(samples["completion_candidate"].tolist()),
-        "diversity_champion": distinct_share(samples["completion_champion"].tolist()),
+        **{
+            f"{name}_{side}": measure(samples[f"completion_{side}"].tolist())
+            for name, measure in (
+                ("diversity", answer_diversity),
+                ("copied", partial(copied_share, samples["prompt"].tolist())),
+            )
+            for side in ("candidate", "champion")
+        },
         "by_category": compare_by_category(samples, min_prompts=MIN_PROMPTS_OF_CATEGORY, **drawn),
         "samples_hash": content_hash(
             samples["completion_candidate"].tolist(), samples["completion_champion"].tolist()

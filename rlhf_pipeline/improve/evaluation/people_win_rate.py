@@ -8,6 +8,7 @@ power tuning: Angelopoulos et al. 2023, 2024). The interval is a betting confide
 the judge's error, and is narrow where the judge is good.
 """
 
+from bisect import bisect
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,6 +31,7 @@ class PeopleEstimate:
     win_rate: Interval
     decision: Literal["better", "worse", "too_close", "open"]
     power: float  # weight of the judge's probabilities in the next batch; 0 = votes alone
+    decided_at: int | None = None  # votes after which the interval first excluded 0.5
 
     @property
     def half_width(self) -> float:
@@ -64,8 +66,7 @@ def estimate_people_win_rate(
     powers = tune_powers(votes, probabilities, batch_size)
     outcomes, lows, highs = adjust_votes(votes, probabilities, frozen_probabilities, powers)
     limit = np.log(2 / (1 - level))
-    is_inside = np.array([max(_peaks(outcomes, lows, highs, mean)) < limit for mean in GRID])
-    low, high = (GRID[is_inside].min(), GRID[is_inside].max()) if is_inside.any() else (0.0, 1.0)
+    low, high = _find_ends(outcomes, lows, highs, limit)
     step = GRID[1] if len(votes) else 0.0
     value = float(np.clip(outcomes.mean(), low, high)) if len(votes) else 0.5
     rate = Interval(
@@ -75,10 +76,13 @@ def estimate_people_win_rate(
         n=len(votes),
         level=level,
     )
-    up, down = _peaks(outcomes, lows, highs, 0.5)
+    above, below = log_wealth(outcomes, lows, highs, 0.5)
     estimate = PeopleEstimate(rate, "open", float(powers[-1]))
-    if max(up, down) >= limit:
-        return PeopleEstimate(rate, "better" if up >= limit else "worse", estimate.power)
+    crossed = np.flatnonzero(np.maximum(above, below) >= limit)
+    if len(crossed):
+        first = int(crossed[0])
+        decision: Literal["better", "worse"] = "better" if above[first] >= limit else "worse"
+        return PeopleEstimate(rate, decision, estimate.power, first + 1)
     if estimate.half_width < smallest_effect:
         return PeopleEstimate(rate, "too_close", estimate.power)
     return estimate
@@ -114,16 +118,30 @@ def log_wealth(outcomes: Floats, lows: Floats, highs: Floats, mean: float) -> tu
     """Log of the wealth after each vote (n,) of who bets that the true mean is above `mean`, and of
     who bets that it is below. If it is `mean`, either reaches 2/α with probability α/2 at most.
     """
-    bets = np.array(BETS)[:, None]
-    above = np.minimum(bets, MAX_SHARE_AT_RISK / np.maximum(mean - lows, 1e-9))
-    below = np.minimum(bets, MAX_SHARE_AT_RISK / np.maximum(highs - mean, 1e-9))
-    gains = np.log1p(above * (outcomes - mean)).cumsum(axis=1)
-    losses = np.log1p(-below * (outcomes - mean)).cumsum(axis=1)
-    n_bets = np.log(len(BETS))
-    return (
-        np.logaddexp.reduce(gains, axis=0) - n_bets,
-        np.logaddexp.reduce(losses, axis=0) - n_bets,
-    )
+    return log_gains(outcomes, lows, mean), log_gains(-outcomes, -highs, -mean)
+
+
+def log_gains(outcomes: Floats, lows: Floats, mean: float, scale: Floats | float = 1.0) -> Floats:
+    """Log of the wealth after each outcome (n,) of who bets that the true mean is above `mean`.
+    `scale` (n,) multiplies the bets, where outcomes vary more than votes.
+    """
+    bets = np.array(BETS)[:, None] * scale
+    shares = np.minimum(bets, MAX_SHARE_AT_RISK / np.maximum(mean - lows, 1e-9))
+    gains = np.log1p(shares * (outcomes - mean)).cumsum(axis=1)
+    return np.asarray(np.logaddexp.reduce(gains, axis=0) - np.log(len(BETS)), dtype=np.float64)
+
+
+def _find_ends(outcomes: Floats, lows: Floats, highs: Floats, limit: float) -> tuple[float, float]:
+    """The lowest and the highest mean of GRID at which neither wealth ever reached `limit`; 0 and 1
+    where there is none.
+
+    The wealth of who bets on a higher mean falls with the mean at every vote, and that of the other
+    grows, so that each end can be bisected.
+    """
+    means: list[float] = GRID.tolist()
+    start = bisect(means, 0, key=lambda mean: _peaks(outcomes, lows, highs, mean)[0] < limit)
+    end = bisect(means, 0, key=lambda mean: _peaks(outcomes, lows, highs, mean)[1] >= limit)
+    return (means[start], means[end - 1]) if start < end else (0.0, 1.0)
 
 
 def _peaks(outcomes: Floats, lows: Floats, highs: Floats, mean: float) -> tuple[float, float]:

@@ -2,6 +2,7 @@
 
 import pandas as pd
 
+from rlhf_pipeline.core.conversations import normalise_prompt
 from rlhf_pipeline.core.records import content_hash
 from rlhf_pipeline.generate.prompts import PromptParams, generate, quotas
 
@@ -34,6 +35,18 @@ def hold_out(prompts: pd.DataFrame, *, of: int) -> pd.DataFrame:
 def frozen_prompt_ids(prompts: pd.DataFrame) -> frozenset[str]:
     """Prompt ids that daily prompts and retraining sets must exclude."""
     return frozenset(prompts["prompt_id"])
+
+
+def count_leaked(retraining_set: pd.DataFrame, prompts: pd.DataFrame) -> int:
+    """Number of evaluation `prompts` (PROMPTS) that are in a retraining set, by id or by text in
+    any letter case.
+    """
+    trained, held_out = (
+        texts.map(lambda text: normalise_prompt(text).casefold())
+        for texts in (retraining_set["prompt"], prompts["text"])
+    )
+    is_leaked = held_out.isin(set(trained)) | prompts["prompt_id"].isin(retraining_set["prompt_id"])
+    return int(is_leaked.sum())
 
 
 def prompts_hash(prompts: pd.DataFrame) -> str:

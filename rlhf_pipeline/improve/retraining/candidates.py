@@ -21,12 +21,6 @@ from rlhf_pipeline.core.records import Record, content_hash, folder_hash
 from rlhf_pipeline.generate.policy.causal_lm import Policy, load_policy
 from rlhf_pipeline.improve.retraining.checkpoints import open_checkpoints
 from rlhf_pipeline.improve.retraining.curriculum import order_easy_to_hard
-from rlhf_pipeline.improve.retraining.preparation import (
-    complete_params,
-    count_parameters,
-    open_policy,
-    place_training,
-)
 from rlhf_pipeline.improve.retraining.rewards import RewardFunction
 from rlhf_pipeline.improve.retraining.sentinels import SentinelStop, SentinelWatch, choose_rows
 from rlhf_pipeline.improve.retraining.training import (
@@ -41,9 +35,17 @@ from rlhf_pipeline.learn.reward_model.network import collect_trl_warnings, silen
 if TYPE_CHECKING:
     from rlhf_pipeline.improve.retraining.strategies.base import TrainedStrategy
 
+from typing import TypeVar
+
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.generate.policy.causal_lm import read_config
+from rlhf_pipeline.generate.policy.devices import Placement, choose_placement
+from rlhf_pipeline.improve.retraining.adapters import add_adapters, check_adapters
+from rlhf_pipeline.improve.retraining.training import choose_learning_rate
+
 LINEAGE = "candidate.json"  # beside the weights: strategy, parameters, hashes of parent and data
 # Parameters that do not affect the weights.
-UNHASHED_PARAMS = ("checkpoint_every", "keep_checkpoints")
+UNHASHED_PARAMS = ("checkpoint_every",)
 
 
 class TrainingReport(Record):
@@ -152,8 +154,7 @@ def train_and_report(
         resumed_from=done.resumed_from,
     )
     write_atomically(out / "report.json", report.model_dump_json(indent=1).encode())
-    if not params.keep_checkpoints:
-        shutil.rmtree(folder)
+    shutil.rmtree(folder)
     return report
 
 
@@ -286,3 +287,73 @@ def _load_finished_report(
         return None
     whole = (out / "model").is_dir() and folder_hash(out / "model") == report.content_hash
     return report if whole and report.fingerprint == fingerprint else None
+
+
+P = TypeVar("P", bound=TrainingParams)
+
+
+def place_training(params: TrainingParams) -> Placement:
+    """Where a training computes. Raises ConfigurationError as `choose_placement`, and for a GPU
+    that is not the first visible one, which alone a trainer takes without `launch`.
+    """
+    place = choose_placement(params.device, params.dtype)
+    if not place.is_cpu and place.device != "cuda:0":
+        raise ConfigurationError(
+            f"device is {place.device}, but a trainer takes the first GPU that it sees. Set "
+            f"CUDA_VISIBLE_DEVICES={place.device.partition(':')[2]} for this process and device to "
+            "cuda, or `launch` to use all."
+        )
+    return place
+
+
+def count_parameters(policy_folder: Path) -> int:
+    """The size of a policy, built on torch's `meta` device, which holds no weights. Raises
+    ModelNotFound as `load_policy`.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    config = read_config(policy_folder)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    return sum(part.numel() for part in model.parameters())
+
+
+def complete_params(
+    params: P,
+    n_parameters: int,
+    place: Placement,
+    *,
+    imitates: bool = False,
+    updates_per_step: int = 1,
+) -> P:
+    """The parameters with device, number format and learning rate as they apply here. A strategy
+    that updates the weights several times per step shares the default rate among these. Raises
+    ConfigurationError as `check_adapters`.
+    """
+    check_adapters(params, place.device)
+    default = choose_learning_rate(
+        n_parameters, imitates=imitates, has_adapters=params.lora_rank > 0
+    )
+    rate = params.learning_rate or default / updates_per_step
+    return params.model_copy(
+        update={"learning_rate": rate, "device": place.device, "dtype": place.dtype}
+    )
+
+
+def open_policy(folder: Path, params: TrainingParams) -> Policy:
+    """Load the policy to train, with new adapters where `params` ask for them. Weights that are
+    trained are float32: small steps would be lost in bfloat16. The policy's own dropout is off: a
+    sampled completion and its likelihood are then of one policy, and parts of a batch give the step
+    of the whole.
+    """
+    from trl.trainer.utils import disable_dropout_in_model
+
+    has_adapters = params.lora_rank > 0
+    policy = (
+        load_policy(folder, device=params.device, dtype=params.dtype, in_4bit=params.qlora)
+        if has_adapters
+        else load_policy(folder, device=params.device)
+    )
+    disable_dropout_in_model(policy.model)
+    return add_adapters(policy, params, params.seed) if has_adapters else policy

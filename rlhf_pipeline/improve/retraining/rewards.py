@@ -24,11 +24,9 @@ class RewardFunction(Protocol):
     @property
     def weights_hash(self) -> str:
         """Identifies the function: equal hashes give equal scores. It is part of the lineage."""
-        ...
 
     def member_scores(self, prompts: Sequence[str], completions: Sequence[str], /) -> Floats:
         """Scores (members, n) of each completion for its prompt; their mean is the reward."""
-        ...
 
 
 @dataclass(frozen=True)

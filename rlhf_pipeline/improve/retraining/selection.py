@@ -24,12 +24,6 @@ class SelectionParams(Parameters):
 
     max_pairs: int = Field(1000, description="Most pairs in the retraining set", ge=1)
     min_pairs: int = Field(100, description="Fewer pairs than this are refused", ge=1)
-    uncertainty_weight: float = Field(
-        1.0, description="Weight of the reward model's uncertainty, 1 - |2p - 1|", ge=0
-    )
-    disagreement_weight: float = Field(
-        1.0, description="Weight of the share of votes the champion predicted wrongly", ge=0
-    )
     weight_before_change: float = Field(
         0.2, description="Sampling weight of pairs voted on before the detected change", ge=0, le=1
     )
@@ -104,17 +98,16 @@ def select_pairs(
     champion's predictions from before the votes. For a comparison without a vote there,
     disagreement depends on p_chosen alone. `references` are the right answers by prompt_id.
 
-    information = uncertainty_weight * (1 - |2 p - 1|) + disagreement_weight * share of votes
-    predicted wrongly. Votes from before the last change of their category state a former taste.
-    Where the reward model, refitted since, is as sure as `relabel_confidence`, its choice stands
-    instead (origin `relabelled` where it differs) and counts like a new vote. Elsewhere the pair
-    is left out if the model contradicts it, else it gets the sampling weight
-    `weight_before_change` and ranks by information * weight, so it only fills the room that others
-    leave. A reserved pair has the model's choice where the model is sure, and is left out
-    elsewhere. Pairs of `failing_ids`, comparisons in failing clusters, have their weight multiplied
-    by `failing_cluster_weight`. A pair that prefers a wrong answer to the right one is left out.
-    Pairs of calib, test and frozen prompts are never selected. Equal inputs in another order give
-    the same rows in the same order.
+    information = 1 - |2 p - 1| + share of votes predicted wrongly. Votes from before the last
+    change of their category state a former taste. Where the reward model, refitted since, is as
+    sure as `relabel_confidence`, its choice stands instead (origin `relabelled` where it differs)
+    and counts like a new vote. Elsewhere the pair is left out if the model contradicts it, else it
+    gets the sampling weight `weight_before_change` and ranks by information * weight, so it only
+    fills the room that others leave. A reserved pair has the model's choice where the model is
+    sure, and is left out elsewhere. Pairs of `failing_ids`, comparisons in failing clusters, have
+    their weight multiplied by `failing_cluster_weight`. A pair that prefers a wrong answer to the
+    right one is left out. Pairs of calib, test and frozen prompts are never selected. Equal inputs
+    in another order give the same rows in the same order.
 
     Raises NotEnoughVotes below min_pairs, InvalidScores for a probability that is missing, NaN or
     outside 0 to 1.
@@ -148,9 +141,9 @@ def select_pairs(
         margin=usable["margin"].where(~is_relabelled, (2 * p_chosen - 1).abs()),
         weight=np.where(is_current, 1.0, params.weight_before_change)
         * np.where(is_failing, params.failing_cluster_weight, 1.0),
-        information=params.uncertainty_weight * (1 - (2 * p_chosen - 1).abs())
-        + params.disagreement_weight
-        * _disagreement_shares(counts, p_chosen).mask(is_relabelled, 0.0),
+        information=1
+        - (2 * p_chosen - 1).abs()
+        + _disagreement_shares(counts, p_chosen).mask(is_relabelled, 0.0),
         # people who contradict the model make a pair as hard as one it cannot tell apart
         difficulty=2 * (1 - p_chosen.where(~is_swapped, 1 - p_chosen).clip(lower=0.5)),
         reason=[

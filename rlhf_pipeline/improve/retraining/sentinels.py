@@ -22,7 +22,7 @@ from rlhf_pipeline.core.parameters import Parameters
 from rlhf_pipeline.core.records import Record, content_hash
 from rlhf_pipeline.generate.policy.causal_lm import Policy
 from rlhf_pipeline.improve.evaluation.divergence import kl_and_entropy
-from rlhf_pipeline.improve.evaluation.diversity import distinct_share
+from rlhf_pipeline.improve.evaluation.diversity import answer_diversity
 from rlhf_pipeline.improve.retraining.rewards import RewardFunction, score_with_deviation
 
 FLAT_GROUPS = "frac_reward_zero_std"  # of a batch, as TRL's online trainers log it
@@ -79,7 +79,9 @@ class Measurement(Record):
     step: int
     kl: float = Field(description="nats per token from the parent, at least 0")
     entropy: float = Field(description="nats per token")
-    diversity: float = Field(description="share of word pairs that are distinct, 0 to 1")
+    diversity: float | None = Field(
+        description="share of word pairs that are distinct, 0 to 1; None where answers are short"
+    )
     length: float = Field(description="mean tokens per completion")
     cut: float = Field(description="share of completions cut at the token limit, 0 to 1")
     flat_groups: float | None = Field(
@@ -296,7 +298,7 @@ def measure(policy: Policy, watch: SentinelWatch, *, step: int) -> Measurement:
         step=step,
         kl=float(kl.mean()),
         entropy=float(entropy.mean()),
-        diversity=distinct_share(texts) or 0.0,
+        diversity=answer_diversity(texts),
         length=float(np.mean([completion.n_tokens for completion in completions])),
         cut=float(np.mean([completion.finish_reason == "length" for completion in completions])),
         flat_groups=watch.flat_groups,

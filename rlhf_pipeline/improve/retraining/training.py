@@ -120,9 +120,6 @@ class TrainingParams(AdapterParams):
     checkpoint_every: int = Field(
         20, description="Optimiser steps between two checkpoints: what a kill can cost", ge=1
     )
-    keep_checkpoints: bool = Field(
-        False, description="Keep the checkpoints after the training is done"
-    )
     cpu_threads: int = Field(
         1,
         description="CPU threads; equal numbers give equal weights. Raise it for large policies",

@@ -32,7 +32,6 @@ from rlhf_pipeline.learn.calibration.monitoring import (
     ece_lower_bound,
     overconfidence_p_value,
 )
-from rlhf_pipeline.learn.calibration.report_figures import calibration_figures
 from rlhf_pipeline.learn.calibration.selection import (
     calibrate,
     calibrate_version,
@@ -44,7 +43,11 @@ from rlhf_pipeline.learn.calibration.selection import (
     voted_rows,
 )
 from rlhf_pipeline.learn.calibration.slope import calibration_slope
-from rlhf_pipeline.learn.calibration.summary import calibration_metrics, reliability_table
+from rlhf_pipeline.learn.calibration.summary import (
+    calibration_figures,
+    calibration_metrics,
+    reliability_table,
+)
 
 __all__ = [
     "CALIBRATORS",

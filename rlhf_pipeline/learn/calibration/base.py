@@ -36,20 +36,16 @@ class Calibrator(Protocol):
         Swapping a and b in any row changes nothing. Raises NotEnoughData for too few rows or a
         single class of outcomes, InvalidScores for NaN or infinite margins and weights.
         """
-        ...
 
     def transform(self, margins: Floats) -> Floats:
         """P(a preferred), (n,). Raises InvalidScores for NaN or infinite margins."""
-        ...
 
     def to_json(self) -> dict[str, Any]:
         """The fitted parameters as plain JSON, with the name as `method`."""
-        ...
 
     @classmethod
     def from_json(cls, state: dict[str, Any]) -> Self:
         """The fitted calibrator whose `to_json` gave `state`."""
-        ...
 
 
 def check_rows(margins: Any, outcomes: Any, weights: Any) -> tuple[Floats, Floats, Floats]:

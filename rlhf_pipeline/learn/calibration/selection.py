@@ -10,8 +10,7 @@ from rlhf_pipeline.core.errors import NotEnoughData
 from rlhf_pipeline.core.frames import PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.core.protocols import Progress, ignore_progress
 from rlhf_pipeline.core.records import CalibrationMetrics, CalibrationReport, ModelVersion
-from rlhf_pipeline.feedback.votes import log_opening, n_test_pairs, open_test_split
-from rlhf_pipeline.feedback.votes.splits import Recorder
+from rlhf_pipeline.feedback.votes import select_test_pairs
 from rlhf_pipeline.feedback.votes.taste_changes import NO_CHANGES, TasteChanges
 from rlhf_pipeline.learn.calibration.base import Calibrator, Floats
 from rlhf_pipeline.learn.calibration.choice import (
@@ -44,7 +43,6 @@ def calibrate_version(
     params: CalibrationParams,
     *,
     weight_before_change: float | None = None,
-    record: Recorder = log_opening,
     progress: Progress = ignore_progress,
 ) -> tuple[Calibrator, CalibrationReport]:
     """`calibrate` on PREFERENCE_PAIRS, of all and by source and category, beside the noise
@@ -67,7 +65,6 @@ def calibrate_version(
         reward_model_label=version.label,
         data_hash=version.data_hash or "",
         votes=votes,
-        record=record,
         progress=progress,
     )
 
@@ -80,13 +77,12 @@ def calibrate(
     reward_model_label: str,
     data_hash: str,
     votes: CalibrationContext | None = None,
-    record: Recorder = log_opening,
     progress: Progress = ignore_progress,
 ) -> tuple[Calibrator, CalibrationReport]:
     """The method with the least cross-validated log loss on the calib split, or none; metrics are
     on the test split.
 
-    The test split is opened only after the calibrator was chosen, and `record` records it. With
+    The calibrator is chosen without the test split. With
     `votes`, the report also has measures of each group; it has those of the heads of the rubric's
     dimensions that votes judge.
 
@@ -101,7 +97,8 @@ def calibrate(
     calib = _vote_rows(
         pairs[pairs["split"] == "calib"], reward_model, params, votes.taste_changes, progress
     )
-    is_thin, n_test = calib.n_pairs < params.min_pairs, n_test_pairs(pairs)
+    test_pairs = select_test_pairs(pairs)
+    is_thin, n_test = calib.n_pairs < params.min_pairs, len(test_pairs)
     if (is_thin and not params.allow_uncalibrated) or not n_test:
         raise NotEnoughData(
             f"{calib.n_pairs} preference pairs in the calib split ({params.min_pairs} needed) and "
@@ -109,9 +106,6 @@ def calibrate(
             "min_pairs."
         )
     calibrator, candidates = (NoCalibration(), {}) if is_thin else choose_calibrator(calib, params)
-    test_pairs = open_test_split(
-        pairs, model=reward_model_label, purpose="calibration report", record=record
-    )
     test = _vote_rows(test_pairs, reward_model, params, votes.taste_changes, progress)
     if not test.n_pairs:
         raise NotEnoughData(

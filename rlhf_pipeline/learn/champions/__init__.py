@@ -8,8 +8,8 @@ from rlhf_pipeline.learn.champions.assessment import (
     compare_with_champion,
     compare_with_chance,
 )
-from rlhf_pipeline.learn.champions.calibrated_model import CalibratedModel, PairPrediction, Question
-from rlhf_pipeline.learn.champions.champions import CalibrationOutcome, Champions
+from rlhf_pipeline.learn.champions.calibrated_model import CalibratedModel, Question
+from rlhf_pipeline.learn.champions.champions import CalibrationOutcome, Champions, Release
 
 __all__ = [
     "AcceptanceParams",
@@ -18,8 +18,8 @@ __all__ = [
     "CalibrationOutcome",
     "Champions",
     "ChanceTest",
-    "PairPrediction",
     "Question",
+    "Release",
     "assess",
     "compare_with_champion",
     "compare_with_chance",

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from rlhf_pipeline.core.api_types.project import Prediction, PredictionBasis
+from rlhf_pipeline.core.api_types.project import PairPrediction
 from rlhf_pipeline.core.errors import PipelineError
 from rlhf_pipeline.core.protocols import Progress, ignore_progress
 from rlhf_pipeline.core.records import ModelVersion, Record, content_hash, utc_now
@@ -24,10 +24,6 @@ class Question(Record):
     prompt: str
     completion_a: str
     completion_b: str
-
-
-class PairPrediction(PredictionBasis, Prediction):
-    """The completion people would probably prefer, and the basis of the prediction."""
 
 
 @dataclass(frozen=True)

@@ -9,17 +9,17 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 import pandas as pd
 from filelock import FileLock
 
 from rlhf_pipeline.core.config import HomeFacts, Settings
 from rlhf_pipeline.core.errors import (
+    BackendUnavailable,
     InvalidScores,
     ModelError,
     ModelNotFound,
-    ModelRefused,
     PipelineError,
 )
 from rlhf_pipeline.core.parameters import Device, Dtype
@@ -32,6 +32,7 @@ from rlhf_pipeline.core.records import (
     Refusal,
     folder_hash,
 )
+from rlhf_pipeline.core.releases import ReleaseAct
 from rlhf_pipeline.feedback.votes import NO_CHANGES, TasteChanges
 from rlhf_pipeline.generate.completions import CompletionBackend, open_backend
 from rlhf_pipeline.generate.policy import EMBEDDED_POLICY
@@ -82,6 +83,21 @@ class CalibrationOutcome:
             else f"keeps its calibrator {self.before}"
         )
         return f"{label} is champion already and {serves}: {self.reason}"
+
+
+@dataclass(frozen=True)
+class Release:
+    """What is known of a promotion beside its version and reason. `expected`: the version that it
+    replaces, None for whichever is deployed.
+    """
+
+    expected: int | None = None
+    rolls_back: bool = False
+    approval: ReleaseAct | None = None
+    deployment: dict[str, Any] | None = None
+
+
+NO_DETAILS = Release()
 
 
 @dataclass(frozen=True)
@@ -146,28 +162,33 @@ class Champions:
         self,
         settings: Settings,
         *,
+        version: ModelVersion | None = None,
         timeout_s: float = 60.0,
     ) -> CompletionBackend:
         """The backend that completes prompts: the champion policy on this machine, a provider, the
-        template null member, or an installed backend.
+        template null member, or an installed backend. With `version`, that policy; raises
+        BackendUnavailable if it cannot be served, ServerUnreachable of a server that should load
+        its adapter.
         """
 
         def champion_policy() -> tuple[Path, str]:
-            champion = self.policy()
+            champion = version or self.policy()
             return self.policy_folder(champion), champion.label
 
-        champion = self.champion("policy") if settings.load_adapters else None
+        champion = version or (self.champion("policy") if settings.load_adapters else None)
         if champion is not None and champion != self.base_policy(champion):
             fault = self.serve(settings, champion)
             if fault is None:
                 settings = settings.model_copy(update={"api_model": champion.label})
+            elif version is not None:
+                raise BackendUnavailable(f"{champion.label} is not served: {fault}.")
             else:
                 logger.warning("%s is not served: %s.", champion.label, fault)
         return open_backend(settings, champion_policy, timeout_s=timeout_s)
 
     def serve(self, settings: Settings, version: ModelVersion) -> str | None:
-        """Let the backend complete with `version`; returns the reason if it does not: see
-        `serving.serve`.
+        """Let the backend complete with `version`; returns the reason if it does not, and raises
+        ServerUnreachable: see `serving.serve`.
         """
         return serve(settings, version, self.policy_folder(version), self.base_policy(version))
 
@@ -280,65 +301,48 @@ class Champions:
             )
         return kind, version
 
-    def promote_by_hand(
-        self, label: str, *, reason: str, actor: str, is_forced: bool = False
-    ) -> tuple[ModelVersion, Promotion | None]:
-        """Make a version the champion because a person says so, and return it with the promotion
-        before; an earlier version rolls back. Raises ModelNotFound; ModelRefused for a version
-        that the gate or the acceptance of reward models refused, unless `is_forced`: then the
-        refusal is kept with the reason.
-        """
-        kind, version = self.find(label)
-        cause = self._find_cause_of_refusal(kind, version.label)
-        if cause is not None and not is_forced:
-            raise ModelRefused(
-                f"{version.label} was refused: {cause.rstrip('.')}. Train another one, or promote "
-                "it anyway by overriding the refusal (--force)."
-            )
-        if cause is not None:
-            reason = f"{reason} (forced, although {cause.rstrip('.')})"
-        before = self.store.promotions.champion(version.name)
-        self.promote(kind, version, reason=reason, actor=actor)
-        return version, before
-
-    def _find_cause_of_refusal(self, kind: Kind, label: str) -> str | None:
-        """None for a version that may serve, or has served."""
-        if kind == "reward_model":
-            refusal = self.refusal(label)
-            return None if refusal is None else refusal.cause
-        promoted = {
-            promotion.label for promotion in self.store.promotions.history(label.rpartition("@")[0])
-        }
-        gate = next((g for g in reversed(self.store.gates.all()) if g.candidate == label), None)
-        if gate is None or gate.promoted or label in promoted:
-            return None
-        return " ".join(check.reason for check in gate.checks if not check.passed)
-
-    def promote(self, kind: Kind, version: ModelVersion, *, reason: str, actor: str) -> None:
-        """Record the promotion, then move the aliases; repeating it changes nothing.
+    def promote(
+        self,
+        kind: Kind,
+        version: ModelVersion,
+        *,
+        reason: str,
+        actor: str,
+        release: Release = NO_DETAILS,
+    ) -> Promotion:
+        """Record the promotion, then move the aliases; repeating it changes nothing. Returns the
+        promotion of the version that is champion now.
 
         In this order: an alias that the store never promoted is how lost rows are noticed. Raises
-        ModelNotFound or ModelHashMismatch if the version's files are missing or damaged.
+        ModelNotFound or ModelHashMismatch if the version's files are missing or damaged,
+        ReleaseConflict if another promotion came first.
         """
-        model = self.registry.require(kind, version.version)
+        # a roll back does not wait for the hash of large files: whoever loads them verifies it
+        model = self.registry.require(kind, version.version, is_hashed=not release.rolls_back)
         before = self.store.promotions.champion(model.name)
+        deployed = None if before is None else before.version
         promotion = Promotion(
             model_name=model.name,
             version=model.version,
-            previous_version=None if before is None else before.version,
+            previous_version=deployed if release.expected is None else release.expected,
             data_seq=model.data_seq,
             reason=reason,
             actor=actor,
             last_decision=model.params.get("last_decision"),
+            rolls_back=release.rolls_back,
+            deployment=release.deployment,
         )
 
         def record() -> None:
             # under the lock, because retention may have removed the files since they were verified
             self.registry.refuse_without_files(model)
-            self.store.promotions.record(promotion)
+            self.store.promotions.record(promotion, release.approval)
 
         self.registry.tracking.write(record)
         self.champion(kind)
+        champion = self.store.promotions.champion(model.name)
+        assert champion is not None  # the one just promoted
+        return champion
 
     def record_calibration(
         self,

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from rlhf_pipeline.core.config import Settings
-from rlhf_pipeline.core.errors import BackendUnavailable
+from rlhf_pipeline.core.errors import BackendUnavailable, ServerUnreachable
 from rlhf_pipeline.core.records import ModelVersion
 from rlhf_pipeline.core.secret_files import provider_key
 from rlhf_pipeline.generate.completions.adapter_server import ADAPTER, load_adapter, read_base_hash
@@ -17,7 +17,7 @@ def serve(
 
     The local backend loads the champion itself. A server gets the LoRA adapter, which fits only the
     weights it was trained on: those of `base`, the first policy of its line, which the server
-    holds.
+    holds. Raises ServerUnreachable.
     """
     backend = settings.completion_backend
     if backend == "local":
@@ -42,6 +42,8 @@ def serve(
         load_adapter(
             settings.base_url, provider_key(settings), name=version.label, folder=folder / ADAPTER
         )
+    except ServerUnreachable:
+        raise
     except BackendUnavailable as cause:
         return str(cause)
     return None

@@ -11,7 +11,7 @@ from rlhf_pipeline.core.intervals import BootstrapParams
 from rlhf_pipeline.core.protocols import Progress, ignore_progress
 from rlhf_pipeline.core.records import Interval
 from rlhf_pipeline.feedback.votes.ceilings import noise_ceiling_or_repeats
-from rlhf_pipeline.feedback.votes.splits import Recorder, log_opening, n_test_pairs, open_test_split
+from rlhf_pipeline.feedback.votes.splits import select_test_pairs
 from rlhf_pipeline.feedback.votes.taste_changes import NO_CHANGES, TasteChanges
 from rlhf_pipeline.learn.reward_model.base import (
     Floats,
@@ -85,14 +85,13 @@ def fit_reward_model(
     encoder: Encoder | None = None,
     model: RewardModel | None = None,
     warm_start: RewardModel | None = None,
-    record: Recorder = log_opening,
     progress: Progress = ignore_progress,
 ) -> FittedRewardModel:
     """Fit on the pairs of the train split and report on those of the test split; the calib split is
     not read.
 
     `model` is an unfitted reward model of any kind, by default the one that `params` describe. The
-    test split is opened once, after the fit, and `record` receives the opening. The weight of pairs
+    weight of pairs
     whose votes all came before the last change of their category is multiplied by
     `weight_before_change`.
 
@@ -119,12 +118,7 @@ def fit_reward_model(
     model.fit(train, weights=weights, warm_start=warm_start, progress=progress)
     bootstrap = BootstrapParams(n_resamples=params.n_resamples, seed=params.seed)
     ceiling = data.ceiling
-    test = open_test_split(
-        pairs[pairs["agreement"] > 0.5],
-        model=model.weights_hash,
-        purpose="report of a fitted reward model",
-        record=record,
-    )
+    test = select_test_pairs(pairs[pairs["agreement"] > 0.5])
     margins = margins_of(model, test, progress=progress) if len(test) else np.zeros(0)
 
     def accuracy(rows: Bools, ceiling: Interval | None) -> TestAccuracy | None:
@@ -137,7 +131,7 @@ def fit_reward_model(
         n_train=len(train),
         **model.summary.model_dump(),
         n_calib=int((pairs["split"] == "calib").sum()),
-        n_test=n_test_pairs(pairs),
+        n_test=len(select_test_pairs(pairs)),
         n_before_change=int((~changes.is_current(train)).sum()),
         test=accuracy(np.ones(len(test), dtype=bool), ceiling),
         test_since_change=accuracy(changes.is_current(test), data.ceiling_since_change)

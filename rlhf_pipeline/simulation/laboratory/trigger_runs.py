@@ -1,12 +1,14 @@
 """Runs detection, causes and decisions over a world's votes, tick by tick as the loop does."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import pandas as pd
 
+from rlhf_pipeline.core.errors import NotEnoughData
 from rlhf_pipeline.core.records import (
     RETRAINING_REMEDIES,
     CauseName,
@@ -25,8 +27,9 @@ from rlhf_pipeline.improve.retraining.triggers import (
     is_left_to_people,
     is_miscalibration,
 )
-from rlhf_pipeline.simulation.laboratory.day_events import find_day_events
+from rlhf_pipeline.learn.calibration import run_calibration_tests
 from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_reference
+from rlhf_pipeline.watch.drift.calibration_events import calibration_events
 from rlhf_pipeline.watch.drift.causes import examine
 from rlhf_pipeline.watch.drift.choice import DetectorChoice
 from rlhf_pipeline.watch.drift.confirmation import find_confirming_events
@@ -198,3 +201,25 @@ class TriggerRun:
         if self._tests_calibration:
             self._events += find_day_events(self._own_votes, self._ticks, MODEL)
         self._events.sort(key=lambda e: (e.seq, e.event_id))
+
+
+def find_day_events(
+    votes: pd.DataFrame, ticks: Sequence[int], model_version: str
+) -> Iterator[DriftEvent]:
+    """The events of the reports made at `ticks`, each on the votes of its day up to that seq."""
+    seq, day = votes["seq"].to_numpy(), votes["day"].to_numpy()
+    p, error = votes["p"].to_numpy(dtype=float), votes["error"].to_numpy(dtype=float)
+    outcome = ((p > 0.5) != (error == 1)).astype(float)
+    published = votes["published_id"].to_numpy(dtype=str)
+    starts = {number: int(np.argmax(day == number)) for number in np.unique(day)}
+    for end in np.unique(np.searchsorted(seq, ticks, side="right")).tolist():
+        if not end:
+            continue
+        rows = slice(starts[day[end - 1]], end)
+        try:
+            tests = run_calibration_tests(p[rows], outcome[rows], published[rows])
+        except NotEnoughData:
+            continue
+        if not all(test["passed"] for test in tests):
+            of_day = votes.iloc[rows].assign(reward_model=model_version, is_error=error[rows])
+            yield from calibration_events(of_day, tests, model_version=model_version)

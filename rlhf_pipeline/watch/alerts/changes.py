@@ -33,13 +33,14 @@ def read_changes(
     champion: Promotion | None = None,
     policies: Sequence[Promotion] = (),
     gate: GateDecision | None = None,
+    asking: GateDecision | None = None,
 ) -> list[Reading]:
     """One reading per confirmed change, named after its first decision: 1 until its answer is
     served, and 0 while probably nothing rose. The next decision about the same reward model is
     about the same change while that waits for a clear cause, or after its answer has failed.
 
-    `champion` is the present reward model, `policies` are those promoted so far, oldest first, and
-    `gate` is the gate's latest decision.
+    `champion` is the present reward model, `policies` are those promoted so far, oldest first,
+    `gate` is the gate's latest decision, and `asking` the one that it has left to people.
     """
     latest: dict[int, TriggerDecision] = {}  # of each change, by its first decision
     ongoing: dict[str, int] = {}  # the first decision of each reward model's newest change
@@ -57,7 +58,7 @@ def read_changes(
             f"decision {first}",
             decision,
             _find_end(decision, decisions, champion, policies),
-            _describe_progress(decision, decisions, gate),
+            _describe_progress(decision, decisions, asking or gate),
         )
         for first, decision in latest.items()
     ]
@@ -144,6 +145,10 @@ def _describe_progress(
     name, remedy = f"decision {decision.decision_id}", REMEDY_WORDS.get(decision.remedy or "", "")
     if decision.remedy is None:
         return "not answered", "It waits for a clear cause.", "Look at the decision and its votes."
+    answers = [reply for reply in decisions if reply.answers == decision.stored_id]
+    if answers and answers[-1].state != "failed":
+        does = f"A person answered it, by decision {answers[-1].decision_id}."
+        return "its run is not finished", does, "Nothing until the run has finished."
     if decision.action == "hold":
         question = f"It asks people, by {name}: {remedy}."
         return "waits for a person", question, "Answer the decision on its page."
@@ -158,8 +163,11 @@ def _describe_progress(
     if has_retrained and decision.remedy in RETRAINING_REMEDIES:
         why = "No policy has been promoted since."
         step = "Train a policy by `rlhf policy train`"
-        if gate is not None and gate.decided_at > _find_time(decision) and not gate.promoted:
-            reasons = "; ".join(check.reason for check in gate.checks if not check.passed)
+        if gate is not None and gate.asks_people:
+            why = f"People are asked about {gate.candidate}."
+            step = "Wait for their votes"
+        elif gate is not None and gate.decided_at > _find_time(decision) and not gate.promoted:
+            reasons = "; ".join(check.reason for check in gate.blocking)
             why = f"The gate refused {gate.candidate}: {reasons}."
             step = (
                 "Serve a candidate by `rlhf models promote` or on the page Models, train another "

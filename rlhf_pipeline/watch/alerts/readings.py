@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from datetime import date, datetime
 from typing import Any, Self
 
+from rlhf_pipeline.core.config import ServedCheck
 from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.core.records import GateDecision
 
@@ -56,7 +57,7 @@ def read_gate(decision: GateDecision | None) -> list[Reading]:
     """The latest decision of the gate: 1 if it refused the candidate."""
     if decision is None:
         return []
-    failed = {check.name: check.reason for check in decision.checks if not check.passed}
+    failed = {check.name: check.reason for check in decision.blocking}
     return [
         Reading(
             name="gate.refused",
@@ -68,6 +69,21 @@ def read_gate(decision: GateDecision | None) -> list[Reading]:
             link=f"/evolution#policy-{decision.candidate.rpartition('@')[2]}",
         )
     ]
+
+
+def read_served(check: ServedCheck | None, now: datetime) -> Reading:
+    """The latest check of what serves: 1 if it differs from the judged version. Nothing is known
+    without one, and while it is not checkable.
+    """
+    if check is None or check.state == "not checkable":
+        return Reading("served.differs", now, None)
+    return Reading(
+        name="served.differs",
+        measured_at=check.checked_at,
+        value=float(check.state == "differs"),
+        detail=f"{check.version}: {check.reason}",
+        loop_action="It deployed the version before." if check.rolled_back else "",
+    )
 
 
 def read_silence(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime, timedelta
 
-from rlhf_pipeline.core.config import LOOP, Settings
+from rlhf_pipeline.core.config import LOOP, HomeFacts, Settings
 from rlhf_pipeline.core.errors import ConfigurationError, DeliveryFailed, PipelineError, StoreError
 from rlhf_pipeline.core.metric_catalogue import LAG
 from rlhf_pipeline.core.monitoring import AlertMessage, MetricPoint
@@ -60,7 +60,7 @@ def gather_readings(
     """What the rules read of settings and store: stored metric points, and states of decisions,
     gates and spending.
     """
-    problem, share = plan.problem, None
+    problem, share, facts = plan.problem, None, HomeFacts.load(settings.home)
     # Of sensors that do not run any more there are points, but no reading.
     names = {rule.reads for rule in plan.rules.values()} - STATES.keys() - {TICK, LAG}
     since = _find_start(store, plan, now)
@@ -75,6 +75,7 @@ def gather_readings(
         *map(Reading.of_point, points),
         *_read_changes(store, settings, since),
         *readings.read_gate(store.gates.latest()),
+        readings.read_served(facts.served if facts else None, now),
         Reading("spend.share", now, share),
         Reading("settings.unusable", now, float(bool(problem)), detail=problem),
     ]
@@ -109,11 +110,13 @@ def report_changes(store: Store, settings: Settings, now: datetime) -> Step:
 
 
 def _read_changes(store: Store, settings: Settings, since: datetime) -> list[Reading]:
+    session = store.gate_sessions.running()
     return read_changes(
         store.decisions.since(since),
         champion=store.promotions.champion(settings.reward_model),
         policies=store.promotions.history(f"{settings.project}.policy"),
         gate=store.gates.latest(),
+        asking=session.terms.decision if session else None,
     )
 
 

@@ -18,6 +18,7 @@ STATES: Mapping[str, str] = {
     "drift.unanswered": "1 while a change that the trigger confirmed is not answered, or answered "
     "but not served",
     "gate.refused": "1 while the latest decision of the gate is a refusal",
+    "served.differs": "1 while the latest check finds that what serves is not the judged version",
     "spend.share": "share of the daily budget that is spent",
     "runs.last_failed": "1 while the last run of a job failed",
     "checks.last_failed": "while the last result of an asset check is a failure: 2 if it stops a "
@@ -194,6 +195,15 @@ RULES: Mapping[str, AlertRule] = {
             loop_action="The previous policy goes on serving.",
             next_step="Read the reasons. Promote the candidate with `rlhf models promote`, or "
             "train another one.",
+        ),
+        _rule(
+            "served_differs",
+            "served.differs",
+            0,
+            "What serves is not the judged version {detail}",
+            severity="critical",
+            page="/releases",
+            next_step="Load the right files or adapter into the server, or roll back.",
         ),
         _rule(
             "calibration_error",

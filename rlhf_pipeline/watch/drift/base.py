@@ -61,7 +61,6 @@ class DriftDetector(Protocol):
         votes up to its own, so that more votes never change earlier signals. A falling error rate
         gives no signal.
         """
-        ...
 
 
 def params_hash(detector: DriftDetector) -> str:

@@ -8,8 +8,8 @@ from datetime import date, datetime, timedelta
 
 from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.watch.metrics.production import NANO, measure_answers
 
-NANO = 1e-9
 HOUR_S, DAY_S = 3600, 86400
 
 
@@ -21,6 +21,7 @@ def measure_project(store: Store, project: str, now: datetime) -> list[MetricPoi
         *measure_votes(store, [now.date()], now),
         *_measure_queue(store, now),
         *_measure_spending(store, now),
+        *measure_answers(store, _find_open_days(now), now),
         *_measure_champions(store, project, now),
     ]
 
@@ -48,9 +49,7 @@ def measure_votes(store: Store, days: Sequence[date], now: datetime) -> list[Met
 
 
 def _measure_spending(store: Store, now: datetime) -> list[MetricPoint]:
-    """By provider and model; in the first hour of a day also of the day before, whose last calls
-    nobody measured.
-    """
+    """By provider and model."""
     return [
         MetricPoint(
             day=day,
@@ -60,9 +59,14 @@ def _measure_spending(store: Store, now: datetime) -> list[MetricPoint]:
             value=(spent.cost + spent.cost_unknown) * NANO,
             measured_at=now,
         )
-        for day in sorted({(now - timedelta(hours=1)).date(), now.date()})
+        for day in _find_open_days(now)
         for lane, spent in store.generation.sum_spending("provider", "model", day=day)
     ]
+
+
+def _find_open_days(now: datetime) -> list[date]:
+    """Today; in its first hour also the day before, whose last minutes nobody measured."""
+    return sorted({(now - timedelta(hours=1)).date(), now.date()})
 
 
 def _measure_queue(store: Store, now: datetime) -> list[MetricPoint]:

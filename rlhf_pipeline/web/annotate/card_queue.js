@@ -75,7 +75,7 @@ export class CardQueue extends EventTarget {
     clearTimeout(this.timer);
     const n = Math.min(MOST_AT_ONCE, this.ahead + 1 + this.unsentCards());
     const asked = Date.now();
-    const response = await this.post("/api/v1/cards:lease", { n }).catch(() => null);
+    const response = await this.post("/api/v1/cards:lease", { n, ratings: true }).catch(() => null);
     const answer = await response?.json().catch(() => null);
     this.isLeasing = false;
     if (!response?.ok || !answer) {

@@ -48,7 +48,12 @@ class CardDealer:
         self._cards = ExpiringCache[str, Card](MAX_CACHED_CARDS)
         self._texts = ExpiringCache[str, tuple[Texts, bool]](MAX_CACHED_TEXTS)
 
-    def deal(self, annotator_id: str, n: int, rules: AnnotationRules) -> list[CardContent]:
+    def deal(
+        self, annotator_id: str, n: int, rules: AnnotationRules, *, ratings: bool = False
+    ) -> list[CardContent]:
+        """Cards to vote on, and with `ratings` to rate."""
+        if not ratings:
+            rules = rules.model_copy(update={"rating_share": 0.0})
         dealt = self._store.cards.deal(annotator_id, n, rules)
         self._load_texts([card.comparison_id for card in dealt])
         return [self._add_texts(card) for card in dealt]

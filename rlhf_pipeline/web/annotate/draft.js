@@ -4,6 +4,15 @@ import { asSent } from "./highlights.js";
 
 const PREFIX = "rlhf-draft:";
 
+/** Whether a card asks for a rating of one completion; on others one of two is chosen. */
+export const isRating = (card) => card?.kind === "rating";
+
+/** Choice and strength of an entry; the strength of a rating is its value. */
+export function judgementOf({ body }) {
+  if (!("value" in body)) return body;
+  return { choice: body.value === null ? "skip" : "rate", strength: body.value };
+}
+
 export class Draft {
   constructor(card, kept = {}) {
     this.card = card;
@@ -60,9 +69,14 @@ export class Draft {
     return structuredClone({ reason, confidence, dimensions, marks, flags, after, visible });
   }
 
-  /** The vote in the form of the API. */
+  /** The vote or rating in the form of the API. */
   body(votedAt) {
     const { card, choice, strength } = this;
+    if (isRating(card)) {
+      const text = this.reason.trim() || null;
+      const flags = this.flags;
+      return { card_id: card.card_id, value: strength, text, flags, rated_at: votedAt };
+    }
     const highlights = [
       ...asSent(card.left, this.marks.a, "a"),
       ...asSent(card.right, this.marks.b, "b"),

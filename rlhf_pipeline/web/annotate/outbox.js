@@ -5,10 +5,12 @@
 // makes one vote. They are sent in the order in which they were cast, by one tab at a time; one
 // that the server does not take now lets the others pass and is tried again, until the person
 // discards it. An entry that changes another one (`after`) goes after it, and an undo learns from
-// that one's answer which vote it takes back.
+// that one's answer which vote it takes back. Ratings wait among the votes; an undo names theirs by
+// its key.
 
 const DATABASE = "rlhf-outbox";
 const VOTES = "/api/v1/votes";
+const RATINGS = "/api/v1/ratings";
 const WAITS = { shortest: 500, longest: 15_000 }; // milliseconds between two tries
 const TIMEOUT = 20_000;
 const ANSWERS_KEPT = 3_600_000;
@@ -121,7 +123,8 @@ export class Outbox extends EventTarget {
   async votes() {
     const isWaiting = new Set(this.unsent.map((entry) => entry.key));
     const votes = [];
-    for (const first of this.unsent.filter((entry) => !isWaiting.has(entry.after))) {
+    const isFirst = (entry) => !isOfRating(entry) && !isWaiting.has(entry.after);
+    for (const first of this.unsent.filter(isFirst)) {
       const supersedes = first.isUndo ? await this.store.answer(first.after) : null;
       const last = after(first, this.unsent).at(-1) ?? first;
       const sent = supersedes ? [first] : [];
@@ -130,6 +133,13 @@ export class Outbox extends EventTarget {
         votes.push({ idempotency_key: key, ...body, supersedes: isUndo ? supersedes : null });
     }
     return votes;
+  }
+
+  /** The ratings that wait, each as `POST ratings` takes it beside its key. */
+  get ratings() {
+    return this.unsent.filter(isOfRating).map(({ key, body, isUndo, after: undone }) => {
+      return { idempotency_key: key, ...body, supersedes: isUndo ? undone : null };
+    });
   }
 
   /** The server accepts this login (again). */
@@ -214,7 +224,7 @@ export class Outbox extends EventTarget {
       await this.remove(entry, "recorded", { vote: null });
       return true;
     }
-    const response = await fetch(VOTES, {
+    const response = await fetch(isOfRating(entry) ? RATINGS : VOTES, {
       method: "POST",
       headers: {
         "Content-Type": "application/json",
@@ -231,7 +241,8 @@ export class Outbox extends EventTarget {
     if (status === 201 && answer) {
       this.isOffline = this.needsLogin = false;
       if (!this.aside.size) this.wait = 0;
-      await this.store.keepAnswer(entry.key, answer.vote_id, Date.now() - ANSWERS_KEPT);
+      const name = answer.vote_id ?? entry.key;
+      await this.store.keepAnswer(entry.key, name, Date.now() - ANSWERS_KEPT);
       await this.remove(entry, "recorded", { vote: answer });
       return true;
     }
@@ -396,6 +407,8 @@ function after(entry, all) {
   const found = all.filter((one) => one.after === entry.key);
   return found.flatMap((one) => [one, ...after(one, all)]);
 }
+
+const isOfRating = ({ body }) => "value" in body;
 
 function isTakenBack(entry, all) {
   return all.some((one) => one.isUndo && one.after === entry.key);

@@ -2,7 +2,7 @@
 // keys.js reads keys, card_queue.js leases cards, outbox.js sends votes, tools.js edits what
 // stands beside the choice, view.js draws the page.
 
-import { Draft } from "./draft.js";
+import { Draft, isRating, judgementOf } from "./draft.js";
 import { CardQueue } from "./card_queue.js";
 import { Guidelines } from "./guidelines.js";
 import { Keys } from "./keys.js";
@@ -12,6 +12,7 @@ import { View } from "./view.js";
 import { Waiting } from "./waiting.js";
 
 const UNDOABLE = 10; // votes
+const RATINGS = { 1: "poor", 2: "weak", 3: "fair", 4: "good", 5: "excellent" };
 const STRENGTHS = { 4: "much", 3: "clearly", 2: "somewhat", 1: "slightly" };
 const WORDS = { tie: "equally good", both_bad: "both bad", skip: "skipped" };
 const READ_FIGURES_EVERY = 20; // votes, the first time after FIRST of them
@@ -99,6 +100,7 @@ function paintFigures() {
 
 function choose(choice, strength) {
   if (!card || isPaused) return;
+  if (choice !== "skip" && isRating(card) !== (choice === "rate")) return;
   const unseen = choice === "skip" ? undefined : view.unseenSide;
   if (unseen) {
     showSide(unseen);
@@ -109,7 +111,7 @@ function choose(choice, strength) {
   draft.choice = choice;
   draft.strength = strength;
   const lacksReason =
-    queue.rules.requires_reason && choice !== "skip" && !draft.reason.trim();
+    queue.rules.requires_reason && !["skip", "rate"].includes(choice) && !draft.reason.trim();
   if (lacksReason) {
     view.paintDraft(draft);
     view.at("more").open = true;
@@ -135,7 +137,7 @@ function cast() {
     isUndo: false,
     card,
     draft: draft.copy(),
-    body: { ...draft.body(now()), guideline_version: queue.guidelineVersion },
+    body: withGuidelines(draft.body(now())),
   };
   draft.forget();
   nEvents += 1;
@@ -153,9 +155,13 @@ function cast() {
   prepareNext();
 }
 
+/** With the version of the guidelines, which a rating has not. */
+const withGuidelines = (body) =>
+  isRating(card) ? body : { ...body, guideline_version: queue.guidelineVersion };
+
 /** Count a vote as one of today's, or with -1 no longer. */
 function count(choice, n) {
-  if (choice !== "skip") figures.today = Math.max(0, (figures.today ?? 0) + n);
+  if (choice !== "skip" && choice !== "rate") figures.today = Math.max(0, (figures.today ?? 0) + n);
   paintFigures();
 }
 
@@ -167,17 +173,19 @@ function undo() {
   history.pop();
   nEvents += 1;
   const { entry } = last;
-  const { choice, strength } = entry.body;
+  const { choice, strength } = judgementOf(entry);
   const key = newKey();
-  const body = {
-    card_id: entry.card.card_id,
-    choice: "skip",
-    flags: ["undone"],
-    duration_s: 0,
-    voted_at: now(),
-    guideline_version: queue.guidelineVersion,
-  };
+  const { card_id } = entry.card;
   showAgain(entry.card, { ...entry.draft, after: key });
+  const body = isRating(card)
+    ? { card_id, value: null, rated_at: now() }
+    : withGuidelines({
+        card_id,
+        choice: "skip",
+        flags: ["undone"],
+        duration_s: 0,
+        voted_at: now(),
+      });
   draft.keep();
   count(choice, -1);
   paintUndo();
@@ -200,11 +208,12 @@ function secondsLeft({ at }) {
 
 function paintUndo() {
   const last = history.at(-1);
-  const { choice, strength } = last?.entry.body ?? {};
+  const { choice, strength } = last ? judgementOf(last.entry) : {};
   view.paintUndo(last ? secondsLeft(last) : 0, choice ? describeVote(choice, strength) : "");
 }
 
 function describeVote(choice, strength) {
+  if (choice === "rate") return `${strength} of 5, ${RATINGS[strength]}`;
   return WORDS[choice] ?? `${choice.toUpperCase()} ${STRENGTHS[strength]} better`;
 }
 
@@ -242,7 +251,7 @@ outbox.addEventListener("discarded", ({ detail }) => {
   if (!forgetEntry(detail)) return;
   if (entry.isUndo && !isDependant) {
     const describe = ({ choice, strength }) => describeVote(choice, strength);
-    const anew = dependants.filter((one) => !one.isUndo).map(({ body }) => describe(body));
+    const anew = dependants.filter((one) => !one.isUndo).map((one) => describe(judgementOf(one)));
     const more = ` Discarded with it, as it was to stand in its place: ${anew.join(", ")}.`;
     const what = `Not taken back: the vote stands (${describe(entry.undone)}).`;
     view.notice(anew.length ? what + more : what);
@@ -261,7 +270,8 @@ function forgetEntry({ entry, isOwn, isTakenBack }) {
   nEvents += 1;
   if (!isOwn) return false;
   history = history.filter((one) => one.entry.key !== entry.key);
-  if (!entry.isUndo && !isTakenBack) count(entry.body.choice, -1); // else counted no more since
+  // one that was taken back is counted no more since
+  if (!entry.isUndo && !isTakenBack) count(judgementOf(entry).choice, -1);
   return true;
 }
 
@@ -411,11 +421,11 @@ const COMMANDS = {
     view.at("more").open = true;
     view.at("reason").focus();
   },
-  c: () => tools.take("confidence"),
-  d: () => tools.take("rubric"),
-  h: () => tools.take("highlighting"),
-  "+": () => tools.highlight("+"),
-  "-": () => tools.highlight("-"),
+  c: () => isRating(card) || tools.take("confidence"),
+  d: () => isRating(card) || tools.take("rubric"),
+  h: () => isRating(card) || tools.take("highlighting"),
+  "+": () => isRating(card) || tools.highlight("+"),
+  "-": () => isRating(card) || tools.highlight("-"),
   f: () => tools.toggleFlag("pii"),
   i: () => tools.toggleFlag("identity"),
   x: () => tools.toggleFlag("broken"),
@@ -426,7 +436,7 @@ const COMMANDS = {
   p: () => pause(!isPaused),
   v: () => setCareful(!isCareful),
   w: () => view.at("differences").disabled || setDifferences(!view.showsDifferences),
-  t: () => showSide(view.at("sides").dataset.shown === "a" ? "b" : "a"),
+  t: () => isRating(card) || showSide(view.at("sides").dataset.shown === "a" ? "b" : "a"),
   o: () => view.at("unfold").hidden || view.at("unfold").click(),
   "?": () => view.at("keys").showModal(),
   Enter: cast,
@@ -453,6 +463,7 @@ new Keys(COMMANDS, {
 });
 
 function chooseByDigit(digit) {
+  if (isRating(card)) return RATINGS[digit] && choose("rate", digit);
   if (digit === 0) choose("both_bad", null);
   else if (digit === 5) choose("tie", null);
   else if (digit < 5) choose("a", 5 - digit);

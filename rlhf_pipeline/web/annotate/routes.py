@@ -7,12 +7,14 @@ from pydantic import Field
 from starlette.concurrency import run_in_threadpool
 
 from rlhf_pipeline.core.api_types.base import MOST_AT_ONCE, RequestBody
-from rlhf_pipeline.core.api_types.votes import CardOut, Extended, Lease
+from rlhf_pipeline.core.api_types.votes import CardOut, Extended, Lease, RatingFields, RatingReceipt
 from rlhf_pipeline.core.conversations import split_turns
+from rlhf_pipeline.core.records import CardKind
 from rlhf_pipeline.web.annotate.cards import select_visible
+from rlhf_pipeline.web.annotate.ratings import record_rating
 from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.rendering import STRENGTHS, render
-from rlhf_pipeline.web.routing import AnySite, api_router, needs
+from rlhf_pipeline.web.routing import AnySite, RequiredKey, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site
 
 api = api_router("cards")
@@ -23,6 +25,7 @@ STEP = 10  # an estimate: others may lease some of them in the next moment
 
 class LeaseRequest(RequestBody):
     n: int = Field(default=5, ge=1, le=MOST_AT_ONCE)
+    ratings: bool = Field(default=False, description="Also deal cards to rate, if the rules do.")
 
 
 @api.post("/cards:lease", response_model=Lease)
@@ -32,22 +35,23 @@ async def lease(site: AnySite, principal: Annotator, body: LeaseRequest | None =
     """
     async with site.leases:
         return await run_in_threadpool(
-            _build_lease_response, site, principal.user_id, (body or LeaseRequest()).n
+            _build_lease_response, site, principal.user_id, body or LeaseRequest()
         )
 
 
-def _build_lease_response(site: Site, annotator_id: str, n: int) -> Response:
+def _build_lease_response(site: Site, annotator_id: str, request: LeaseRequest) -> Response:
     terms = site.terms()
-    cards = site.cards.deal(annotator_id, n, terms.rules)
+    cards = site.cards.deal(annotator_id, request.n, terms.rules, ratings=request.ratings)
     remaining = site.store.cards.remaining_for(annotator_id, terms.rules)
     answer = Lease(
         cards=[
             CardOut.model_construct(
                 card_id=content.card.card_id,
+                kind="rating" if content.card.kind == CardKind.RATING else "comparison",
                 prompt=content.texts.prompt,
                 turns=split_turns(content.texts.prompt),
                 left=content.left,
-                right=content.right,
+                right="" if content.card.kind == CardKind.RATING else content.right,
                 leased_until=content.card.leased_until,
             )
             for content in cards
@@ -58,6 +62,16 @@ def _build_lease_response(site: Site, annotator_id: str, n: int) -> Response:
         reason_empty=None if cards else remaining.reason_empty,
     )
     return Response(answer.model_dump_json(), media_type="application/json")
+
+
+@api.post("/ratings", status_code=201, responses=problem_responses(404, 409))
+def rate(
+    site: AnySite, principal: Annotator, body: RatingFields, key: RequiredKey
+) -> RatingReceipt:
+    """Rate the completion of a card, skip it, or undo that. Ratings are feedback, which curators
+    approve for training.
+    """
+    return record_rating(site, principal, body, key)
 
 
 @api.post("/cards/{card_id}:release", status_code=204)
@@ -79,11 +93,15 @@ SCALE = (
     *(("6", "b", 1), ("7", "b", 2), ("8", "b", 3), ("9", "b", 4)),
 )
 
+# key and meaning of the ratings
+RATINGS = (("1", "poor"), ("2", "weak"), ("3", "fair"), ("4", "good"), ("5", "excellent"))
+
 KEY_MAP = (
     ("1234", "A is much, clearly, somewhat, slightly better"),
     ("5=", "equally good"),
     ("6789", "B is slightly, somewhat, clearly, much better"),
     ("0", "both bad"),
+    ("12345", "on a single completion: poor, weak, fair, good, excellent"),
     ("s", "skip: leave it to other annotators"),
     (
         ("u", "Backspace"),
@@ -124,6 +142,7 @@ def show_page(site: AnySite, request: Request, principal: Annotator) -> Response
         site,
         principal,
         scale=SCALE,
+        ratings=RATINGS,
         strengths=STRENGTHS,
         key_map=KEY_MAP,
         welcome=None if site.store.cards.has_voted(principal.user_id) else terms.guideline_version,

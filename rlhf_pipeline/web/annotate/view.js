@@ -1,6 +1,7 @@
 // Draws the annotate page.
 
 import { combineMarks, findDifferences } from "./differences.js";
+import { isRating } from "./draft.js";
 import { render } from "../markdown.js";
 import { renderPrompt } from "./turns.js";
 
@@ -79,6 +80,8 @@ export class View {
       const words = `${[...text].length.toLocaleString("en")} characters`;
       this.at(id).textContent = showsLength ? words : "";
     }
+    this.at("desk").classList.toggle("rates", isRating(card));
+    this.at("left-name").textContent = isRating(card) ? "Rate this completion" : "A";
     this.paintDraft(draft);
     this.show("desk");
     // Only a prompt that is cut off needs a button to unfold it; asked after the paint, because it

@@ -1,6 +1,7 @@
 // The dialog of votes that wait on this device: lists them, and offers what can be done with those
 // that the server refuses.
 
+import { judgementOf } from "./draft.js";
 import { withCode } from "./view.js";
 
 const IN_A_BATCH = 50; // votes, the most that the server takes at once
@@ -42,7 +43,7 @@ export class Waiting {
   row(entry, refusal) {
     const row = this.view.at("waiting-row").content.cloneNode(true);
     const [what, prompt, why, button] = row.firstElementChild.children;
-    const { choice, strength } = entry.body;
+    const { choice, strength } = judgementOf(entry);
     what.textContent = entry.isUndo ? "Undone" : this.describeVote(choice, strength);
     prompt.textContent = entry.card.prompt;
     const said = refusal && `Refused by the server (${refusal.status}): ${refusal.detail}`;
@@ -69,12 +70,16 @@ export class Waiting {
     const votes = await this.outbox.votes();
     for (let n = 0; n * IN_A_BATCH < Math.max(1, votes.length); n += 1) {
       const some = votes.slice(n * IN_A_BATCH, (n + 1) * IN_A_BATCH);
-      const file = new Blob([JSON.stringify({ votes: some }, null, 2)]);
-      const href = URL.createObjectURL(file);
-      const download = `unsent-votes-of-${this.outbox.user}${n ? `-${n + 1}` : ""}.json`;
-      const link = Object.assign(document.createElement("a"), { href, download });
-      link.click();
-      setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
+      this.save(`unsent-votes-of-${this.outbox.user}${n ? `-${n + 1}` : ""}.json`, { votes: some });
     }
+    const { ratings, user } = this.outbox;
+    if (ratings.length) this.save(`unsent-ratings-of-${user}.json`, { ratings });
+  }
+
+  save(download, content) {
+    const href = URL.createObjectURL(new Blob([JSON.stringify(content, null, 2)]));
+    const link = Object.assign(document.createElement("a"), { href, download });
+    link.click();
+    setTimeout(() => URL.revokeObjectURL(link.href), 60_000);
   }
 }

@@ -9,7 +9,7 @@ from rlhf_pipeline.core.api_types.base import Answer, Page
 from rlhf_pipeline.core.api_types.filters import Filter, Value
 from rlhf_pipeline.core.metric_catalogue import METRICS
 from rlhf_pipeline.core.monitoring import MetricPoint
-from rlhf_pipeline.core.records import DimensionComparison, Interval
+from rlhf_pipeline.core.records import CategoryComparison, DimensionComparison, Interval
 from rlhf_pipeline.improve.evaluation.judge import EvaluationSamples, JudgedSample
 from rlhf_pipeline.web.evolution.queries import label_of, list_versions
 from rlhf_pipeline.web.lists import cursor_problem, make_cursor, parse_cursor
@@ -69,6 +69,9 @@ class ComparedVersions(Page[ComparedPrompt]):
         description="Of b against a over all prompts, as heads of the reward model estimate it; "
         "empty where votes judge no dimensions of the rubric."
     )
+    by_category: tuple[CategoryComparison, ...] = Field(
+        description="Of b against a over the prompts of each category that has enough of them."
+    )
     points: tuple[MetricPoint, ...] = Field(
         description="The newest metric points `policy.*` and `production.*` of either version, "
         "whatever the filters."
@@ -116,6 +119,7 @@ def compare(site: Site, filters: ComparedVersionsFilter) -> ComparedVersions:
     page_rows = rows[start:end]
     evaluation = samples.evaluation
     rate, dimensions = evaluation.win_rate, evaluation.by_dimension
+    categories = evaluation.by_category
     return ComparedVersions(
         items=tuple(page_rows),
         next=make_cursor(end) if end < len(rows) else None,
@@ -127,6 +131,9 @@ def compare(site: Site, filters: ComparedVersionsFilter) -> ComparedVersions:
         dimensions=tuple(dimension.complement() for dimension in dimensions)
         if is_turned
         else dimensions,
+        by_category=tuple(category.complement() for category in categories)
+        if is_turned
+        else categories,
         points=_read_points(site, label_of(site, filters.a), label_of(site, filters.b)),
         categories=tuple(sorted({row.category for row in every})),
         n_rows=len(rows),
@@ -179,8 +186,8 @@ def _find_samples(site: Site, a: int, b: int) -> tuple[EvaluationSamples, bool]:
         return _read(site, (a, b)), True
     raise Problem(
         404,
-        f"There are no completions of the same prompts by versions {a} and {b}. "
-        f"{describe_pairs(pairs)}",
+        f"Versions {a} and {b} were never judged on the same prompts. Compare them by `rlhf models "
+        f"compare {label_of(site, a)} {label_of(site, b)}`. {describe_pairs(pairs)}",
         kind="not_found",
     )
 

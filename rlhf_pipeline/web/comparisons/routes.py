@@ -7,13 +7,22 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Query, Request, Response
 
 from rlhf_pipeline.core.api_types.base import Page
-from rlhf_pipeline.core.api_types.filters import ComparisonFilter, VoteFilter
+from rlhf_pipeline.core.api_types.filters import ComparisonFilter, DatasetFilter, VoteFilter
 from rlhf_pipeline.core.api_types.project import ComparisonOut, Offered, Withdrawn
-from rlhf_pipeline.core.errors import NotFound, UnknownComparison
+from rlhf_pipeline.core.curation import (
+    Dataset,
+    DatasetChange,
+    DatasetQuery,
+    NewDataset,
+    pick_comparisons,
+)
+from rlhf_pipeline.core.errors import DatasetError, NotFound, StoreError, UnknownComparison
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.web.comparisons import offers, queries
 from rlhf_pipeline.web.comparisons.offers import Flagged, Flagging, Offer, Withdrawal
 from rlhf_pipeline.web.comparisons.queries import ClusterOut
+from rlhf_pipeline.web.datasets import routes as dataset_routes
+from rlhf_pipeline.web.datasets.routes import Curator
 from rlhf_pipeline.web.forms import EMPTY_FORM, Fields, Form, attempt, validate
 from rlhf_pipeline.web.lists import (
     AT_ONCE,
@@ -63,6 +72,17 @@ def _list_fields(site: Site, principal: Principal) -> list[FilterField]:
     ]
 
 
+def _list_pickable(site: Site, principal: Principal) -> dict[int, str]:
+    """The data sets that take hand-picked comparisons: those that choose no votes by filters."""
+    if not principal.may(Permission.DATASETS_WRITE):
+        return {}
+    return {
+        dataset.dataset_id: dataset.name
+        for dataset in site.store.datasets.page(DatasetFilter(limit=AT_ONCE))
+        if dataset.query.votes is None or dataset.query.votes.comparison_ids
+    }
+
+
 COMPARISONS = RowList(
     "Comparisons",
     "/comparisons",
@@ -76,6 +96,7 @@ COMPARISONS = RowList(
         "all_flags": COMPARISON_FLAG_WORDS,
         "overlap": site.terms().rules.overlap,
         "people": offers.list_people(site, principal),
+        "pickable": _list_pickable(site, principal),
     },
     count=lambda site: site.store.comparisons.count(),
 )
@@ -149,7 +170,7 @@ def show_comparison(
         votes=votes,
         names=names_for(site, principal),
         flags=PEOPLE_FLAG_WORDS,
-        versions=site.store.datasets.versions_of_source(f"comparison:{comparison_id}")
+        versions=site.store.datasets.versions_of(f"comparison:{comparison_id}")
         if principal.may(Permission.DATASETS_READ)
         else [],
     )
@@ -175,6 +196,35 @@ def withdraw_some(site: AnySite, principal: Offerer, query: Asked, form: Form) -
     ids = validate(Withdrawal, {"ids": _parse_ids(form)}).ids
     n = offers.withdraw(site, principal, ids).n_withdrawn
     return _show_again(query, f"Withdrew {format_count(n, 'open judgement')}.")
+
+
+@pages.post("/comparisons/pick")
+def pick_some(
+    site: AnySite, request: Request, principal: Curator, query: Asked, form: Form
+) -> Response:
+    """Add the ticked comparisons to a data set, or to a new one."""
+    ids = tuple(_parse_ids(form))
+    if not ids:
+        return _show_again(query, NONE_TICKED)
+
+    def pick() -> Dataset:
+        number = form.number("dataset")
+        if number is None:
+            chosen = pick_comparisons(DatasetQuery(), ids)
+            name = form.text("name").strip()
+            return dataset_routes.create(
+                site, principal, validate(NewDataset, {"name": name, "query": chosen})
+            )
+        old = site.store.datasets.get(number)
+        change = DatasetChange(query=pick_comparisons(old.query, ids))
+        return dataset_routes.change(site, principal, number, change)
+
+    dataset, problem = attempt(pick, StoreError, DatasetError)
+    if dataset is None:
+        return show_list(COMPARISONS, request, site, principal, query, problem=problem, draft=form)
+    assert dataset.query.votes is not None
+    n_picked = format_count(len(dataset.query.votes.comparison_ids), "picked comparison")
+    return see_other(f"/datasets/{dataset.dataset_id}", notice=f"It holds {n_picked} now.")
 
 
 @pages.post("/comparisons/flag")

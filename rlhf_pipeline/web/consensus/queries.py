@@ -11,7 +11,6 @@ from rlhf_pipeline.core.api_types.filters import Filter
 from rlhf_pipeline.core.records import Adjudication, Choice
 from rlhf_pipeline.feedback.votes.consensus import (
     SHARES_APART,
-    ConsensusParams,
     Method,
     adjudication_queue,
     consensus,
@@ -110,17 +109,13 @@ def newest_fit(site: Site) -> AnnotatorFit:
 def _consensus_function(
     site: Site, method: Method, fitted: AnnotatorFit | None
 ) -> ConsensusFunction:
-    params = params_of(site)
+    min_votes = site.terms().rules.agreement_votes
     if method == "joint_model":
         assert fitted is not None  # `newest_fit` has one or raises
         return lambda ids: consensus_by_model(
-            site.store.votes.judgements(ids), fitted.labels_for(ids), params
+            site.store.votes.judgements(ids), fitted.labels_for(ids), min_votes
         )
-    return lambda ids: consensus(site.store.votes.judgements(ids), method, params)
-
-
-def params_of(site: Site) -> ConsensusParams:
-    return ConsensusParams(min_votes=site.terms().rules.agreement_votes)
+    return lambda ids: consensus(site.store.votes.judgements(ids), method, min_votes)
 
 
 def _find_newest(site: Site, consensus_of: ConsensusFunction, only: ConsensusFilter) -> Found:

@@ -64,7 +64,7 @@ def _describe(site: Site, principal: Principal, page: Page[ConsensusOut]) -> dic
         "names": names_for(site, principal),
         "people": offers.list_people(site, principal),
         "has_votes": site.store.votes.max_seq() > 0,
-        "min_votes": queries.params_of(site).min_votes,
+        "min_votes": site.terms().rules.agreement_votes,
     }
 
 

@@ -13,14 +13,19 @@ from rlhf_pipeline.core.curation import (
     DatasetChange,
     DatasetDetails,
     DatasetExport,
+    DatasetQuery,
     DatasetStatus,
     ExportOrder,
+    FeedbackQuery,
     NewDataset,
     NewPair,
     PairChange,
     QualityPart,
+    VoteQuery,
+    unpick_comparisons,
 )
-from rlhf_pipeline.core.errors import ArtefactError, DatasetError, NotEnoughData, StoreError
+from rlhf_pipeline.core.errors import DatasetError, NotEnoughData, StoreError
+from rlhf_pipeline.core.records import Number
 from rlhf_pipeline.feedback.datasets.dataset_rows import compare_rows
 from rlhf_pipeline.feedback.datasets.exporters import EXPORTERS
 from rlhf_pipeline.feedback.datasets.exporters.files import encode_export, name_export
@@ -46,7 +51,7 @@ from rlhf_pipeline.web.site import Site
 
 pages = APIRouter()
 Shown = Annotated[DatasetFilter, page_filter(DatasetFilter)]
-EXPECTED = (StoreError, NotEnoughData, DatasetError, ArtefactError)
+EXPECTED = (StoreError, NotEnoughData, DatasetError)
 TYPES: dict[str, str] = {
     "preference": "preferences",
     "sft": "texts to imitate",
@@ -126,7 +131,7 @@ def show_dataset(
     site: AnySite,
     request: Request,
     principal: Reader,
-    dataset_id: int,
+    dataset_id: Number,
     filters: Annotated[RowsShown, Query()],
 ) -> Response:
     return _show(site, request, principal, dataset_id, filters=filters)
@@ -134,7 +139,7 @@ def show_dataset(
 
 @pages.post("/datasets/{dataset_id}")
 def submit(
-    site: AnySite, request: Request, principal: Curator, dataset_id: int, form: Form
+    site: AnySite, request: Request, principal: Curator, dataset_id: Number, form: Form
 ) -> Response:
     """Build, freeze, archive or change what it holds."""
     values: dict[str, object] = {"status": form.text("status") or None}
@@ -142,7 +147,7 @@ def submit(
         old = site.store.datasets.get(dataset_id).query
         values = {
             "name": form.text("name").strip(),
-            "query": _parse_query(form) | {"leave_out": old.leave_out},
+            "query": _parse_query(form, old),
             "status": "curating",
         }
     change, problem = attempt(lambda: validate(DatasetChange, values))
@@ -153,11 +158,14 @@ def submit(
 
 @pages.post("/datasets/{dataset_id}/leave-out")
 def leave_out(
-    site: AnySite, request: Request, principal: Curator, dataset_id: int, form: Form
+    site: AnySite, request: Request, principal: Curator, dataset_id: Number, form: Form
 ) -> Response:
-    """Take the ticked rows out of the next version."""
+    """Take the ticked rows out of the next version, or into it again."""
     query = site.store.datasets.get(dataset_id).query
-    ids = tuple(dict.fromkeys([*query.leave_out, *form.all("row_id")]))
+    ticked = form.all("row_id")
+    ids = tuple(dict.fromkeys([*query.leave_out, *ticked]))
+    if form.has("restore"):
+        ids = tuple(row_id for row_id in query.leave_out if row_id not in ticked)
     if len(ids) > MOST_IDS:
         fault = f"At most {MOST_IDS:,} rows are left out by hand. Narrow the filters instead."
         return _show(site, request, principal, dataset_id, problem=Problem(422, fault))
@@ -165,9 +173,19 @@ def leave_out(
     return _change(site, request, principal, dataset_id, change)
 
 
+@pages.post("/datasets/{dataset_id}/unpick")
+def unpick(
+    site: AnySite, request: Request, principal: Curator, dataset_id: Number, form: Form
+) -> Response:
+    """Take the ticked comparisons out of those that were picked by hand."""
+    query = site.store.datasets.get(dataset_id).query
+    change = DatasetChange(query=unpick_comparisons(query, form.all("id")))
+    return _change(site, request, principal, dataset_id, change)
+
+
 @pages.post("/datasets/{dataset_id}/export")
 def export(
-    site: AnySite, request: Request, principal: Curator, dataset_id: int, form: Form
+    site: AnySite, request: Request, principal: Curator, dataset_id: Number, form: Form
 ) -> Response:
     def write() -> DatasetExport:
         order = validate(ExportOrder, {"format": form.text("format")})
@@ -180,7 +198,9 @@ def export(
 
 
 @pages.get("/datasets/{dataset_id}/{version}/{format_name}")
-def download(site: AnySite, _: Reader, dataset_id: int, version: int, format_name: str) -> Response:
+def download(
+    site: AnySite, _: Reader, dataset_id: Number, version: Number, format_name: str
+) -> Response:
     """A frozen version as a file of the browser."""
     dataset, exporter = site.store.datasets.get(dataset_id), EXPORTERS[format_name]()
     chosen = site.store.datasets.version(dataset_id, version)
@@ -195,7 +215,7 @@ def download(site: AnySite, _: Reader, dataset_id: int, version: int, format_nam
 
 @pages.post("/datasets/{dataset_id}/pairs")
 def add_pair(
-    site: AnySite, request: Request, principal: Curator, dataset_id: int, form: Form
+    site: AnySite, request: Request, principal: Curator, dataset_id: Number, form: Form
 ) -> Response:
     def make() -> None:
         body = validate(NewPair, _parse_pair(form) | {"dataset_id": dataset_id})
@@ -208,13 +228,13 @@ def add_pair(
 
 
 @pages.get("/datasets/pairs/{pair_id}")
-def show_pair(site: AnySite, request: Request, principal: Reader, pair_id: int) -> Response:
+def show_pair(site: AnySite, request: Request, principal: Reader, pair_id: Number) -> Response:
     return _show_pair(site, request, principal, pair_id)
 
 
 @pages.post("/datasets/pairs/{pair_id}")
 def submit_pair(
-    site: AnySite, request: Request, principal: Curator, pair_id: int, form: Form
+    site: AnySite, request: Request, principal: Curator, pair_id: Number, form: Form
 ) -> Response:
     def revise() -> Any:
         if form.has("reject"):
@@ -331,7 +351,7 @@ def _link_sources(text: str) -> list[tuple[str, str]]:
         addresses = {
             "comparison": f"/comparisons/{name}",
             "pair": f"/datasets/pairs/{name.partition('@')[0]}",
-            "feedback": "/feedback",
+            "feedback": f"/feedback?status=all&feedback_id={name}#feedback-{name}",
         }
         links.append((source.replace(":", " "), addresses[kind]))
     return links
@@ -371,8 +391,9 @@ def _parse_pair(form: Fields) -> dict[str, object]:
     }
 
 
-def _parse_query(form: Fields) -> dict[str, object]:
-    """What a data set holds, as its form says."""
+def _parse_query(form: Fields, old: DatasetQuery | None = None) -> dict[str, object]:
+    """What a data set holds, as its form says; what the form has no field for stays as in `old`."""
+    old = old or DatasetQuery()
     days = {name: form.text(name) or None for name in ("since", "until")}
     votes = {
         "categories": form.all("category"),
@@ -381,7 +402,9 @@ def _parse_query(form: Fields) -> dict[str, object]:
         **days,
     }
     feedback = {"kinds": form.all("kind"), **days}
-    return {
-        "votes": votes if form.has("votes") else None,
-        "feedback": feedback if form.all("kind") else None,
+    return old.model_dump() | {
+        "votes": (old.votes or VoteQuery()).model_dump() | votes if form.has("votes") else None,
+        "feedback": (old.feedback or FeedbackQuery()).model_dump() | feedback
+        if form.all("kind")
+        else None,
     }

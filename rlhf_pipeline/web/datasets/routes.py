@@ -5,9 +5,10 @@ from urllib.parse import urlsplit
 
 from fastapi import Depends, Query
 
-from rlhf_pipeline.core.api_types.base import Answer, Page
+from rlhf_pipeline.core.api_types.base import Page
 from rlhf_pipeline.core.api_types.filters import DatasetFilter, PairFilter
 from rlhf_pipeline.core.curation import (
+    CreatedPairs,
     CuratedPair,
     Dataset,
     DatasetChange,
@@ -20,9 +21,10 @@ from rlhf_pipeline.core.curation import (
     NewPair,
     PairChange,
     PairTexts,
-    check_move,
+    TrainedVersion,
 )
 from rlhf_pipeline.core.object_stores import PUT_IS_WHOLE
+from rlhf_pipeline.core.records import Number
 from rlhf_pipeline.feedback.datasets.dataset_rows import make_feedback_pairs
 from rlhf_pipeline.improve import curated_sets
 from rlhf_pipeline.web.forms import validate
@@ -37,10 +39,6 @@ preference_pairs = api_router("preference-pairs", prefix="/api/preference-pairs"
 Reader = Annotated[Principal, Depends(needs(Permission.DATASETS_READ))]
 Curator = Annotated[Principal, Depends(needs(Permission.DATASETS_WRITE))]
 TEXTS = set(PairTexts.model_fields)
-
-
-class CreatedPairs(Answer):
-    pairs: tuple[CuratedPair, ...]
 
 
 def list_datasets(site: Site, _: Principal, filters: DatasetFilter) -> Page[Dataset]:
@@ -76,43 +74,47 @@ def read_all(
 
 
 @training_datasets.get("/{dataset_id}")
-def read(site: AnySite, _: Reader, dataset_id: int) -> DatasetDetails:
-    """One data set with its frozen versions."""
+def read(site: AnySite, _: Reader, dataset_id: Number) -> DatasetDetails:
+    """One data set with its frozen versions, and the models trained on each."""
     dataset = site.store.datasets.get(dataset_id)
-    versions = site.store.datasets.versions(dataset_id)
+    models = curated_sets.list_models(site.store)
+    versions = [
+        TrainedVersion(
+            **dict(version), models=tuple(models.get(f"{dataset.name}@{version.version}", ()))
+        )
+        for version in site.store.datasets.versions(dataset_id)
+    ]
     return DatasetDetails(**dict(dataset), versions=tuple(versions))
 
 
 @training_datasets.patch("/{dataset_id}", responses=problem_responses(409))
-def change(site: AnySite, principal: Curator, dataset_id: int, body: DatasetChange) -> Dataset:
+def change(site: AnySite, principal: Curator, dataset_id: Number, body: DatasetChange) -> Dataset:
     """Change a data set. Status `curating` counts its rows and measures their quality, `ready`
     freezes them as its next version, `archived` ends it. A change of a frozen data set opens its
-    next version.
+    next version. It is made wholly or not at all.
     """
-    changed = body.model_dump(exclude={"query", "status"}, exclude_none=True)
-    if body.status == "ready" and body.query is None:
-        dataset = site.store.datasets.get(dataset_id)
-        check_move(dataset.name, dataset.status, body.status)  # before the other fields change
-    if changed or body.query is not None or body.status in ("draft", "exported", "archived"):
-        status = body.status if body.status in ("draft", "exported", "archived") else None
-        site.store.datasets.change(
-            dataset_id, **changed, query=body.query, status=status, actor=principal.user_id
-        )
+    actor = principal.user_id
     if body.status == "curating":
-        curated_sets.build(site.files, site.store, dataset_id, actor=principal.user_id)
+        return curated_sets.build(site.files, site.store, dataset_id, actor=actor, change=body)
     if body.status == "ready":
-        curated_sets.freeze(site.files, site.store, dataset_id, actor=principal.user_id)
-    return site.store.datasets.get(dataset_id)
+        curated_sets.freeze(site.files, site.store, dataset_id, actor=actor, change=body)
+        return site.store.datasets.get(dataset_id)
+    fields = {name: getattr(body, name) for name in body.model_fields_set}
+    if not fields:
+        return site.store.datasets.get(dataset_id)
+    return site.store.datasets.change(dataset_id, **fields, actor=actor)
 
 
 @training_datasets.delete("/{dataset_id}", responses=problem_responses(409))
-def archive(site: AnySite, principal: Curator, dataset_id: int) -> Dataset:
+def archive(site: AnySite, principal: Curator, dataset_id: Number) -> Dataset:
     """Archive a data set. Its versions stay."""
     return site.store.datasets.change(dataset_id, status="archived", actor=principal.user_id)
 
 
 @training_datasets.post("/{dataset_id}/export", status_code=201)
-def export(site: AnySite, principal: Curator, dataset_id: int, body: ExportOrder) -> DatasetExport:
+def export(
+    site: AnySite, principal: Curator, dataset_id: Number, body: ExportOrder
+) -> DatasetExport:
     """Write a frozen version for a trainer or provider, checked by its rules, with its SHA-256 and
     a manifest.
     """
@@ -147,30 +149,37 @@ def read_pairs(
 
 
 @preference_pairs.patch("/{pair_id}", responses=problem_responses(409))
-def revise_pair(site: AnySite, principal: Curator, pair_id: int, body: PairChange) -> CuratedPair:
+def revise_pair(
+    site: AnySite, principal: Curator, pair_id: Number, body: PairChange
+) -> CuratedPair:
     """Make the next revision of a pair. Frozen versions keep theirs; a rejected pair is accepted
     again.
     """
-    change = body.model_dump(exclude_none=True)
+    change = body.model_dump(exclude_unset=True)
     old = site.store.curated_pairs.get(pair_id).model_dump(include=TEXTS)
     validate(PairTexts, old | change)
     return site.store.curated_pairs.revise(pair_id, change, actor=principal.user_id)
 
 
 @preference_pairs.delete("/{pair_id}", responses=problem_responses(409))
-def reject_pair(site: AnySite, principal: Curator, pair_id: int) -> CuratedPair:
+def reject_pair(site: AnySite, principal: Curator, pair_id: Number) -> CuratedPair:
     """Reject a pair: the next version leaves it out. It is kept."""
     return site.store.curated_pairs.revise(pair_id, {}, actor=principal.user_id, status="rejected")
 
 
 @preference_pairs.post("/bulk", status_code=201)
 def add_pairs(site: AnySite, principal: Curator, body: FeedbackBulk) -> CreatedPairs:
-    """Make pairs of feedback, all or none: a correction is preferred to what it corrects, and of
-    two completions of one prompt the one with the higher mean rating. Each entry that gives no pair
-    is an error.
+    """Make pairs of approved feedback, all or none: a correction is preferred to what it corrects,
+    and of two completions of one prompt the one with the higher mean rating. Each entry that gives
+    no pair is an error.
     """
     entries = site.store.feedback.select(FeedbackQuery(feedback_ids=body.feedback_ids))
-    pairs, faults = make_feedback_pairs(entries)
+    pairs, faults = make_feedback_pairs([entry for entry in entries if entry.status == "approved"])
+    faults |= {
+        entry.feedback_id: f"is {entry.status}: approve it first"
+        for entry in entries
+        if entry.status != "approved"
+    }
     existing = {entry.feedback_id for entry in entries}
     faults |= {n: "does not exist" for n in body.feedback_ids if n not in existing}
     if faults:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from datetime import date, datetime
 from typing import Annotated, Literal
 
-from pydantic import Field, computed_field
+from pydantic import AfterValidator, Field, computed_field
 
 from rlhf_pipeline.core.api_types.base import Answer, RequestBody
 from rlhf_pipeline.core.api_types.project import CHANGED_AT, DecisionOut
@@ -12,7 +12,15 @@ from rlhf_pipeline.core.records import Cause, DriftEvent, GateDecision, Interval
 from rlhf_pipeline.improve.retraining.explanation import Condition
 
 VOTES_UNTIL = "Day of the newest vote behind it; null before the first reward model."
-Reason = Annotated[Text, Field(min_length=1, max_length=1000)]
+
+
+def _refuse_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must say why, not be blank")
+    return text
+
+
+Reason = Annotated[Text, AfterValidator(_refuse_blank), Field(min_length=1, max_length=1000)]
 
 
 class PromotionOut(Promotion):
@@ -64,13 +72,13 @@ class GateOut(GateDecision):
 
     @property
     def win_rate(self) -> Interval | None:
-        """Of the candidate against the champion."""
-        return self.evaluation.win_rate if self.evaluation else None
+        """Of the candidate against the champion: by people, where they were asked."""
+        return self.people_win_rate or (self.evaluation.win_rate if self.evaluation else None)
 
     @property
     def failed_checks(self) -> tuple[str, ...]:
         """Why the failed rules failed."""
-        return tuple(check.reason for check in self.checks if not check.passed)
+        return tuple(check.reason for check in self.blocking)
 
 
 class DecisionDetail(DecisionOut):

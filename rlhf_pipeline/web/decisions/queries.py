@@ -35,6 +35,13 @@ REFUSALS = {
     "checkable_answers": "facts that got worse",
     "win_rate_at_equal_length": "winning by length alone",
     "blocking_checks": "a failed check",
+    "kl": "moving too far from the champion",
+    "diversity": "answering everything alike, or repeating prompts",
+    "evaluation_prompts": "training on evaluation prompts",
+    "remembered_errors": "lost hits on remembered predictions",
+    "judge_calibration": "a badly calibrated judge",
+    "safety_prompts": "answers to safety prompts",
+    "canaries": "secrets learnt by heart",
 }
 
 
@@ -183,9 +190,7 @@ def build_gate(gate: GateDecision, votes_until: date | None, n_decisions: int = 
     return GateOut(
         **{name: getattr(gate, name) for name in GateDecision.model_fields},
         votes_until=votes_until,
-        refused_for=tuple(
-            REFUSALS.get(check.name, check.name) for check in gate.checks if not check.passed
-        ),
+        refused_for=tuple(REFUSALS.get(check.name, check.name) for check in gate.blocking),
         n_decisions=n_decisions,
     )
 

@@ -3,12 +3,13 @@
 from datetime import date
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import Field, computed_field
 
 from rlhf_pipeline.core.api_types.base import Answer, RequestBody
 from rlhf_pipeline.core.api_types.filters import Filter
 from rlhf_pipeline.core.api_types.project import DecisionOut
 from rlhf_pipeline.core.records import Interval, Text
+from rlhf_pipeline.improve.gate_sessions import GateProgress
 from rlhf_pipeline.web.calibration.answers import CalibrationOut
 from rlhf_pipeline.web.decisions.answers import GateOut, PromotionOut, Reason
 
@@ -35,6 +36,7 @@ class PolicyTraining(Answer):
     parent: str | None = Field(description="The policy it was trained from, as name@version.")
     strategy: str | None
     dataset: str | None = Field(description="Curated data set of it, as name@version.")
+    dataset_id: int | None = Field(description="Null without one, or if it is unknown.")
     data_hash: str | None = Field(description="Hash of its retraining set.")
     n_pairs: int | None = Field(description="Null if the file of that set is not kept any more.")
     by_origin: dict[str, int] = Field(
@@ -101,9 +103,13 @@ class VersionOut(Answer):
 
 
 class PolicyVersionOut(VersionOut):
-    state: Literal["champion", "earlier champion", "refused", "promoted"] = Field(
-        description="`promoted`: the gate let it through, but it was not made champion."
+    state: Literal["champion", "earlier champion", "refused", "promoted", "asked about", "void"] = (
+        Field(
+            description="`promoted`: the gate let it through, but it was not made champion. `asked "
+            "about`: people's votes will decide. `void`: they were asked, and nothing was decided."
+        )
     )
+    why_void: str = Field(default="", description="Why people were asked for nothing.")
     gate: GateOut | None = Field(description="Null for a policy that no gate decided on.")
     training: PolicyTraining | None = Field(
         description="Null for first policies and for gate decisions that did not record it."
@@ -145,8 +151,21 @@ class NewPromotion(RequestBody):
     )
 
 
+class GateSessionOut(GateProgress):
+    """How far the gate is that asks people about a candidate."""
+
+    @computed_field  # type: ignore[prop-decorator]
+    @property
+    def half_width(self) -> float:
+        return super().half_width
+
+
 class EvolutionOut(Answer):
     """All versions that the gate decided on or that were champion, the newest first."""
+
+    asking: GateSessionOut | None = Field(
+        description="The candidate that the gate asks people about; null if it asks nobody."
+    )
 
     policies: tuple[PolicyVersionOut, ...]
     reward_models: tuple[RewardModelVersionOut, ...]

@@ -1,10 +1,11 @@
 """Composes the versions of policies and reward models from promotions, gate decisions and files."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from datetime import datetime
 
 from rlhf_pipeline.core.api_types.project import DecisionOut
-from rlhf_pipeline.core.errors import MissingPartition
+from rlhf_pipeline.core.errors import MissingPartition, NotFound
 from rlhf_pipeline.core.records import (
     Evaluation,
     GateDecision,
@@ -12,12 +13,15 @@ from rlhf_pipeline.core.records import (
     ModelVersion,
     Promotion,
 )
+from rlhf_pipeline.improve.gate_sessions import find_running
+from rlhf_pipeline.store.gate_sessions import GateSession
 from rlhf_pipeline.web.calibration.answers import CalibrationOut
 from rlhf_pipeline.web.calibration.queries import describe_entries
 from rlhf_pipeline.web.decisions.answers import PromotionOut
 from rlhf_pipeline.web.decisions.queries import build_gate, describe_decision, find_changes
 from rlhf_pipeline.web.evolution.answers import (
     EvolutionOut,
+    GateSessionOut,
     PolicyTraining,
     PolicyVersionOut,
     RewardModelVersionOut,
@@ -39,8 +43,9 @@ RUN = "run "  # how a promotion names the run that made it
 
 
 def read_evolution(site: Site) -> EvolutionOut:
-    started = _read_started(site)
+    started, asking = _read_started(site), find_running(site.store)
     return EvolutionOut(
+        asking=GateSessionOut(**asking.model_dump()) if asking else None,
         policies=tuple(_read_policies(site, started)),
         reward_models=tuple(_read_reward_models(site, started)),
     )
@@ -62,6 +67,9 @@ def write_headline(evolution: EvolutionOut) -> str:
     ]
     words = f"{serving[0].capitalize()} and {serving[1]} serve"
     newest = next(iter(evolution.policies), None)
+    if evolution.asking is not None:
+        number = version_of(evolution.asking.candidate)
+        return f"{words}; people are asked about policy {number}"
     if newest is None or newest.gate is None or newest.state != "refused":
         return words
     reason = " and ".join(newest.gate.refused_for) or "an unknown reason"
@@ -78,6 +86,7 @@ def filter_versions(evolution: EvolutionOut, filters: VersionFilter) -> tuple[Ve
 def _read_policies(site: Site, started: Mapping[str, DecisionOut]) -> list[PolicyVersionOut]:
     """The newest first."""
     history, gates = _read_history(site)
+    undecided = _find_undecided(site)
     promoted = {promotion.version: promotion for promotion in history}  # the last one of each
     decided = {version: decisions[-1] for version, decisions in gates.items()}
     moments = {version: promotion.promoted_at for version, promotion in promoted.items()}
@@ -103,7 +112,12 @@ def _read_policies(site: Site, started: Mapping[str, DecisionOut]) -> list[Polic
             if promotion
             else "promoted"
             if gate and gate.promoted
-            else "refused",
+            else "refused"
+            if version not in undecided
+            else "asked about"
+            if undecided[version].is_running
+            else "void",
+            why_void=undecided[version].terms.reason if version in undecided else "",
             gate=gate
             and build_gate(gate, find_votes_until(days, gate.decided_at), len(gates[version])),
             promotion=_describe_promotion(promotion, days),
@@ -143,12 +157,25 @@ def list_versions(site: Site) -> list[int]:
 
 def _read_history(site: Site) -> tuple[list[Promotion], dict[int, list[GateDecision]]]:
     """Promotions of policies, and the gate's decisions by version of the candidate; oldest
-    first.
+    first. Of a candidate on which it never decided, the decision that it left to people.
     """
     gates: dict[int, list[GateDecision]] = {}
     for decision in site.store.gates.all():
         gates.setdefault(version_of(decision.candidate), []).append(decision)
+    for version, session in _find_undecided(site).items():
+        changes = {"asks_people": session.is_running}
+        gates[version] = [session.terms.decision.model_copy(update=changes)]
     return site.store.promotions.history(name_of(site, "policy")), gates
+
+
+def _find_undecided(site: Site) -> dict[int, GateSession]:
+    """The newest session on each candidate about which people were asked, and no gate decided."""
+    decided = {decision.candidate for decision in site.store.gates.all()}
+    return {
+        version_of(session.candidate): session
+        for session in site.store.gate_sessions.all()
+        if session.candidate not in decided
+    }
 
 
 def name_of(site: Site, kind: str) -> str:
@@ -197,14 +224,23 @@ def _read_started(site: Site) -> dict[str, DecisionOut]:
 
 def _describe_training(site: Site, version: ModelVersion) -> PolicyTraining:
     by_origin = count_set(site, version.data_hash, "origin")
+    dataset = version.params.get("dataset")
     return PolicyTraining(
         parent=version.parent,
         strategy=version.params.get("strategy"),
-        dataset=version.params.get("dataset"),
+        dataset=dataset,
+        dataset_id=dataset and _find_dataset(site, dataset),
         data_hash=version.data_hash,
         n_pairs=sum(by_origin.values()) or None,
         by_origin=by_origin,
     )
+
+
+def _find_dataset(site: Site, label: str) -> int | None:
+    """None where the store that has the data set is not this one."""
+    with suppress(NotFound):
+        return site.store.datasets.find(label.rpartition("@")[0]).dataset_id
+    return None
 
 
 def count_set(site: Site, data_hash: str | None, column: str) -> dict[str, int]:

@@ -9,10 +9,19 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from rlhf_pipeline.core.api_types.base import Page
-from rlhf_pipeline.core.errors import ModelHashMismatch, ModelNotFound, ModelRefused
+from rlhf_pipeline.core.errors import (
+    ModelHashMismatch,
+    ModelNotFound,
+    ModelRefused,
+    ReleaseConflict,
+)
 from rlhf_pipeline.core.records import Promotion
+from rlhf_pipeline.core.releases import ReleaseAct, find_archived
+from rlhf_pipeline.improve.lineage import ORIGINS
+from rlhf_pipeline.improve.releases import Releases
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.evolution import chart_evolution
+from rlhf_pipeline.reports.model_card import render_model_card
 from rlhf_pipeline.reports.words import name_models
 from rlhf_pipeline.web.evolution import queries
 from rlhf_pipeline.web.evolution.answers import (
@@ -44,13 +53,8 @@ api, pages = api_router("evolution"), APIRouter()
 Reader = Annotated[Principal, Depends(needs(Permission.METRICS_READ))]
 Approver = Annotated[Principal, Depends(needs(Permission.MODELS_PROMOTE))]
 ClusterReader = Annotated[Principal, Depends(needs(Permission.VOTES_READ))]
+VersionNumber = Annotated[int, Path(ge=1, lt=2**31)]
 STYLE = re.compile(rb"<style>(.*?)</style>", re.DOTALL)
-ORIGINS = {
-    "vote": "labelled by votes",
-    "relabelled": "relabelled by the reward model, because taste changed since the vote",
-    "hard_negative": "hard negatives of the reward model",
-    "dataset": "of a curated data set",
-}
 
 
 Chosen = Annotated[VersionLabel, Query()]
@@ -79,21 +83,19 @@ def read_chart(site: AnySite, _: Reader) -> Response:
 
 
 @api.post("/evolution:promote", responses=problem_responses(404, 409))
-def promote(site: AnySite, principal: Approver, body: NewPromotion) -> Promotion:
-    """Make a version the champion, which serves from then on; an earlier one rolls back. A refused
-    one requires `overrides`. The promotion, its user and the reason are in the audit chain.
+def promote(site: AnySite, principal: Approver, body: NewPromotion) -> Promotion | ReleaseAct:
+    """Make a version the champion, which serves from then on; where the project asks for approval,
+    a request that waits for another approver. A refused one requires `overrides`. The act, its user
+    and the reason are in the audit chain.
     """
     try:
-        version, _ = site.champions.promote_by_hand(
+        return Releases(site.champions, site.settings).deploy(
             body.model, reason=body.reason, actor=principal.user_id, is_forced=body.overrides
         )
     except ModelNotFound as cause:
         raise Problem(404, str(cause), kind="not_found") from None
-    except (ModelRefused, ModelHashMismatch) as cause:
+    except (ModelRefused, ModelHashMismatch, ReleaseConflict) as cause:
         raise Problem(409, str(cause), kind="not_promoted") from None
-    champion = site.store.promotions.champion(version.name)
-    assert champion is not None  # the one just promoted
-    return champion
 
 
 @pages.get("/evolution")
@@ -105,7 +107,7 @@ def show_page(
 
 @pages.post("/evolution/promote")
 def submit_promotion(site: AnySite, request: Request, principal: Approver, form: Form) -> Response:
-    def act() -> Promotion:
+    def act() -> Promotion | ReleaseAct:
         values: dict[str, object] = {name: form.text(name).strip() for name in ("model", "reason")}
         body = validate(NewPromotion, values | {"overrides": form.has("overrides")})
         return promote(site, principal, body)
@@ -114,9 +116,9 @@ def submit_promotion(site: AnySite, request: Request, principal: Approver, form:
     if promotion is None:
         opened = form.text("model")
         return _render_versions(site, request, principal, VersionFilter(), problem, opened)
-    return see_other(
-        "/evolution", notice=f"{name_models(promotion.label, is_first=True)} serves now."
-    )
+    is_waiting = isinstance(promotion, ReleaseAct)
+    does = "waits for another approver" if is_waiting else "serves now"
+    return see_other("/evolution", notice=f"{name_models(promotion.label, is_first=True)} {does}.")
 
 
 def _render_versions(
@@ -142,10 +144,17 @@ def _render_versions(
         policy=next((version for version in policies if version.state == "champion"), None),
         model=next((version for version in reward_models if version.state == "champion"), None),
         newest=next(iter(policies), None),
+        asking=evolution.asking,
         is_charted=sum(bool(version.gate and version.gate.evaluation) for version in policies)
         >= MANY,
         origins=ORIGINS,
         names=names_for(site, principal),
+        archived={
+            f"{name}@{version}"
+            for kind in ("policy", "reward_model")
+            for name in [queries.name_of(site, kind)]
+            for version in find_archived(site.store.release_acts.all(name))
+        },
     )
 
 
@@ -175,9 +184,7 @@ def show_learnt(
 
 
 @pages.get("/evolution/{version}/report")
-def show_report(
-    site: AnySite, _: Reader, version: Annotated[int, Path(ge=1, lt=2**31)]
-) -> Response:
+def show_report(site: AnySite, _: Reader, version: VersionNumber) -> Response:
     """The evaluation of a candidate as the page that its stage wrote, with a way back."""
     label = queries.label_of(site, version)
     page = site.files.read_page("evaluation", label)
@@ -188,6 +195,20 @@ def show_report(
             "candidate; /evolution shows which versions have one.",
             kind="not_found",
         )
+    return _send_report(page, version)
+
+
+@pages.get("/evolution/{version}/card")
+def show_card(site: AnySite, _: Reader, version: VersionNumber) -> Response:
+    """The model card of a version as a page to print, with a way back."""
+    try:
+        card = Releases(site.champions, site.settings).describe(queries.label_of(site, version))
+    except ModelNotFound as cause:
+        raise Problem(404, str(cause), kind="not_found") from None
+    return _send_report(render_model_card(card).encode(), version)
+
+
+def _send_report(page: bytes, version: int) -> Response:
     back = f'<header>\n<nav><a href="/evolution#policy-{version}">Versions</a></nav>'
     return Response(
         page.replace(b"<header>", back.encode(), 1),

@@ -5,6 +5,7 @@ from datetime import date
 from typing import Literal
 
 from rlhf_pipeline.core.records import CauseName, TriggerDecision
+from rlhf_pipeline.improve.gate_sessions import find_running
 from rlhf_pipeline.improve.retraining.messages import read_causes
 from rlhf_pipeline.watch.alerts.changes import NOT_SERVED, SERVES_AGAIN, read_changes
 from rlhf_pipeline.watch.alerts.readings import Reading
@@ -61,6 +62,15 @@ def write_headline(
         )
 
     waiting = [change for change in changes if change.value]
+    asking = find_running(site.store)
+    if asking is not None and all(change.progress == NOT_SERVED for change in waiting):
+        event = f"{describe_event(waiting[-1])} " if waiting else ""
+        number = _number(asking.candidate)
+        return Headline(
+            text=f"{event}Policy {number} waits for people: {asking.describe()}.",
+            tone="warning" if asking.state == "held" else "info",
+            acts=(Act(label=f"Votes on policy {number}", link="/evolution"),),
+        )
     urgent = [change for change in waiting if change.progress in (NOT_SERVED, "waits for a person")]
     if waiting:
         reading = (urgent or waiting)[-1]

@@ -9,7 +9,8 @@ from rlhf_pipeline.core.metric_catalogue import SILENCE, let_silence_grow
 from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.core.records import Role
 from rlhf_pipeline.improve.loop_settings import warn_of_toy_policy
-from rlhf_pipeline.reports.words import format_count
+from rlhf_pipeline.improve.releases import Releases
+from rlhf_pipeline.reports.words import format_count, name_models
 from rlhf_pipeline.web.decisions.queries import (
     describe_gate,
 )
@@ -55,10 +56,12 @@ def read_home(site: Site, principal: Principal) -> HomeOut:
         headline=write_headline(site, principal, champions, last_gate),
         attention=(
             *_find_stopped_work(site, n_alerts, points),
+            *_find_waiting_releases(site),
             *_find_drift(site),
             *_find_low_accuracy(figures, served),
             *_find_toy_policy(site),
             *_find_policy_notices(site),
+            *_find_served_difference(site),
         ),
         next_steps=() if work.n_votes else tuple(_list_next_steps(site, principal)),
         champions=champions,
@@ -113,6 +116,12 @@ def _describe_silence(seconds: float) -> str:
     return f"{seconds / 60:.0f} minutes" if seconds < 7200 else f"{seconds / 3600:.1f} hours"
 
 
+def _find_waiting_releases(site: Site) -> Iterator[Attention]:
+    for request in Releases(site.champions, site.settings).list_waiting():
+        words = f"a release of {name_models(request.label)} waits for an approver"
+        yield Attention(text=words, link="/releases")
+
+
 def _find_drift(site: Site) -> Iterator[Attention]:
     if n_events := len(site.store.events.find_open()):
         yield Attention(
@@ -150,6 +159,21 @@ def _find_policy_notices(site: Site) -> Iterator[Attention]:
             yield Attention(text=f"{champion.label}: {notice}", link="/production")
 
 
+def _find_served_difference(site: Site) -> Iterator[Attention]:
+    check = Releases(site.champions, site.settings).find_served_check()
+    if check is None or check.state == "as judged":
+        return
+    name = name_models(check.version)
+    words = f"it is not checkable whether {name} serves as it was judged"
+    if check.state == "differs":
+        words = f"what serves is not {name} as it was judged"
+    if check.state == "other precision":
+        words = f"{name} serves in another precision than it was judged"
+    if check.rolled_back:
+        words = f"{name} was rolled back, because what served was not the judged version"
+    yield Attention(text=f"{words}: {name_models(check.reason)}", link="/releases")
+
+
 def _find_low_accuracy(figures: Sequence[MetricPoint], served: str | None) -> Iterator[Attention]:
     by_name = {point.name: point for point in figures if point.labels.get("reward_model") == served}
     accuracy, ceiling = (by_name.get(name) for name in WINDOW_FIGURES)
@@ -184,7 +208,7 @@ def _list_next_steps(site: Site, principal: Principal) -> Iterator[NextStep]:
             title="Collect comparisons",
             text="Launch the job collection in Dagster, or, while `rlhf dev` does not run, "
             "`rlhf run collection`: it writes prompts and completions and offers them. "
-            "`rlhf import comparisons FILE --offer` takes your own.",
+            "`rlhf import preferences FILE --offer` takes your own.",
             link="/comparisons" if has_comparisons else None,
             is_done=is_offered,
         )
@@ -236,7 +260,7 @@ def _read_champions(site: Site) -> tuple[ChampionState, ...]:
     moments = [champion.promoted_at for champion in champions.values()]
     days = find_vote_days(site.store, site.settings.project, moments)
     rates = {  # none against the version that a roll back ended
-        (gate.candidate, gate.champion): gate.evaluation.win_rate
+        (gate.candidate, gate.champion): gate.people_win_rate or gate.evaluation.win_rate
         for gate in site.store.gates.all()
         if gate.promoted and gate.evaluation
     }

@@ -14,9 +14,7 @@ from rlhf_pipeline.core.records import Text, Token
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.web.forms import Form, attempt, validate
 from rlhf_pipeline.web.lists import Cursor, Paged
-from rlhf_pipeline.web.me import queries
-from rlhf_pipeline.web.me.queries import OwnVote
-from rlhf_pipeline.web.me.statistics import read_statistics
+from rlhf_pipeline.web.me.statistics import OwnVote, own_tokens, own_votes, read_statistics
 from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render, see_other
@@ -88,7 +86,7 @@ def my_confidence(site: AnySite, principal: Voter) -> Response:
 @api.get("/me/votes")
 def my_votes(site: AnySite, principal: Voter, filters: Paged) -> Page[OwnVote]:
     """Your votes as you cast them, newest first."""
-    return queries.own_votes(site, principal.user_id, cursor=filters.cursor, limit=filters.limit)
+    return own_votes(site, principal.user_id, cursor=filters.cursor, limit=filters.limit)
 
 
 @api.post("/me/password", status_code=204, responses=problem_responses(429))
@@ -114,7 +112,7 @@ def change_password(site: AnySite, principal: SignedIn, body: PasswordChange) ->
 @api.get("/me/tokens")
 def my_tokens(site: AnySite, principal: Owner, filters: Paged) -> Page[Token]:
     """Your API tokens, newest first, including those that ended."""
-    return queries.own_tokens(site, principal.user_id, cursor=filters.cursor, limit=filters.limit)
+    return own_tokens(site, principal.user_id, cursor=filters.cursor, limit=filters.limit)
 
 
 @api.post("/me/tokens", status_code=201)
@@ -237,10 +235,8 @@ def _render_page(
         principal,
         status=problem.status if problem else 200,
         figures=mine,
-        own=queries.own_votes(site, principal.user_id, cursor=cursor, limit=SHOWN)
-        if votes
-        else None,
-        tokens=queries.own_tokens(site, principal.user_id, cursor=tokens, limit=SHOWN)
+        own=own_votes(site, principal.user_id, cursor=cursor, limit=SHOWN) if votes else None,
+        tokens=own_tokens(site, principal.user_id, cursor=tokens, limit=SHOWN)
         if principal.may(Permission.TOKENS_OWN)
         else None,
         permissions=sorted(principal.permissions),

@@ -1,1 +1,1 @@
-"""Predictions of the reward model, and completions made on request."""
+"""Predictions of the reward model."""

@@ -3,8 +3,9 @@
 import threading
 from collections.abc import Sequence
 
+from rlhf_pipeline.core.api_types.project import PairPrediction
 from rlhf_pipeline.core.errors import ConfigurationError, InvalidScores, ModelError
-from rlhf_pipeline.learn.champions import CalibratedModel, Champions, PairPrediction, Question
+from rlhf_pipeline.learn.champions import CalibratedModel, Champions, Question
 from rlhf_pipeline.web.memory_cache import CachedValue
 from rlhf_pipeline.web.problems import RETRY_SOON, Problem
 

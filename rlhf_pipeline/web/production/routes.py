@@ -12,12 +12,10 @@ from rlhf_pipeline.core.api_types.production import (
     ProductionFigure,
     StoredFigures,
 )
-from rlhf_pipeline.core.intervals import interval_of_sums
 from rlhf_pipeline.core.metric_catalogue import METRICS, PRODUCTION
-from rlhf_pipeline.core.monitoring import MetricPoint
-from rlhf_pipeline.core.records import RatioSums
 from rlhf_pipeline.reports.chart import Chart
 from rlhf_pipeline.reports.production import chart_production
+from rlhf_pipeline.watch.metrics import build_production_point
 from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import Problem
 from rlhf_pipeline.web.rendering import render
@@ -49,7 +47,8 @@ def send(site: AnySite, principal: Writer, body: NewProductionFigures) -> Stored
     stored or none; an invalid one is named by its place in the list.
     """
     _check_figures(site, body.figures)
-    points = [_build_point(site, figure) for figure in body.figures]
+    now = site.store.database.clock.now()
+    points = [build_production_point(figure, now) for figure in body.figures]
     site.store.metric_points.put(points, actor=principal.user_id)
     return StoredFigures(n=len(body.figures))
 
@@ -60,6 +59,7 @@ def read_chart(site: AnySite, _: Reader, chosen: Chosen) -> Response:
     cost of models in production, by day. Without `until`, up to the newest day with figures;
     without `since`, 90 days.
     """
+    site.measure_answers()
     labels = {"model": chosen.model} if chosen.model else None
     first, last = chosen.resolve(_find_newest_day(site, labels))
     points = site.store.metric_points.read(PRODUCTION, since=first, until=last, labels=labels)
@@ -70,6 +70,7 @@ def read_chart(site: AnySite, _: Reader, chosen: Chosen) -> Response:
 
 @pages.get("/production")
 def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen) -> Response:
+    site.measure_answers()
     latest = site.store.metric_points.latest(PRODUCTION)
     newest = max(latest, key=lambda point: (point.day, point.labels["model"]), default=None)
     model = chosen.model or (newest.labels["model"] if newest else "")
@@ -105,30 +106,6 @@ def _check_figures(site: Site, figures: list[ProductionFigure]) -> None:
     if errors:
         path, message = errors[0]
         raise Problem(422, f"{path}: {message}.", kind="invalid", errors=errors)
-
-
-def _build_point(site: Site, figure: ProductionFigure) -> MetricPoint:
-    squares = figure.total_squares
-    if squares is None and figure.is_share:
-        squares = figure.total  # as of measurements of 0 and 1: the widest interval
-    n, total = figure.n, figure.total
-    interval = (
-        None
-        if squares is None
-        else interval_of_sums(RatioSums(n, n, total, n, total, squares), of_shares=figure.is_share)
-    )
-    return MetricPoint(
-        day=figure.day,
-        name=figure.name,
-        labels={"model": figure.model},
-        n=n,
-        total=total,
-        total_squares=figure.total_squares,
-        value=total / n,
-        low=interval.low if interval else None,
-        high=interval.high if interval else None,
-        measured_at=site.store.database.clock.now(),
-    )
 
 
 def _find_newest_day(site: Site, labels: dict[str, str] | None) -> date | None:

@@ -33,6 +33,7 @@ LABELS = {
     "repeat_share": "Share of repeats",
     "repeat_after": "Votes before a repeat",
     "gold_share": "Share with a known answer",
+    "rating_share": "Share of ratings",
     "lease_minutes": "Lease of a card in minutes",
     "prefetch": "Cards dealt ahead",
     "max_votes_per_day": "Maximum votes per person and day",
@@ -45,6 +46,7 @@ MORE_HELP = {
     "dimensions": "; separated by commas",
     "repeat_share": "; 0.08 is 8%",
     "gold_share": "; 0.05 is 5%",
+    "rating_share": "; 0.1 is 10%, 0 is none",
 }
 
 

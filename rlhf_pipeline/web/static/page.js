@@ -48,6 +48,7 @@ function onContent(act) {
 async function showMarkdown() {
   if (!document.querySelector("[data-markdown], [data-preview]")) return;
   const { render } = await import("./markdown.js");
+  for (const pair of document.querySelectorAll("[data-differences]")) await showDifferences(pair);
   for (const box of document.querySelectorAll("[data-markdown]")) {
     const level = Number(box.dataset.markdown) || 2;
     box.removeAttribute("data-markdown");
@@ -60,6 +61,23 @@ async function showMarkdown() {
   }
 }
 onContent(showMarkdown);
+
+// the words in which a text and its correction differ
+async function showDifferences(pair) {
+  const { findDifferences } = await import("./annotate/differences.js");
+  const { render } = await import("./markdown.js");
+  const boxes = [...pair.querySelectorAll("[data-markdown]")];
+  pair.removeAttribute("data-differences");
+  const texts = boxes.map((box) => box.textContent);
+  const found = boxes.length === 2 && findDifferences(...texts);
+  if (!found) return;
+  boxes.forEach((box, side) => {
+    const sign = "-+"[side];
+    const marks = found["ab"[side]].map((span) => ({ ...span, sign }));
+    box.removeAttribute("data-markdown");
+    box.replaceChildren(render(texts[side], { marks }));
+  });
+}
 
 for (const button of document.querySelectorAll("[data-copy]")) {
   if (!navigator.clipboard) continue;
@@ -125,7 +143,9 @@ document.addEventListener("click", ({ target }) => {
   row.querySelector("summary")?.click();
 });
 // an address with an anchor opens that row
-document.getElementById(location.hash.slice(1))?.querySelector("details")?.setAttribute("open", "");
+const anchored = document.getElementById(location.hash.slice(1))?.querySelector("details");
+anchored?.setAttribute("open", "");
+anchored?.querySelector("summary").focus();
 const summaries = () => [...document.querySelectorAll(".list summary")];
 function moveTo(step) {
   const rows = summaries();
@@ -148,9 +168,13 @@ const KEYS = {
 document.addEventListener("keydown", (event) => {
   const isTyping = event.target.closest("input:not([type=checkbox]), select, textarea, dialog");
   if (isTyping || event.ctrlKey || event.metaKey || event.altKey || !summaries().length) return;
-  if (!Object.hasOwn(KEYS, event.key)) return;
+  // buttons of the open row name their key
+  const key = CSS.escape(event.key);
+  const button = document.querySelector(`.list details[open] [data-key="${key}"]`);
+  if (!button && !Object.hasOwn(KEYS, event.key)) return;
   event.preventDefault();
-  KEYS[event.key]();
+  if (button) button.click();
+  else KEYS[event.key]();
 });
 
 // 0.7 MB that only pages with charts load

@@ -257,10 +257,6 @@ def _check_undo(
     now: datetime,
     undo_seconds: float,
 ) -> None:
-    """Uses the more generous clock, because a vote and its correction may both have waited in an
-    outbox. The sender's clock counts for an hour after the vote arrived, and only forwards:
-    otherwise backdated votes could be changed forever.
-    """
     old = site.store.votes.find(vote_id)
     # The same text for both: a vote's id is derived from its choice, so a caller could test which
     # of two ids exists.
@@ -274,13 +270,26 @@ def _check_undo(
     if old.details is not None and "undone" in old.details.flags:
         return  # after an undo the card is judged again, with the full time
     waited, pressed = now - old.received_at, voted_at - (old.voted_at or old.received_at)
+    require_undo_time(f"Vote {vote_id!r}", waited, pressed, undo_seconds)
+
+
+def require_undo_time(
+    what: str, waited: timedelta, pressed: timedelta, undo_seconds: float
+) -> None:
+    """Raises Problem for a change that was made, and came, too late: `waited` after the arrival of
+    what it changes, `pressed` after it by the sender's clock.
+
+    The more generous one counts, because both may have waited in an outbox. The sender's clock
+    counts for an hour after the arrival, and only forwards: otherwise backdated votes could be
+    changed forever.
+    """
     passed = (
         min(waited, pressed) if waited <= OUTBOX and pressed >= timedelta() else waited
     ).total_seconds()
     if passed > undo_seconds + GRACE_S:
         raise Problem(
             409,
-            f"Vote {vote_id!r} can no longer be changed: it was cast {passed:.0f} s ago and the "
+            f"{what} can no longer be changed: it was cast {passed:.0f} s ago and the "
             f"limit is {undo_seconds:g} s. Vote on the next card instead.",
             kind="undo_is_over",
         )

@@ -19,7 +19,6 @@ def votes(site: Site, _: Principal, only: VoteFilter) -> Page[ListedVote]:
         seqs = site.store.vote_marks.find(
             only.mark,
             only.annotator_id,
-            fastest=site.fastest_reading,
             before_seq=before,
             limit=only.limit,
         )

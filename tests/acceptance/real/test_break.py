@@ -27,8 +27,8 @@ def replayed(tmp_path_factory: pytest.TempPathFactory) -> Home:
     pairs = pairs[pairs["pair_id"].isin(votes["pair_id"])]
     pairs.to_parquet(folder / "pairs.parquet", index=False)
     home = Home(folder / "home")
-    home.run("import", "comparisons", folder / "pairs.parquet", "--project", "real")
-    home.run("import", "votes", folder / "votes.parquet", timeout_s=TIMEOUT_S)
+    home.take(folder / "pairs.parquet", "--keep-others", "--project", "real")
+    home.run("import", "preferences", folder / "votes.parquet", "--yes", timeout_s=TIMEOUT_S)
     return home
 
 

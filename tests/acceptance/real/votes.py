@@ -32,8 +32,8 @@ def import_all(folder: Path) -> None:
     folder.mkdir(parents=True)
     home = Home(folder / "home")
     pairs, votes = (DATA / f"{name}.parquet" for name in ("pairs", "votes"))
-    printed = home.run("import", "comparisons", pairs, "--project", "real", timeout_s=TIMEOUT_S)
-    printed += home.run("import", "votes", votes, "--no-replay", timeout_s=TIMEOUT_S)
+    printed = home.take(pairs, "--keep-others", "--project", "real", timeout_s=TIMEOUT_S)
+    printed += home.take(votes, timeout_s=TIMEOUT_S)
     printed += home.run("votes", "prepare", timeout_s=TIMEOUT_S)
     (folder / "printed.txt").write_text(printed, encoding="utf-8")
 

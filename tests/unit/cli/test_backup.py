@@ -18,7 +18,7 @@ from rlhf_pipeline.cli.backup import Manifest
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.core.config import HomeFacts, Settings
-from rlhf_pipeline.core.errors import ArtefactError, ConfigurationError
+from rlhf_pipeline.core.errors import ConfigurationError
 from tests.used_home import DAY, N, damage_page, flip, used_home, weights_of
 
 
@@ -59,20 +59,6 @@ def files(home: Path, *names: str) -> dict[str, bytes]:
     return {str(path.relative_to(home)): path.read_bytes() for path in paths}
 
 
-def test_restored_home_equals_the_backed_up_one(used: Path, backup: Path, tmp_path: Path) -> None:
-    restored = tmp_path / "restored"
-    assert rlhf(restored, "restore", str(backup)).exit_code == 0
-    assert rows(restored / "store.db") == rows(used / "store.db")
-    paths = ("runs", "experiments", "model_versions")  # which hold the path of the home
-    assert rows(restored / "mlflow" / "mlflow.db", paths) == rows(
-        used / "mlflow" / "mlflow.db", paths
-    )
-    folders = ("frames", "models", "mlflow/artifacts")
-    assert files(restored, *folders) == files(used, *folders)
-    assert rlhf(restored, "check").exit_code == 0
-    assert "champion" in rlhf(restored, "models", "list").output
-
-
 DAMAGE: dict[str, tuple[Callable[[Path], object], str]] = {
     "page of the store": (lambda home: damage_page(home / "store.db"), "store.db is damaged"),
     "no database": (
@@ -102,17 +88,6 @@ def test_backup_and_restore_name_damage_and_finish(
     assert restored.exit_code == 1
     assert named in " ".join(restored.output.split())
     assert len(rows(tmp_path / "restored" / "store.db")["votes"]) == 2 * N
-
-
-@pytest.mark.parametrize("damage", [Path.unlink, lambda path: flip(path, 40)])
-def test_backup_that_was_changed_since_is_not_restored(
-    backup: Path, tmp_path: Path, damage: Callable[[Path], object]
-) -> None:
-    changed = Path(shutil.copytree(backup, tmp_path / "changed"))
-    damage(weights_of(changed))
-    with pytest.raises(ArtefactError, match=r"safetensors changed since, or missing.*Nothing was"):
-        rlhf(tmp_path / "restored", "restore", str(changed))
-    assert not (tmp_path / "restored").exists()
 
 
 def test_backup_without_a_dump_is_refused_before_any_change(
@@ -155,15 +130,6 @@ def test_unsuitable_backup_folder_is_refused(home: Path) -> None:
     for inside in (home / "frames" / "backup", home.parent):
         with pytest.raises(ConfigurationError, match=r"is inside .*, or contains it"):
             rlhf(home, "backup", str(inside))
-
-
-def test_home_with_data_is_only_replaced_on_request(home: Path, backup: Path) -> None:
-    with pytest.raises(ConfigurationError, match=r"hold data.*--replace"):
-        rlhf(home, "restore", str(backup))
-    (home / "frames" / "votes" / f"{DAY}.parquet").unlink()
-    assert rlhf(home, "restore", str(backup), "--replace").exit_code == 0
-    assert (home / "frames" / "votes" / f"{DAY}.parquet").exists()
-    assert next(home.glob("replaced-*/store.db")).exists()
 
 
 def test_home_in_use_is_not_replaced(home: Path, backup: Path) -> None:

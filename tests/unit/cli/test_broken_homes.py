@@ -75,19 +75,6 @@ def test_broken_home_is_refused(
     assert names(home) <= left
 
 
-def test_store_older_than_its_last_run_is_refused(rlhf: Rlhf, home: Path) -> None:
-    """As where `store.db` was copied without its log, or the log was damaged."""
-    workspace = Workspace(Settings(home=home))
-    older = (home / "store.db").read_bytes()
-    workspace.store.comparisons.publish(comparisons(3), published_at=NOON)
-    homes.record_end(workspace.settings, workspace.store.database)
-    workspace.store.close()
-    assert rlhf("users", "list", home=home).exit_code == 0
-    (home / "store.db").write_bytes(older)
-    with pytest.raises(ConfigurationError, match=r"lost rows: its audit .*db-wal.*rlhf restore"):
-        rlhf("users", "list", home=home)
-
-
 @pytest.mark.parametrize("url", ["databricks", "http://127.0.0.1:9"])
 def test_remote_registry_is_not_queried(home: Path, url: str) -> None:
     homes.refuse_broken(Settings(home=home, mlflow_url=url))

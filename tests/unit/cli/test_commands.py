@@ -28,20 +28,22 @@ def command_paths(command, path):
 
 
 LEAVES = """
-new init demo dev serve run loop status vote generate replay backup restore check migrate
-import: comparisons votes preferences prompts calibration-log
+new init demo dev serve run loop status vote chat generate replay backup restore check migrate
+import: preferences prompts calibration-log
 export: prompts completions comparisons votes tuples training-data reflection-log calibration-log
 export: drift-report
 prompts: generate sources
 votes: prepare
+experiments: list start show extend pause resume end
 reward: train calibrate predict probe
 drift: analyze
 triggers: list explain answer
 changes: list add retract
 datasets: list build freeze export
 retraining: prepare
+trace: model vote annotator feedback
 policy: train jobs status cancel
-models: list promote register export
+models: list promote rollback history card compare requests approve reject archive register export
 lab: suite
 users: add list group token login-link
 settings: check
@@ -58,7 +60,7 @@ def test_the_commands_are_these():
         expected |= {f"{group} {name}".strip() for name in names.split()}
     groups = {path[:-1] for path in PATHS}
     assert {" ".join(path) for path in PATHS if path not in groups} == expected
-    assert len(expected) == 67
+    assert len(expected) == 85
 
 
 @pytest.mark.parametrize("path", PATHS, ids=" ".join)
@@ -82,6 +84,21 @@ def test_without_a_project_the_cure_is_named(rlhf, tmp_path, arguments):
     with pytest.raises(ConfigurationError, match="rlhf init"):
         rlhf(*arguments, home=tmp_path / "nothing")
     assert not (tmp_path / "nothing").exists()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ("changes", "retract", "NUMBER", "--reason", "x"),
+        ("policy", "status", "NUMBER"),
+        ("triggers", "answer", "NUMBER", "nothing", "--reason", "x"),
+    ],
+    ids=" ".join,
+)
+def test_a_number_that_no_store_holds_is_refused(rlhf, initialised, arguments):
+    number = str(2**63)
+    result = rlhf(*(number if word == "NUMBER" else word for word in arguments))
+    assert result.exit_code == 2
 
 
 def test_the_command_of_the_guide_works(initialised):

@@ -63,6 +63,8 @@ def test_a_query_replaces_what_a_data_set_holds(rlhf, home):
             r"vote: Extra inputs.* known: votes, feedback",
         ),
         (("build", "x", "--query", "{"), ConfigurationError, "Invalid JSON"),
+        (("build", "x@1"), ConfigurationError, "name: .*NAME@2"),
+        (("build", "x", "--query", '{"votes": {"cluster": "no"}}'), NotFound, "'no'"),
         (("freeze", "none"), NotFound, "data set 'none'"),
         (("export", "none"), NotFound, "data set 'none'"),
         (("list", "--status", "odd"), ConfigurationError, "status: Input should be"),
@@ -71,6 +73,7 @@ def test_a_query_replaces_what_a_data_set_holds(rlhf, home):
 def test_what_cannot_be_is_refused(rlhf, home, arguments, error, message):
     with pytest.raises(error, match=message):
         rlhf("datasets", *arguments, home=home)
+    assert "No data sets" in rlhf("datasets", "list", home=home).output
 
 
 def test_a_set_with_a_problem_is_not_frozen(rlhf, home):

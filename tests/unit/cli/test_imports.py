@@ -15,13 +15,17 @@ import pytest
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.cli.imports import import_votes, open_import
+from rlhf_pipeline.cli.imports import IMPORTS, open_import, read_settings
+from rlhf_pipeline.cli.preferences import RowsOfVotes, import_votes
 from rlhf_pipeline.core.config import HomeFacts
 from rlhf_pipeline.core.errors import ConfigurationError, DatasetError
 from rlhf_pipeline.core.frames import COMPARISONS, EXPORTED_VOTES, check_frame
+from rlhf_pipeline.core.row_files import open_rows
 from rlhf_pipeline.feedback.datasets.cells import MomentParser
 from rlhf_pipeline.feedback.datasets.mapping import ColumnMapping
-from rlhf_pipeline.generate.prompts import PromptParams, generate
+from rlhf_pipeline.feedback.datasets.preference_files import PreferenceFile, ReadOptions
+from rlhf_pipeline.feedback.datasets.staging import StagedVotes
+from rlhf_pipeline.feedback.datasets.votes import VoteImport
 from rlhf_pipeline.store import Store
 
 
@@ -48,6 +52,17 @@ def rlhf(home):
             .invoke(app, [str(a) for a in arguments], env=environ, catch_exceptions=False)
             .output
         )
+
+    return call
+
+
+@pytest.fixture
+def take(rlhf):
+    """Imports a file of preferences without asking; what follows the name of its shape."""
+
+    def call(file, *arguments, **more):
+        output = rlhf("import", "preferences", file, "--yes", "--no-replay", *arguments, **more)
+        return output.partition("\n")[2]
 
     return call
 
@@ -108,7 +123,7 @@ def comparisons_in(home, project="real"):
 
 
 @pytest.mark.parametrize(("name", "message"), [("p.csv", ", only a header"), ("p.parquet", "")])
-def test_file_without_rows_is_refused(rlhf, tmp_path, name, message):
+def test_file_without_rows_is_refused(take, tmp_path, name, message):
     file = tmp_path / name
     pd.DataFrame(columns=list(pair(1)), dtype=str).to_csv(tmp_path / "p.csv", index=False)
     schema = pa.schema([(column, pa.string()) for column in pair(1)])
@@ -116,33 +131,33 @@ def test_file_without_rows_is_refused(rlhf, tmp_path, name, message):
     with pytest.raises(
         DatasetError, match=f"{re.escape(name)} has no rows{message}\\. Nothing was"
     ):
-        rlhf("import", "comparisons", file)
+        take(file)
 
 
-def test_a_new_home_takes_the_project_and_holds_it(rlhf, home, tmp_path):
+def test_a_new_home_takes_the_project_and_holds_it(take, home, tmp_path):
     file = write(tmp_path / "pairs.jsonl", [pair(1)])
-    rlhf("import", "comparisons", file, "--project", "real")
+    take(file, "--project", "real")
     assert HomeFacts.load(home).project == "real"
-    assert rlhf("import", "comparisons", file).startswith("0 imported, 1 already known")
+    assert take(file).startswith("pairs: 0 imported, 1 already known")
     with pytest.raises(ConfigurationError, match="holds project 'real', not 'other'"):
-        rlhf("import", "comparisons", file, "--project", "other")
+        take(file, "--project", "other")
     with pytest.raises(ConfigurationError, match="project: must consist of lower-case"):
-        rlhf("import", "comparisons", file, "--project", "No Such", in_home=tmp_path / "new")
+        take(file, "--project", "No Such", in_home=tmp_path / "new")
 
 
-def test_project_that_later_commands_cannot_find_is_refused(rlhf, home, tmp_path):
-    call = ("import", "comparisons", write(tmp_path / "pairs.jsonl", [pair(1)]), "--project", "b")
+def test_project_that_later_commands_cannot_find_is_refused(take, home, tmp_path):
+    call = (write(tmp_path / "pairs.jsonl", [pair(1)]), "--project", "b")
     with pytest.raises(ConfigurationError, match="--project is 'b', but RLHF_PROJECT is 'a'"):
-        rlhf(*call, RLHF_PROJECT="a")
+        take(*call, RLHF_PROJECT="a")
     config = tmp_path / "named.yaml"
     config.write_text("project: a\n")
     with pytest.raises(ConfigurationError, match=r"but project in .*named.yaml is 'a'"):
-        rlhf(*call, RLHF_CONFIG=str(config))
+        take(*call, RLHF_CONFIG=str(config))
     assert HomeFacts.load(home) is None
-    assert "1 imported" in rlhf(*call, RLHF_PROJECT="b")
+    assert "1 imported" in take(*call, RLHF_PROJECT="b")
 
 
-def test_every_row_is_counted_once(rlhf, home, tmp_path):
+def test_every_row_is_counted_once(take, home, tmp_path):
     rows = [
         pair(1),
         pair(2),
@@ -152,12 +167,13 @@ def test_every_row_is_counted_once(rlhf, home, tmp_path):
         {"pair_id": "p4", "prompt": "x", "response_a": "y"},
     ]
     file = write(tmp_path / "pairs.jsonl", rows)
-    output = rlhf("import", "comparisons", file, "--project", "real")
+    output = take(file, "--project", "real")
     assert output.splitlines() == [
-        "2 imported, 0 already known, 1 merged, 3 rejected",
+        "pairs: 2 imported, 0 already known, 1 merged, 3 rejected",
+        "6: no verdict: the pair is stored without a vote (--offer asks people for one)",
         "line 4: prompt is empty",
         "line 5: source_pair_id 'p2' is already used in this file for other texts or another "
-        "source. Give each pair a unique id",
+        "source. Give each pair a unique id, or leave the column of ids out with --leave-out",
         "line 6: completion_b is missing",
         f"rejected rows with their reasons: {file}.rejected.jsonl",
     ]
@@ -165,33 +181,18 @@ def test_every_row_is_counted_once(rlhf, home, tmp_path):
         json.loads(line) for line in Path(f"{file}.rejected.jsonl").read_text().splitlines()
     ]
     assert [line["line"] for line in rejected] == [4, 5, 6]
-    assert rejected[2]["row"] == rows[5]
-    assert rlhf("import", "comparisons", file).startswith(
-        "0 imported, 2 already known, 1 merged, 3 rejected"
-    )
+    assert rejected[2]["row"]["completion_a"] == "y"
+    assert take(file).startswith("pairs: 0 imported, 2 already known, 1 merged, 3 rejected")
     with store_of(home) as store:
         first, second = store.imports.all()
-        assert (first.state, first.kind, json.loads(first.record)["imported"]) == (
-            "finished",
-            "comparisons",
-            2,
-        )
+        assert (first.state, first.kind) == ("finished", "preferences")
+        assert json.loads(first.record)["pairs"]["imported"] == 2
         assert json.loads(second.record)["reasons"]["prompt is empty"] == 1
         store.audit.verify()
 
 
-def test_import_with_another_mapping_reports_that_stored_pairs_stay(rlhf, home, tmp_path):
-    file = write(tmp_path / "pairs.jsonl", [pair(n) for n in range(3)])
-    assert "3 imported" in rlhf("import", "comparisons", file)
-    again = rlhf("import", "comparisons", file, "--map", "source_pair_id=prompt")
-    assert "3 repeated" in again
-    assert "stored comparisons are not changed" in again
-
-
-def test_votes_are_cast_in_time_order_with_undated_last(rlhf, home, tmp_path):
-    rlhf(
-        "import",
-        "comparisons",
+def test_votes_are_cast_in_time_order_with_undated_last(take, home, tmp_path):
+    take(
         write(tmp_path / "p.jsonl", [pair(n) for n in range(5)]),
         "--project",
         "real",
@@ -203,14 +204,11 @@ def test_votes_are_cast_in_time_order_with_undated_last(rlhf, home, tmp_path):
         "2023-05-18 19:58:54",
         "2016-01-31T13:00:00+02:00",
     ]
-    output = rlhf(
-        "import",
-        "votes",
+    output = take(
         write(tmp_path / "v.jsonl", [vote(n, submitted_at=t) for n, t in enumerate(times)]),
-        "--no-replay",
     )
     assert output.splitlines() == [
-        "5 imported, 0 already known, 0 merged, 0 rejected",
+        "votes: 5 imported, 0 already known, 0 merged, 0 rejected",
         "2 times without a zone read as UTC, 2 with one converted to UTC (--timezone names "
         "another)",
         "1 vote without a time: filed under the day of import, outside the drift streams",
@@ -231,49 +229,47 @@ def test_votes_are_cast_in_time_order_with_undated_last(rlhf, home, tmp_path):
         assert store.replays.pending_days() == []
 
 
-def test_another_mapping_does_not_change_stored_comparisons(rlhf, home, tmp_path):
+def test_another_mapping_does_not_change_stored_comparisons(take, home, tmp_path):
     rows = [pair(n, subject="law", topic="tax", other=f"else {n}") for n in (1, 2)]
-    call = ("import", "comparisons", write(tmp_path / "pairs.jsonl", rows), "--project", "real")
-    assert rlhf(*call, "--map", "category=subject").startswith("2 imported")
-    other_category = rlhf(*call, "--map", "category=topic").splitlines()
-    assert other_category[0] == "0 imported, 2 already known, 0 merged, 0 rejected"
+    call = (write(tmp_path / "pairs.jsonl", rows), "--project", "real", "--keep-others")
+    assert take(*call, "--map", "category=subject").startswith("pairs: 2 imported")
+    other_category = take(*call, "--map", "category=topic").splitlines()
+    assert other_category[0] == "pairs: 0 imported, 2 already known, 0 merged, 0 rejected"
     assert any(
         line.startswith("stored columns were not changed, but differ from this file: category of 2")
         for line in other_category
     )
-    assert "stored columns" not in rlhf(*call)  # a file without the column says nothing of it
-    assert "stored columns" not in rlhf(*call, "--map", "category=subject")
+    assert "stored columns" not in take(*call)  # a file without the column says nothing of it
+    assert "stored columns" not in take(*call, "--map", "category=subject")
     with pytest.raises(DatasetError, match="No row of"):
-        rlhf(*call, "--map", "completion_b=other")
+        take(*call, "--map", "completion_b=other")
     rejects = Path(f"{tmp_path / 'pairs.jsonl'}.rejected.jsonl").read_text().splitlines()
     assert json.loads(rejects[0])["reason"].startswith(
         "source_pair_id 'p1' is stored with other texts or another source, which stay as they are. "
-        "To correct an import, import both files"
+        "To correct an import, import into a new home"
     )
     assert {row["category"] for row in comparisons_in(home).values()} == {"law"}
 
 
-def test_repeated_votes_under_other_names_give_a_warning(rlhf, home, tmp_path):
-    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1), pair(2)]), "--project", "a")
+def test_repeated_votes_under_other_names_give_a_warning(take, home, tmp_path):
+    take(write(tmp_path / "p.jsonl", [pair(1), pair(2)]), "--project", "a")
     votes = [vote(1, nick="ann"), vote(2, nick="ann")]
-    call = ("import", "votes", write(tmp_path / "votes.jsonl", votes), "--no-replay")
-    assert "warning" not in rlhf(*call)
-    again = rlhf(*call, "--map", "annotator_id=nick")
+    file = write(tmp_path / "votes.jsonl", votes)
+    without = ("--leave-out", "annotator_id")
+    assert "warning" not in take(file, "--leave-out", "nick")
+    again = take(file, "--map", "annotator_id=nick", *without)
     assert "warning: 2 of the 2 votes repeat choice and time of stored votes" in again
-    assert "warning" not in rlhf(*call, "--map", "annotator_id=nick")
+    assert "warning" not in take(file, "--map", "annotator_id=nick", *without)
     late = [vote(1, "bob", submitted_at="2016-02-01 10:00:00"), vote(2, "bob")]
-    later = ("import", "votes", write(tmp_path / "late.jsonl", late), "--no-replay")
-    assert "warning" not in rlhf(*later)
+    assert "warning" not in take(write(tmp_path / "late.jsonl", late))
 
 
-def test_a_column_places_annotators_in_groups(rlhf, home, tmp_path):
+def test_a_column_places_annotators_in_groups(take, home, tmp_path):
     pairs = write(tmp_path / "pairs.jsonl", [pair(1), pair(2)])
-    rlhf("import", "comparisons", pairs, "--project", "real")
+    take(pairs, "--project", "real")
     votes = [vote(1, annotator_group="experts"), vote(1, "bob@example.org", annotator_group="")]
     other = vote(2, annotator_group="crowd")
-    output = rlhf(
-        "import", "votes", write(tmp_path / "votes.jsonl", [*votes, other]), "--no-replay"
-    )
+    output = take(write(tmp_path / "votes.jsonl", [*votes, other]))
     assert "annotator_group 'crowd', but an earlier row places the annotator in 'experts'" in output
     with store_of(home) as store:
         assert list(store.annotator_groups.all().values()) == ["experts"]
@@ -288,7 +284,7 @@ def test_votes_on_own_comparisons_need_no_replay(rlhf, home, tmp_path, monkeypat
         store.comparisons.publish(frame, published_at=datetime(2016, 1, 31, tzinfo=UTC))
     file = tmp_path / "v.csv"
     file.write_text("comparison_id,annotator_id,choice,voted_at\nc1,ann,a,2016-01-31T09:00:00Z\n")
-    output = rlhf("import", "votes", file)
+    output = rlhf("import", "preferences", file, "--yes")
     assert "1 imported" in output
     assert "`rlhf loop` or the daemon takes them" in output
     with store_of(home) as store:
@@ -315,11 +311,9 @@ def own_comparison(name):
     }
 
 
-def test_import_asks_to_replay_the_days_of_new_votes(rlhf, home, tmp_path, monkeypatch):
+def test_import_asks_to_replay_the_days_of_new_votes(take, home, tmp_path, monkeypatch):
     monkeypatch.setenv("RLHF_HOME", str(home))
-    rlhf(
-        "import",
-        "comparisons",
+    take(
         write(tmp_path / "p.jsonl", [pair(n) for n in range(3)]),
         "--project",
         "real",
@@ -329,27 +323,32 @@ def test_import_asks_to_replay_the_days_of_new_votes(rlhf, home, tmp_path, monke
         [vote(0), vote(1, submitted_at="2016-02-01T00:00:00Z"), vote(2, submitted_at=None)],
     )
 
-    def take():
-        with open_import("votes", file, None, ColumnMapping(), None) as intake:
-            import_votes(intake, MomentParser(now=intake.now), None, ColumnMapping())
-        return str(intake.counts), intake.workspace.store.replays.pending_days(), intake.notes[-1]
+    def take_votes():
+        settings = read_settings(None)
+        opened = PreferenceFile(open_rows(file), "v", ColumnMapping(), ReadOptions())
+        with open_import("preferences", file, opened.rows, None, opened.names) as intake:
+            store, clock = intake.workspace.store, MomentParser(now=intake.now)
+            staged = StagedVotes(settings.home / IMPORTS)
+            votes = VoteImport(
+                store.comparisons, store.imports, intake.rejects, staged, clock, None
+            )
+            import_votes(intake, votes, RowsOfVotes(opened.votes, opened.names))
+        return str(votes.counts), store.replays.pending_days(), intake.notes[-1]
 
-    assert take()[1:] == (
+    assert take_votes()[1:] == (
         ["2016-01-31", "2016-02-01"],
         "2 days from 2016-01-31 to 2016-02-01 to be replayed",
     )
     with store_of(home) as store:
         for day in store.replays.pending_days():
             store.replays.mark_done(day)
-    counts, pending, _ = take()
+    counts, pending, _ = take_votes()
     assert counts.startswith("0 imported, 3 already known")
     assert pending == []  # nothing new, nothing to replay
 
 
-def test_same_votes_with_another_column_are_refused(rlhf, home, tmp_path):
-    rlhf(
-        "import",
-        "comparisons",
+def test_same_votes_with_another_column_are_refused(take, home, tmp_path):
+    take(
         write(tmp_path / "p.jsonl", [pair(n) for n in range(2)]),
         "--project",
         "real",
@@ -357,45 +356,26 @@ def test_same_votes_with_another_column_are_refused(rlhf, home, tmp_path):
     file = write(
         tmp_path / "v.jsonl", [vote(0, secs=7.5), vote(1, submitted_at="2016-02-01", secs=8.5)]
     )
-    assert rlhf("import", "votes", file, "--no-replay").startswith("2 imported")
-    result = rlhf(
-        "import",
-        "votes",
+    assert take(file).startswith("votes: 2 imported")
+    result = take(
         write(tmp_path / "more.jsonl", [vote(0, secs=7.5), vote(0, "bob")]),
         "--map",
         "duration_s=secs",
-        "--no-replay",
     )
-    assert result.startswith("1 imported, 0 already known, 0 merged, 1 rejected")
+    assert result.startswith("votes: 1 imported, 0 already known, 0 merged, 1 rejected")
     assert "with another strength, duration, reason or task" in result
     assert len(votes_in(home)) == 3
 
 
-def test_later_vote_on_the_same_comparison_counts_as_a_repeat(rlhf, home, tmp_path):
-    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
-    rows = [
-        vote(1, choice="b", submitted_at="2016-02-03"),
-        vote(1),
-        vote(1),
-        vote(1, choice="tie", submitted_at="2016-02-02"),
-    ]
-    assert rlhf("import", "votes", write(tmp_path / "v.jsonl", rows), "--no-replay").startswith(
-        "3 imported, 0 already known, 1 merged"
-    )
-    stored = votes_in(home)
-    assert [row["choice"] for row in stored] == ["a", "tie", "b"]
-    assert [row["is_counting"] for row in stored] == [False, False, True]
-
-
-def test_home_stores_pseudonyms_and_no_names_of_annotators(rlhf, home, tmp_path):
-    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
+def test_home_stores_pseudonyms_and_no_names_of_annotators(take, home, tmp_path):
+    take(write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
     rows = [
         vote(1),
         vote(1, annotator="bob@example.org"),
         vote(1, annotator="ann_0123456789abcdef"),
         vote(9, annotator="carl@example.org"),
     ]
-    rlhf("import", "votes", write(tmp_path / "v.jsonl", rows), "--no-replay")
+    take(write(tmp_path / "v.jsonl", rows))
     names = [row["annotator_id"] for row in votes_in(home)]
     assert len(set(names)) == 3
     assert "ann_0123456789abcdef" in names
@@ -404,15 +384,14 @@ def test_home_stores_pseudonyms_and_no_names_of_annotators(rlhf, home, tmp_path)
         assert not path.is_file() or b"example.org" not in path.read_bytes(), path
 
 
-def test_invalid_vote_is_rejected_by_line_and_the_others_are_cast(rlhf, tmp_path):
-    rlhf("import", "comparisons", write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
+def test_invalid_vote_is_rejected_by_line_and_the_others_are_cast(take, tmp_path):
+    take(write(tmp_path / "p.jsonl", [pair(1)]), "--project", "real")
     wrong = {
         "choice is 'c'": vote(1, choice="c"),
         "source_pair_id 'p9' is not a comparison of this project": vote(9),
         "comparison_id 'q1' is not an id that this project gave": vote(1)
         | {"pair_id": None, "comparison_id": "q1"},
         "comparison_id and source_pair_id are both missing": vote(1) | {"pair_id": None},
-        "annotator_id is empty": vote(1, annotator=""),
         "strength 2 with choice tie": vote(1, choice="tie", strength=2),
         "strength 0 with choice a": vote(1, strength=0),
         "strength is 5": vote(1, strength=5),
@@ -431,46 +410,14 @@ def test_invalid_vote_is_rejected_by_line_and_the_others_are_cast(rlhf, tmp_path
             for row in [vote(1, choice="tie", strength=0), *wrong.values()]
         )
     )
-    output = rlhf("import", "votes", file, "--no-replay")
-    assert output.startswith("1 imported, 0 already known, 0 merged, 15 rejected")
+    output = take(file)
+    assert output.startswith("votes: 1 imported, 0 already known, 0 merged, 14 rejected")
     rejected = [
         json.loads(line) for line in Path(f"{file}.rejected.jsonl").read_text().splitlines()
     ]
-    assert [line["line"] for line in rejected] == list(range(2, 17))
+    assert [line["line"] for line in rejected] == list(range(2, 16))
     for why, line in zip(wrong, rejected, strict=True):
         assert why in line["reason"]
-
-
-def test_a_batch_of_100_prompts_with_3_bad_ones_is_97(rlhf, home, tmp_path):
-    rows = [
-        f" {json.dumps({'prompt': f'Question {n}?', 'domain': 'coding' if n % 2 else 'interview'})}"
-        for n in range(100)
-    ]
-    rows[10], rows[50], rows[99] = ' {"prompt": ""}', " 7", ' {"question": "x"}'
-    file = tmp_path / "sample_batch.json"
-    file.write_text("[\n" + ",\n".join(rows) + "\n]\n")
-    output = rlhf("import", "prompts", file, "--project", "real").splitlines()
-    target = home / "prompts" / "imported.jsonl"
-    assert output[:3] == [
-        "97 imported, 0 already known, 0 merged, 3 rejected",
-        "unused columns: question",
-        f"use them: RLHF_PROMPT_SOURCE=dataset RLHF_PROMPTS_FILE={target}",
-    ]
-    assert output[3:6] == [
-        "line 12: text is empty",
-        "line 52: a int, neither an object nor a text",
-        "line 101: text is missing",
-    ]
-    prompts = generate(PromptParams(n=97, source="dataset"), day="2026-01-01", source_file=target)
-    assert set(prompts["category"]) == {"coding", "instruction"}
-    assert json.loads(prompts.loc[prompts["category"] == "instruction", "variables"].iloc[0]) == {
-        "domain": "interview",
-        "n_whitespace_tokens": 2,
-    }
-    assert rlhf("import", "prompts", file).startswith(
-        "0 imported, 97 already known, 0 merged, 3 rejected"
-    )
-    assert len(target.read_text().splitlines()) == 97
 
 
 KINDS = ("csv", "jsonl", "parquet")
@@ -514,7 +461,7 @@ KINDS = ("csv", "jsonl", "parquet")
     ],
 )
 def test_a_file_that_puts_a_prompt_into_two_splits_is_refused_whole(
-    rlhf, home, tmp_path, kind, rows, words
+    take, home, tmp_path, kind, rows, words
 ):
     """What is learnt of it would be judged on it."""
     pairs = [
@@ -524,20 +471,20 @@ def test_a_file_that_puts_a_prompt_into_two_splits_is_refused_whole(
     file = write(tmp_path / f"pairs.{kind}", pairs)
     lines = [n + (2 if kind == "csv" else 1) for n in range(len(pairs))]
     with pytest.raises(DatasetError, match=re.escape(words.format(*lines))) as refused:
-        rlhf("import", "comparisons", file, "--project", "real")
+        take(file, "--project", "real")
     assert "nothing was imported. Give both" in str(refused.value)
     assert comparisons_in(home) == {}
     with store_of(home) as store:
         assert [i.state for i in store.imports.all()] == ["failed"]
 
 
-def test_prompt_in_another_split_than_in_the_store_is_refused(rlhf, home, tmp_path):
+def test_prompt_in_another_split_than_in_the_store_is_refused(take, home, tmp_path):
     first = [
         pair(0, prompt="Why?", split="test"),
         pair(1, prompt="How?"),
         pair(2, prompt="When?", split_group="g", split="calib"),
     ]
-    rlhf("import", "comparisons", write(tmp_path / "first.jsonl", first), "--project", "real")
+    take(write(tmp_path / "first.jsonl", first), "--project", "real")
     before = comparisons_in(home)
     known = {n: before[f"p{n}"]["comparison_id"] for n in range(3)}
     wrong = {
@@ -560,7 +507,7 @@ def test_prompt_in_another_split_than_in_the_store_is_refused(rlhf, home, tmp_pa
     }
     for words, (rows, places) in wrong.items():
         with pytest.raises(DatasetError, match=f"{re.escape(words)}.*{places}"):
-            rlhf("import", "comparisons", write(tmp_path / "more.jsonl", rows))
+            take(write(tmp_path / "more.jsonl", rows))
         assert comparisons_in(home) == before
     right = [
         pair(8, prompt="Why?", split="test"),
@@ -568,27 +515,28 @@ def test_prompt_in_another_split_than_in_the_store_is_refused(rlhf, home, tmp_pa
         pair(10, split_group="g", split="calib"),
         *first,
     ]
-    assert rlhf("import", "comparisons", write(tmp_path / "more.jsonl", right)).startswith(
-        "3 imported, 3 already known"
+    assert take(write(tmp_path / "more.jsonl", right)).startswith(
+        "pairs: 3 imported, 3 already known"
     )
 
 
-def test_prompts_that_differ_in_whitespace_share_a_split_and_are_counted(rlhf, home, tmp_path):
+def test_prompts_that_differ_in_whitespace_share_a_split_and_are_counted(take, home, tmp_path):
     chat = [{"role": "system", "content": "Be terse."}, {"role": "user", "content": "Why?"}]
     padded = [{"from": "system", "value": "Be terse. "}, {"from": "human", "value": "Why?\r\n"}]
     texts = ["Say it.\nNow.", " Say it.\r\nNow. ", json.dumps(chat), json.dumps(padded), "Other."]
     rows = [pair(n, prompt=text) for n, text in enumerate(texts)]
-    output = rlhf("import", "comparisons", write(tmp_path / "p.jsonl", rows))
+    output = take(write(tmp_path / "p.jsonl", rows))
     assert "2 prompts differ from others in whitespace" in output
     stored = comparisons_in(home)
-    assert [stored[f"p{n}"]["prompt"] for n in range(len(texts))] == texts
+    prompts = [stored[f"p{n}"]["prompt"] for n in range(len(texts))]
+    assert [*prompts[:3], prompts[4]] == [*texts[:3], texts[4]]
     assert len({row["prompt_id"] for row in stored.values()}) == 3
 
 
-def test_prompts_of_comparisons_may_be_messages(rlhf, home, tmp_path):
+def test_prompts_of_comparisons_may_be_messages(take, home, tmp_path):
     chat = [{"role": "system", "content": "Be terse."}, {"role": "user", "content": "Why?"}]
     rows = [pair(1, prompt=chat), pair(2, prompt=[{"role": "user"}])]
-    output = rlhf("import", "comparisons", write(tmp_path / "p.jsonl", rows))
+    output = take(write(tmp_path / "p.jsonl", rows))
     assert "1 imported, 0 already known, 0 merged, 1 rejected" in output
     assert "a message of the user has no content" in output
     assert json.loads(comparisons_in(home)["p1"]["prompt"]) == chat

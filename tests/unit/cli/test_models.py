@@ -1,5 +1,6 @@
 """What `rlhf models` shows, and a champion moved by hand."""
 
+import json
 import shutil
 
 import pytest
@@ -11,8 +12,10 @@ from rlhf_pipeline.core.errors import (
     ModelHashMismatch,
     ModelNotFound,
     ModelRefused,
+    ReleaseConflict,
 )
-from rlhf_pipeline.core.records import CalibrationReport, GateCheck, GateDecision, Refusal
+from rlhf_pipeline.core.records import CalibrationReport, GateCheck, GateDecision, Refusal, Role
+from rlhf_pipeline.core.releases import ReleaseEvent
 from rlhf_pipeline.generate.policy import load_policy
 from rlhf_pipeline.learn.calibration import calibration_metrics
 from tests.foreign_policies import build_foreign_policy
@@ -70,10 +73,10 @@ def test_earlier_champion_is_restored_in_registry_and_history(rlhf, home, target
     assert (champion.version, champion.actor) == (1, "rlhf models promote")
     listed = rlhf("models", "list", home=home).output
     assert [
-        line.split("│")[2].strip()
+        [cell.strip() for cell in line.split("│")[2:5]]
         for line in listed.splitlines()
         if line.startswith("│ demo.policy@1 ")
-    ] == ["champion"]
+    ] == [["1.0.0", "deployed", "champion"]]
     assert "reward_accuracy 0.75" in listed
 
 
@@ -144,6 +147,54 @@ def test_refused_reward_model_is_promoted_by_force_only(rlhf, home, refused):
     (promotion,) = world(home).store.promotions.history("demo.reward_model")
     assert promotion.reason == "we know why (forced, although accuracy 0.558 is below 0.913)"
     assert world(home).champions.refusal(refused) is None
+
+
+def test_release_waits_for_an_approver_and_is_rolled_back(rlhf, home, monkeypatch):
+    monkeypatch.setenv("RLHF_CONFIG", str(home / "rlhf.yaml"))
+    (home / "rlhf.yaml").write_text("loop: {release: {approval: required, checklist: [ethics]}}\n")
+    users = world(home).store.users
+    for email, role in (("ann@x.org", Role.ADMIN), ("bob@x.org", Role.APPROVER)):
+        users.add(email=email, name="", roles=[role], actor="test")
+    users.add(email="eve@x.org", name="", roles=[Role.ENGINEER], actor="test")
+    ask = ("models", "promote", "demo.policy@1", "--reason", "shorter")
+    with pytest.raises(ConfigurationError, match="add --by EMAIL"):
+        rlhf(*ask, home=home)
+    with pytest.raises(ConfigurationError, match=r"eve@x\.org has no permission models\.promote"):
+        rlhf(*ask, "--by", "eve@x.org", home=home)
+    output = rlhf(*ask, "--by", "ann@x.org", home=home).output
+    assert output == "demo.policy@1 waits for an approver: `rlhf models approve 1`\n"
+    assert "ethics" in rlhf("models", "requests", home=home).output
+    approve = ("models", "approve", "1", "--reason", "read", "--checked", "ethics", "--by")
+    with pytest.raises(ReleaseConflict, match="second person"):
+        rlhf(*approve, "ann@x.org", home=home)
+    output = rlhf(*approve, "bob@x.org", home=home).output
+    assert output == "demo.policy@1 is champion, before it version 2\n"
+    back = rlhf("models", "rollback", "--reason", "rude", home=home).output
+    assert back == "demo.policy@2 is champion, before it version 1\n"
+    events = json.loads(rlhf("models", "history", "--json", home=home).output)
+    assert [event["act"] for event in events[2:]] == ["request", "approve", "deploy", "roll back"]
+    at = rlhf("models", "history", "--at", "2020-01-01", home=home).output
+    assert at == "Nothing was deployed.\n"
+
+
+def test_model_card_is_printed_or_written_as_a_page(rlhf, home, tmp_path):
+    printed = rlhf("models", "card", "demo.policy@champion", home=home).output
+    assert printed.startswith("# Model card: demo.policy@2\n")
+    assert "deploy by test: won" in printed
+    page = tmp_path / "card.html"
+    rlhf("models", "card", "demo.policy@2", "--html", "--out", str(page), home=home)
+    assert "deploy by test: won" in page.read_text()
+    with pytest.raises(ModelNotFound, match="holds no"):
+        rlhf("models", "card", "demo.reward_model@1", home=home)
+
+
+def test_history_of_releases_is_printed_as_csv(rlhf, home):
+    header, *rows = rlhf("models", "history", "--csv", home=home).output.splitlines()
+    assert header == ",".join(ReleaseEvent.model_fields)
+    assert [row.split(",")[1:6] for row in rows] == [
+        ["deploy", "demo.policy@1", "", "pipeline", "first policy of the project"],
+        ["deploy", "demo.policy@2", "demo.policy@1", "test", "won"],
+    ]
 
 
 def test_exported_policy_loads_with_transformers(rlhf, home, tmp_path):

@@ -13,7 +13,12 @@ from rlhf_pipeline.cli.training_orders import (
     list_set_parameters,
 )
 from rlhf_pipeline.core.config import Settings
-from rlhf_pipeline.core.errors import ConfigurationError, ExpectationFailed, NotEnoughVotes
+from rlhf_pipeline.core.errors import (
+    ConfigurationError,
+    ExpectationFailed,
+    NotEnoughData,
+    NotEnoughVotes,
+)
 from rlhf_pipeline.core.records import TrainingOrder, utc_now
 from rlhf_pipeline.improve.evaluation import GateParams
 from rlhf_pipeline.improve.loop_settings import CandidateParams, LoopSettings
@@ -78,6 +83,11 @@ def test_too_few_rows_are_counted_before_the_start() -> None:
         with pytest.raises(NotEnoughVotes, match=f"^{n} of {n} preference pairs.*; 4 are needed"):
             check_pairs(pairs(n), order())
     assert check_pairs(pairs(4), order()) == ["4 of 4 preference pairs can be trained on"]
+
+
+def test_too_few_evaluation_prompts_are_counted_before_the_start() -> None:
+    with pytest.raises(NotEnoughData, match="3 prompts; 30 are needed"):
+        check_pairs(pairs(4), order(), ["e1", "e2", "e3"])
 
 
 def test_rows_with_one_text_are_named_and_can_be_left_out() -> None:

@@ -91,21 +91,6 @@ def test_without_a_terminal_nothing_is_stored(rlhf, home, tmp_path):
     assert not home.exists()
 
 
-def test_a_file_is_stored_once(take, home, tmp_path):
-    file = write(tmp_path / "f.jsonl", [preference(n) for n in range(3)] + [preference(0)])
-    lines = take(file, "--annotator", "ann")
-    assert lines[1:3] == [
-        "pairs: 3 imported, 0 already known, 1 merged, 0 rejected",
-        "votes: 3 imported, 0 already known, 1 merged, 0 rejected",
-    ]
-    assert list_preferred(home) == [(f"Question {n}?", f"yes {n}") for n in range(3)]
-    renamed = file.rename(tmp_path / "g.jsonl")
-    assert take(renamed, "--annotator", "ann")[1:3] == [
-        "pairs: 0 imported, 3 already known, 1 merged, 0 rejected",
-        "votes: 0 imported, 3 already known, 1 merged, 0 rejected",
-    ]
-
-
 def test_the_preview_knows_what_is_stored(rlhf, take, home, tmp_path):
     take(write(tmp_path / "f.jsonl", [preference(n) for n in range(3)]))
     before = list_preferred(home)
@@ -140,7 +125,7 @@ def test_votes_find_their_pair_by_its_texts_on_either_side(take, home, tmp_path)
     assert list_preferred(home) == [("Question 0?", "yes 0"), ("Question 1?", "no 1")]
 
 
-def test_a_known_pair_gets_the_id_it_lacked(rlhf, take, home, tmp_path):
+def test_a_known_pair_gets_the_id_it_lacked(take, home, tmp_path):
     texts = [{k: v for k, v in pair(n).items() if k != "id"} for n in range(2)]
     take(write(tmp_path / "texts.jsonl", texts))
     votes = write(
@@ -150,12 +135,12 @@ def test_a_known_pair_gets_the_id_it_lacked(rlhf, take, home, tmp_path):
     with pytest.raises(DatasetError, match="No row of"):
         take(votes)
     renamed = [{"pair_id": row["id"], **row} for row in map(pair, range(2))]
-    output = rlhf("import", "comparisons", write(tmp_path / "ids.jsonl", renamed))
-    assert output.startswith("0 imported, 2 already known")
+    output = take(write(tmp_path / "ids.jsonl", renamed), "--leave-out", "id")
+    assert output[1].startswith("pairs: 0 imported, 2 already known")
     assert "2 stored pairs had no id and got that of this file" in output
     take(votes)
     assert list_preferred(home) == [(f"Question {n}?", f"no {n}") for n in range(2)]
-    assert "2 already known" in rlhf("import", "comparisons", tmp_path / "ids.jsonl")
+    assert "2 already known" in take(tmp_path / "ids.jsonl", "--leave-out", "id")[1]
     comparisons, _ = read_store(home)
     assert {row["source_pair_id"] for row in comparisons} == {"p0", "p1"}
     with Store.open(f"sqlite:///{home}/store.db") as store:
@@ -197,37 +182,6 @@ def test_votes_sent_twice_are_one(rlhf, take, home, tmp_path):
     assert len(read_store(home)[1]) == 3
 
 
-def test_times_that_clocks_skip_or_repeat_are_reported(take, tmp_path):
-    times = ("2026-03-29 02:30:00", "2026-10-25 02:10:00", "2026-10-25 12:00:00")
-    rows = [pair(n, choice="a", created_at=at) for n, at in enumerate(times)]
-    lines = take(write(tmp_path / "f.jsonl", rows), "--timezone", "Europe/Berlin")
-    assert any(line.startswith("1 time in an hour that the clocks") for line in lines)
-    assert any("have twice: read as the first" in line for line in lines)
-
-
-def test_exports_and_prepared_files_are_read(rlhf, take, home, tmp_path):
-    rows = [preference(n, domain="sky") for n in range(30)]
-    take(write(tmp_path / "f.jsonl", rows), "--annotator", "ann")
-    expected = list_preferred(home)
-    comparisons = read_store(home)[0]
-    for kind in ("comparisons", "votes", "tuples"):
-        rlhf("export", kind, "--out", tmp_path / f"{kind}.csv")
-    prepared = tmp_path / "prepared.jsonl"
-    rlhf("votes", "prepare", "--no-soft-labels", "--out", prepared)
-    for name, files in (
-        ("both", ("votes.csv", "comparisons.csv")),
-        ("tuples", ("tuples.csv",)),
-        ("prepared", ("prepared.jsonl",)),
-    ):
-        other = tmp_path / name
-        take(*(tmp_path / file for file in files), in_home=other)
-        assert list_preferred(other) == expected, name
-        if name == "both":
-            assert read_store(other)[0] == [
-                {**row, "source_pair_id": row["comparison_id"]} for row in comparisons
-            ]
-
-
 def test_tags_are_exported_and_imported(rlhf, take, tmp_path):
     take(write(tmp_path / "f.jsonl", [preference(1, passage="p")]), "--keep-others")
     rlhf("export", "comparisons", "--out", tmp_path / "out.jsonl")
@@ -236,38 +190,6 @@ def test_tags_are_exported_and_imported(rlhf, take, tmp_path):
     other = tmp_path / "other"
     take(tmp_path / "out.jsonl", in_home=other)
     assert read_store(other)[0][0]["tags"] == row["tags"]
-
-
-def test_datasets_reads_and_writes_the_same_pairs(rlhf, take, home, tmp_path):
-    import datasets
-
-    rows = [preference(n) for n in range(30)]
-    take(write(tmp_path / "f.jsonl", rows))
-    rlhf("votes", "prepare", "--no-soft-labels", "--out", tmp_path / "prepared.jsonl")
-    read = datasets.Dataset.from_json(
-        str(tmp_path / "prepared.jsonl"), cache_dir=str(tmp_path / "cache")
-    )
-    columns = ("prompt", "chosen", "rejected")
-    assert sorted(tuple(row[c] for c in columns) for row in read) == sorted(
-        tuple(row[c] for c in columns) for row in rows
-    )
-    dialogues = datasets.Dataset.from_list(
-        [
-            {
-                "prompt": [{"role": "user", "content": row["prompt"]}],
-                "chosen": [{"role": "assistant", "content": row["chosen"]}],
-                "rejected": [{"role": "assistant", "content": row["rejected"]}],
-            }
-            for row in rows
-        ]
-    )
-    dialogues.to_parquet(tmp_path / "d.parquet")
-    dialogues.to_json(tmp_path / "d.jsonl")
-    dialogues.to_csv(tmp_path / "d.csv")
-    for name in ("d.parquet", "d.jsonl", "d.csv"):
-        other = tmp_path / f"home of {name}"
-        take(tmp_path / name, in_home=other)
-        assert list_preferred(other) == list_preferred(home), name
 
 
 def test_votes_of_a_rejected_pair_count_for_no_other(take, home, tmp_path):
@@ -281,12 +203,18 @@ def test_votes_of_a_rejected_pair_count_for_no_other(take, home, tmp_path):
     assert list_preferred(home) == [("Question 1?", "yes 1"), ("Question 3?", "no 3")]
 
 
-def test_the_preview_counts_votes_beside_a_flagged_pair(rlhf, tmp_path):
-    rows = [preference(1), preference(2) | {"rejected": "yes 2"}]
-    out = rlhf("import", "preferences", write(tmp_path / "f.jsonl", rows), exit_code=2)
-    assert "votes: 1 new, 0 known, 0 merged, 1 rejected" in out
+def test_a_file_with_rejected_ids_is_stored_without_them(take, home, tmp_path):
+    file = write(tmp_path / "p.jsonl", [preference(n, id="topic") for n in (1, 2)])
+    assert any("--leave-out" in line for line in take(file))
+    take(file, "--leave-out", "id")
+    assert len(list_preferred(home)) == 2
 
 
-def test_columns_left_out_are_named_when_nothing_is_shown_before(take, tmp_path):
-    lines = take(write(tmp_path / "f.jsonl", [preference(1, size=3)]))
-    assert "columns left out: size (--keep-others)" in lines
+def test_pairs_without_votes_are_offered_on_request(take, home, tmp_path):
+    rows = [pair(n, choice=choice) for n, choice in enumerate(("a", None, None))]
+    output = take(write(tmp_path / "p.jsonl", rows), "--offer", "--keep-annotators")
+    with Store.open(f"sqlite:///{home}/store.db") as store:
+        overlap = store.rules.latest()[1].overlap
+        ids = [row["comparison_id"] for row in read_store(home)[0]]
+        assert sorted(store.cards.count_wanted(ids).values()) == [(overlap, 0)] * 2
+    assert f"{2 * overlap} judgements wanted of people" in output

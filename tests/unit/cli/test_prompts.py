@@ -1,9 +1,10 @@
+import pandas as pd
 import pytest
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
 from rlhf_pipeline.core.errors import ConfigurationError
-from rlhf_pipeline.generate.prompts import GENERATORS, read_jsonl
+from rlhf_pipeline.generate.prompts import GENERATORS
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def test_any_parameter_is_set_by_its_name(prompts, tmp_path):
         out,
         *(part for share in shares for part in ("--set", share)),
     )
-    frame = read_jsonl(out)
+    frame = pd.read_json(out, lines=True)
     assert output.startswith("60 prompts in ")
     assert "rejected (" in output
     assert frame.groupby(["category", "difficulty"]).size().tolist() == [20, 20, 10, 10]

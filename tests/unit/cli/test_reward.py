@@ -3,7 +3,6 @@ files of its predecessor.
 """
 
 import json
-import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -133,28 +132,6 @@ def test_training_makes_a_checkpoint_a_version_and_a_run(learnt: LearntHome) -> 
     } <= artifacts
 
 
-def test_retraining_starts_from_the_champion_and_names_its_parent(
-    mine: LearntHome, tmp_path: Path
-) -> None:
-    cold, warm = tmp_path / "cold", tmp_path / "warm"
-    mine.rlhf("reward", "train", *QUICK, "--out", str(cold))
-    output = mine.rlhf("reward", "train", *QUICK, "--retrain", "--out", str(warm)).output
-    assert re.search(r"from demo\.reward_model@1 on \d+ pairs", output)
-    versions = {v.version: v for v in champions(mine).registry.list_versions("reward_model")}
-    assert [versions[n].parent for n in (2, 3)] == [None, "demo.reward_model@1"]
-    encoder = champions(mine).encoder()
-    texts = comparisons(20)["completion_a"].tolist()
-    scores = [
-        load_reward_model(folder, encoder=encoder).score(texts, texts) for folder in (cold, warm)
-    ]
-    # the problem is convex: only the way there differs
-    np.testing.assert_allclose(*scores, atol=1e-3)
-    output = mine.rlhf(
-        "reward", "train", *QUICK, "--checkpoint", str(cold), "--out", str(tmp_path / "again")
-    ).output
-    assert "from demo.reward_model@2 on" in output
-
-
 def test_fine_tuned_model_trains_and_predicts_by_the_same_commands(
     mine: LearntHome, pairs_file: Callable[..., Path], tmp_path: Path
 ) -> None:
@@ -276,20 +253,6 @@ def test_calibration_makes_a_champion_and_is_logged(mine: LearntHome) -> None:
     again = champions(mine).judge()
     assert again is not None
     assert again.calibrator_version.endswith("@2")
-
-
-def test_ceiling_comes_from_votes_on_the_named_data(mine: LearntHome, tmp_path: Path) -> None:
-    lines = files(mine).training_data.read_text(encoding="utf-8").splitlines(keepends=True)
-    ceilings = []
-    for n in (len(lines), len(lines) * 3 // 4):
-        (tmp_path / "some.jsonl").write_text("".join(lines[:n]), encoding="utf-8")
-        mine.rlhf(
-            "reward", "calibrate", "--data", str(tmp_path / "some.jsonl"), "--no-promote",
-            "--set", "min_pairs=10", "--set", "n_resamples=100",
-        )  # fmt: skip
-        ceilings.append(mine.store.calibrations.log()[-1].noise_ceiling)
-    of_all, of_some = ceilings
-    assert 0 < of_some.n < of_all.n
 
 
 def _calibrations(home: LearntHome) -> list[dict[str, float]]:

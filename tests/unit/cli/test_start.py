@@ -46,7 +46,7 @@ def loaded(*words: str, home: Path) -> set[str]:
         (["changes", "list"], MODELS | TABLES | WEB | {"numpy"}),
         (["audit", "verify"], MODELS | TABLES | WEB | {"numpy"}),
         (["vote", "--annotator", "nobody@x.org"], MODELS | TABLES),
-        (["import", "votes", "missing.csv"], MODELS | WEB),
+        (["import", "preferences", "missing.csv"], MODELS | WEB),
     ],
     ids=lambda value: " ".join(value[:2]) if isinstance(value, list) else "",
 )

@@ -1,3 +1,4 @@
+import hashlib
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,6 +10,8 @@ from rlhf_pipeline.core.records import (
     DriftEvent,
     NewVote,
     Verdict,
+    canonical_json,
+    content_hash,
     content_id,
     folder_hash,
 )  # fmt: skip
@@ -91,3 +94,18 @@ def test_wordings_equal_the_recorded_ones():
     assert [*Choice] == ["a", "b", "tie", "both_bad", "skip"]
     assert [*Verdict] == ["insufficient", "stable", "warning", "drift"]
     assert f"{AnnotatorKind.HUMAN}" == "human"
+
+
+@pytest.mark.parametrize(
+    "parts",
+    [
+        (),
+        ("",),
+        ('a "quoted" \\ path\nand a line', None, "ü 語 😀 \u2028\x7f"),
+        *((f"x{chr(code)}y", "z") for code in range(32)),
+        ("a", 1, True, 0.5, NOW, {"b": ["c"]}),
+    ],
+)
+def test_hashes_are_those_of_the_canonical_json(parts):
+    expected = hashlib.sha256(canonical_json(parts).encode()).hexdigest()
+    assert content_hash(*parts) == expected

@@ -58,8 +58,8 @@ def test_other_delimiters_can_be_chosen(tmp_path):
     ("line", "why"),
     [
         ('{"a": ', "no JSON"),
-        ("[1]", "a list, not an object"),
-        ('"a"', "a str, not an object"),
+        ("[1]", "[1] is not an object"),
+        ("null", "null is not an object"),
         ("[" * 100_000, "no JSON"),
     ],
 )
@@ -114,3 +114,11 @@ def test_rows_with_duplicate_keys_or_infinities_are_rejected(tmp_path, line, mes
     assert message in fault
     with pytest.raises(DatasetError, match=f"line 2: .*{message}"):
         open_rows(write(tmp_path / "f.json", f'[{{"a": 1}},\n{line}]'))
+
+
+@pytest.mark.parametrize("order", ["LE", "BE"])
+def test_utf_16_without_a_mark_is_named(tmp_path, order):
+    path = tmp_path / "f.jsonl"
+    path.write_bytes('{"prompt": "p"}\n'.encode(f"utf-16-{order}"))
+    with pytest.raises(DatasetError, match=f"is UTF-16.*-f UTF-16{order}"):
+        open_rows(path)

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from rlhf_pipeline.core.api_types.feedback_reviews import FeedbackReview
 from rlhf_pipeline.core.artefacts import Artefacts
 from rlhf_pipeline.core.curation import DatasetQuery, FeedbackQuery, PairTexts, VoteQuery
 from rlhf_pipeline.core.errors import (
@@ -53,12 +54,40 @@ def freeze(files, store, query=VOTES, kind="preference"):
     return curated_sets.freeze(files, store, number, actor="cara")
 
 
+def approve(store, *feedback_ids, status="approved"):
+    order = FeedbackReview(feedback_ids=feedback_ids, status=status)
+    store.feedback_reviews.review(order, actor="cara")
+
+
+def test_only_approved_feedback_enters_a_draft(files, store):
+    """Neither as feedback nor as the vote that a correction casts at once."""
+    correction = NewFeedback(kind="correction", prompt="p", completion="x", correction="y")
+    entry = store.feedback.add(correction, created_by="app")
+    thumbs = NewFeedback(kind="thumbs", value=1, prompt="p", completion="x")
+    store.feedback.add(thumbs, created_by="app")
+    pairs = build_vote_pairs()
+    ids = pairs["comparison_id"].replace("c1", entry.comparison_id)
+    files.write_frame("preference_pairs", pairs.assign(comparison_id=ids))
+    dataset = add(store, DatasetQuery(votes=VoteQuery(), feedback=FeedbackQuery()), "unpaired")
+
+    def read_sources():
+        rows = curated_sets.read_draft(files, store, dataset)
+        return sorted({row_id.partition("/")[0] for row_id in rows["row_id"]})
+
+    assert read_sources() == ["comparison:c2"]
+    approve(store, 1, 2)
+    assert read_sources() == ["comparison:c2", "feedback:1", "feedback:2"]
+    approve(store, 1, status="rejected")
+    assert read_sources() == ["comparison:c2", "feedback:2"]
+
+
 def test_a_draft_holds_votes_feedback_and_pairs_as_they_are_now(files, store):
     dataset = add(store, DatasetQuery(votes=VoteQuery(), feedback=FeedbackQuery()))
     store.curated_pairs.add(dataset.dataset_id, [(TEXTS, ())], actor="cara")
     assert len(curated_sets.read_draft(files, store, dataset)) == 3
     correction = NewFeedback(kind="correction", prompt="p", completion="x", correction="y")
     store.feedback.add(correction, created_by="app")
+    approve(store, 1)
     store.curated_pairs.revise(1, {}, actor="cara", status="rejected")
     rows = curated_sets.read_draft(files, store, dataset)
     assert list(rows["row_id"]) == ["comparison:c1", "comparison:c2", "feedback:1"]

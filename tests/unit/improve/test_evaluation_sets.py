@@ -12,6 +12,7 @@ from rlhf_pipeline.core.errors import NotEnoughData, PromptError
 from rlhf_pipeline.core.frames import COMPARISONS, check_frame
 from rlhf_pipeline.generate.prompts.parameters import SourceParams
 from rlhf_pipeline.improve.evaluation import frozen_prompts, prompts_hash
+from rlhf_pipeline.improve.evaluation.prompt_set import count_leaked
 from rlhf_pipeline.improve.evaluation_sets import PromptSource, freeze, require
 from rlhf_pipeline.store import Store
 
@@ -125,3 +126,12 @@ def test_project_with_imports_alone_holds_out_prompts_of_the_test_split(
     assert frozen.origin == "imported comparisons"
     assert len(prompts) == 12
     assert set(prompts["text"]) <= set(pairs.loc[pairs["split"] == "test", "prompt"])
+
+
+def test_leaked_prompts_are_found_by_id_and_by_text_in_any_case() -> None:
+    prompts = frozen_prompts(20)
+    own = pd.DataFrame({"prompt_id": ["a", "b"], "prompt": ["What now?", "And then?"]})
+    assert count_leaked(own, prompts) == 0
+    text = f"  {prompts['text'].iloc[0].upper()}\n"
+    assert count_leaked(own.assign(prompt=[text, "And then?"]), prompts) == 1
+    assert count_leaked(own.assign(prompt_id=[prompts["prompt_id"].iloc[1], "b"]), prompts) == 1

@@ -86,7 +86,7 @@ def promoted(store: Store, version: int, data_seq: int, last_decision: int | Non
         Promotion(
             model_name="demo.reward_model",
             version=version,
-            previous_version=None,
+            previous_version=version - 1 or None,
             data_seq=data_seq,
             reason="better",
             actor="test",

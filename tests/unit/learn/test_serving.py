@@ -9,7 +9,7 @@ import pytest
 from pydantic import SecretStr
 
 from rlhf_pipeline.core.config import Settings
-from rlhf_pipeline.core.errors import BackendUnavailable
+from rlhf_pipeline.core.errors import BackendUnavailable, ServerUnreachable
 from rlhf_pipeline.core.records import ModelVersion
 from rlhf_pipeline.generate.completions.adapter_server import ADAPTER, BASE_HASH, load_adapter
 from rlhf_pipeline.learn.champions.serving import serve
@@ -122,7 +122,8 @@ def test_refusing_server_is_named_without_the_key(server, folder):
     assert "sk-wrong" not in str(caught.value)
 
 
-def test_unreachable_server_is_named_by_serving(folder):
+def test_unreachable_server_is_no_reason_to_serve_the_base(folder):
     with AdapterServer() as closed:
         pass
-    assert "cannot be reached (ConnectError)" in str(fault(closed, folder))
+    with pytest.raises(ServerUnreachable, match=r"cannot be reached \(ConnectError\)"):
+        fault(closed, folder)

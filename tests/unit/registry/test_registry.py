@@ -2,13 +2,10 @@
 
 import multiprocessing
 import os
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from datetime import UTC, datetime
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from rlhf_pipeline.core.errors import (
@@ -16,10 +13,8 @@ from rlhf_pipeline.core.errors import (
     InvalidScores,
     ModelHashMismatch,
     ModelNotFound,
-    StoreError,
 )
 from rlhf_pipeline.core.records import ModelVersion, Promotion, folder_hash
-from rlhf_pipeline.feedback.votes import open_test_split
 from rlhf_pipeline.registry import (
     CHAMPION,
     KINDS,
@@ -28,7 +23,6 @@ from rlhf_pipeline.registry import (
     Registry,
     Run,
     code_commit,
-    opening_recorder,
     remove_files,
 )
 from rlhf_pipeline.store.registered_models import list_models, read_champions
@@ -383,20 +377,6 @@ connection.execute("BEGIN EXCLUSIVE")
 print("held", flush=True)
 sys.stdin.readline()
 """
-
-
-def test_test_split_stays_closed_without_mlflow(registry: Registry, home: Path) -> None:
-    registry.tracking.open()
-    with closing(sqlite3.connect(home / "mlflow" / "mlflow.db")) as connection:
-        connection.execute("ALTER TABLE runs RENAME TO gone")
-        with pytest.raises(StoreError, match="lacks tables"):
-            open_test_split(
-                pd.DataFrame({"split": ["test"]}),
-                model="rm@1",
-                purpose="accuracy",
-                record=opening_recorder(registry),
-            )
-        connection.execute("ALTER TABLE gone RENAME TO runs")
 
 
 @pytest.fixture

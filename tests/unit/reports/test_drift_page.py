@@ -269,31 +269,16 @@ def test_the_deployed_policy_is_shown_by_day_with_the_win_rate_of_its_gate() -> 
     "report_pages", [evidence, lambda: evidence(NASTY), nothing], ids=["full", "nasty", "nothing"]
 )
 def test_page_loads_nothing_and_runs_no_script(report_pages) -> None:
+    """Reports are sent by mail and opened without a network."""
     source = render_drift_page(report_pages())
     page = Page(source)
-    assert not {tag for tag, _ in page.elements} & {
-        "script",
-        "img",
-        "link",
-        "iframe",
-        "object",
-        "embed",
-        "base",
-        "form",
-        "use",
-        "image",
-    }
+    active = {"script", "img", "link", "iframe", "object", "embed", "base", "form", "use", "image"}
+    assert not {tag for tag, _ in page.elements} & active
     names = {name for _, attributes in page.elements for name in attributes}
-    assert not {
-        n
-        for n in names
-        if n.startswith("on") or n in {"src", "srcset", "style", "action", "xlink:href"}
-    }
-    assert all(target.startswith("#") for target in page.attributes("href"))
-    style = re.search(r"<style>(.*?)</style>", source, re.DOTALL)
-    assert style
-    assert not re.search(r"url\(|@import|@font-face|expression\(|https?:", style[1])
+    assert not names & {"src", "srcset", "style", "action", "xlink:href"}
+    assert not [name for name in names if name.startswith("on")]
     assert set(page.attributes("href")) <= {f"#{name}" for name in page.attributes("id")}
+    assert not re.search(r"url\(|@import|@font-face|expression\(", source)
 
 
 def test_prompt_is_shown_verbatim_without_markup() -> None:

@@ -30,6 +30,7 @@ class Named:
         {"seed": 6},
         {"max_tokens": 49},
         {"system": "Be brief."},
+        {"stop": ("\n",)},
     ],
     ids=lambda changed: next(iter(changed)),
 )
@@ -48,6 +49,7 @@ def test_cache_key_covers_all_fields_but_the_prompt_id():
         "seed",
         "max_tokens",
         "system",
+        "stop",
     }
     assert cache_key(Named(), REQUEST.model_copy(update={"prompt_id": "p1"})) == cache_key(
         Named(), REQUEST

@@ -11,6 +11,7 @@ from sqlalchemy import and_, case, event, func, select
 from rlhf_pipeline.core.errors import AlreadyVoted, InvalidVote, NotFound
 from rlhf_pipeline.core.records import AnnotationRules, Card, CardKind, NewFeedback
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.card_draw import EXPERIMENT_PRIORITY
 from rlhf_pipeline.store.schema import cards, offers
 from tests.unit.store.conftest import NOON, SetClock, undo_of, vote_on
 
@@ -399,11 +400,25 @@ def test_lease_reads_the_queue_by_indexes(store, clock):
         ]
     searches = [step for step in steps if "offers" in step]
     assert {step.partition("INDEX ")[2] for step in searches} == {
-        "ix_offers_to_do (reserved_for=?)",
+        "ix_offers_to_do (reserved_for=? AND priority<?)",
+        "ix_offers_to_do (reserved_for=? AND priority>? AND priority<?)",
         "sqlite_autoindex_offers_1 (comparison_id=?)",
     }
     scans = {step for step in steps if step.startswith("SCAN") and "anon" not in step}
-    assert scans == {"SCAN comparisons USING INDEX ix_comparisons_gold"}
+    assert scans == {  # a project has few sessions of the gate
+        "SCAN comparisons USING INDEX ix_comparisons_gold",
+        "SCAN gate_sessions",
+    }
+
+
+def test_a_tenth_of_cards_is_of_experiments(store, clock, offer):
+    offer(100)
+    served = set(offer(40, prefix="s", priority=EXPERIMENT_PRIORITY))
+    first = judge(store, clock, "ann", 60)
+    assert 3 <= sum(card.comparison_id in served for card in first) <= 9
+    rest = judge(store, clock, "ann", 200)
+    assert len(first) + len(rest) == 140
+    assert store.cards.remaining_for("ann", PLAIN).reason_empty == "nothing_open"
 
 
 def test_flagged_comparisons_are_not_dealt(store, clock, publish, offer):
@@ -527,3 +542,73 @@ def test_each_judgement_reduces_remaining_by_one(store, clock, offer, gold, how)
             assert _count_remaining(store) == before, card.kind
             store.votes.cast(vote_on(card, "b", supersedes=undone.vote_id))
             assert _count_remaining(store) == before - 1, card.kind
+
+
+RATING = PLAIN.model_copy(update={"rating_share": 0.25, "seed": 3})
+
+
+def rate(store: Store, clock: SetClock, n: int, rules: AnnotationRules = RATING) -> list[Card]:
+    """Judge cards one at a time: vote, or rate."""
+    done = []
+    while len(done) < n and (cards := store.cards.deal("ann", 1, rules)):
+        if cards[0].kind == CardKind.RATING:
+            store.ratings.settle(cards[0].card_id, "rated", actor="ann")
+        else:
+            store.votes.cast(vote_on(cards[0]))
+        clock.tick(seconds=1)
+        done += cards
+    return done
+
+
+def test_ratings_come_in_their_share_and_end_a_comparison(store, clock, offer):
+    offer(40)
+    cards = rate(store, clock, 60)
+    kinds = Counter(card.kind for card in cards)
+    assert kinds == {CardKind.NORMAL: 30, CardKind.RATING: 10}
+    assert len({card.comparison_id for card in cards}) == 40
+    assert [card.n for card in cards] == list(range(1, 41))
+    work = store.cards.remaining_work()
+    assert (work.n_done, work.n_open) == (30, 10)  # those rated wait for others
+    assert store.cards.remaining_for("ann", RATING).n == 0
+    assert store.audit.verify() == 42
+
+
+def test_comparisons_that_others_judged_are_rated_first(store, clock, offer, gold):
+    judged_ids = offer(6)
+    judge(store, clock, "bob", 6)
+    asked_id, *_ = offer(12, prefix="d")
+    store.cards.offer(gold(5), overlap=1)
+    store.cards.ask("ann", [asked_id], actor="cara")
+    rated = [card for card in rate(store, clock, 30) if card.kind == CardKind.RATING]
+    ids = [card.comparison_id for card in rated]
+    assert len(ids) >= 3
+    assert set(ids) <= set(judged_ids)
+
+
+def test_no_rating_is_dealt_unless_asked_for(store, clock, offer):
+    offer(30)
+    assert {card.kind for card in rate(store, clock, 8)} == {CardKind.NORMAL, CardKind.RATING}
+    held_cards = store.cards.deal("ann", 8, RATING)
+    ratings = {card.card_id for card in held_cards if card.kind == CardKind.RATING}
+    assert ratings
+    assert not ratings & {card.card_id for card in store.cards.deal("ann", 20, PLAIN)}
+    for card in held_cards:
+        store.cards.release(card.card_id, "ann")
+    assert not ratings & {card.card_id for card in store.cards.deal("ann", 20, PLAIN)}
+    assert ratings < {card.card_id for card in store.cards.deal("ann", 30, RATING)}
+
+
+def test_a_rating_card_is_settled_once_until_its_undo(store, clock, offer):
+    offer(9)
+    card = next(c for c in store.cards.deal("ann", 8, RATING) if c.kind == CardKind.RATING)
+    with pytest.raises(InvalidVote, match="POST ratings"):
+        store.votes.cast(vote_on(card))
+    for state in ("rated", "skipped"):
+        store.ratings.settle(card.card_id, state, actor="ann")
+        assert store.cards.get(card.card_id).state == state
+        with pytest.raises(AlreadyVoted, match=f"was {state}"):
+            store.ratings.settle(card.card_id, "rated", actor="ann")
+        store.ratings.settle(card.card_id, "leased", actor="ann")
+        assert store.cards.get(card.card_id) in store.cards.deal("ann", 8, RATING)
+    for _ in range(2):
+        store.ratings.settle(card.card_id, "skipped", actor="ann")

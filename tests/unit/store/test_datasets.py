@@ -134,7 +134,7 @@ def test_rows_of_an_interrupted_freeze_are_used(store, monkeypatch):
     version = freeze(store, dataset, rows)
     assert store.datasets.rows(version.content_hash).equals(rows)
     for source in ("comparison:c0", "comparison:c1199"):
-        assert store.datasets.versions_of_source(source) == [version]
+        assert len(store.datasets.versions_of(source)) == 1
 
 
 def test_a_broken_set_is_not_frozen(store):
@@ -175,8 +175,20 @@ def test_versions_are_found_by_their_sources(store):
     rows = build_dataset_rows(sources=['["comparison:c1"]', '["pair:7@2", "feedback:3"]'])
     version = freeze(store, dataset, rows)
     for source in ("comparison:c1", "feedback:3", "pair:7"):
-        assert store.datasets.versions_of_source(source) == [version]
-    assert store.datasets.versions_of_source("feedback:4") == []
+        [named] = store.datasets.versions_of(source, "feedback:4")
+        assert named.label == f"{dataset.name}@1"
+        assert (named.content_hash, named.frozen_at) == (version.content_hash, version.frozen_at)
+    assert len(store.datasets.versions_of("comparison:c1", "pair:7")) == 1
+    assert store.datasets.versions_of("feedback:4") == []
+
+
+def test_a_data_set_with_versions_keeps_its_name(store):
+    dataset = build(store)
+    renamed = store.datasets.change(dataset.dataset_id, name="other", actor="cara")
+    freeze(store, renamed)
+    store.datasets.change(dataset.dataset_id, name="other", description="d", actor="cara")
+    with pytest.raises(DatasetConflict, match="has frozen versions, which models"):
+        store.datasets.change(dataset.dataset_id, name="third", actor="cara")
 
 
 def test_acts_are_audited_and_verified(store):

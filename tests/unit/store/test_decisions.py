@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from rlhf_pipeline.core.records import (
+    GATE_SOURCE,
     AnnotatorKind,
     NewVote,
     TriggerDecision,
@@ -85,6 +86,14 @@ def test_machine_votes_are_not_new_votes(store, make_comparisons, make_vote, n_n
     store.comparisons.publish(make_comparisons(4), published_at=NOON)
     by(store, make_vote, kind, 4)
     assert n_new() == counted
+
+
+def test_votes_for_the_gate_are_not_new_votes(store, make_comparisons, make_vote, n_new):
+    frame = make_comparisons(3)
+    frame["source"] = [GATE_SOURCE, GATE_SOURCE, None]
+    store.comparisons.publish(frame, published_at=NOON)
+    by(store, make_vote, AnnotatorKind.HUMAN, 3)
+    assert n_new() == 1
 
 
 def test_skips_and_superseded_votes_are_not_new_votes(store, make_comparisons, make_vote, n_new):

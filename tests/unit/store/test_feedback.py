@@ -144,6 +144,7 @@ def test_correction_has_the_day_of_its_vote(store):
     [
         ({"kind": "thumbs", "completion": "x"}, "thumbs need value"),
         ({"kind": "thumbs", "value": 0.5, "completion": "x"}, "thumbs need value"),
+        ({"kind": "rating", "value": True, "completion": "x"}, "valid number"),
         ({"kind": "rating", "value": 6, "completion": "x"}, "from 1 to 5"),
         ({"kind": "rating", "value": float("nan"), "completion": "x"}, "finite"),
         ({"kind": "detailed", "completion": "x"}, "needs a text"),

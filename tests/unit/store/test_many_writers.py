@@ -66,15 +66,6 @@ def test_fifty_threads_with_one_key_cast_one_vote(store, make_comparisons, make_
     assert whole_votes(store) == 1
 
 
-def test_eight_threads_leave_one_gapless_chain(store, make_comparisons, make_vote):
-    store.comparisons.publish(make_comparisons(20), published_at=NOON)
-    batches = [[make_vote(f"c{i}", f"ann{t}") for i in range(20)] for t in range(8)]
-    with ThreadPoolExecutor(8) as pool:
-        seqs = list(pool.map(lambda mine: [store.votes.cast(vote).seq for vote in mine], batches))
-    assert sorted(seq for mine in seqs for seq in mine) == list(range(1, 161))
-    assert whole_votes(store) == 160
-
-
 def test_eight_processes_leave_one_gapless_chain(store, url, make_comparisons, make_vote):
     store.comparisons.publish(make_comparisons(10), published_at=NOON)
     processes = [

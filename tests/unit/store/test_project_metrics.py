@@ -67,7 +67,7 @@ def test_the_age_of_a_champion_counts_from_its_promotion(store):
             Promotion(
                 model_name="demo.policy",
                 version=version,
-                previous_version=None,
+                previous_version=version - 1 or None,
                 data_seq=None,
                 reason="first",
                 actor="ada",

@@ -10,13 +10,12 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.core.records import NewVote
-from rlhf_pipeline.feedback.votes.annotators import FiguresParams, annotator_figures
+from rlhf_pipeline.feedback.votes.annotators import annotator_figures
 from rlhf_pipeline.feedback.votes.counting import counting_votes
 from rlhf_pipeline.feedback.votes.joint_model import joint_model
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.store.vote_marks import MARKS
 
-FASTEST = FiguresParams().fastest_reading
 LONG = "x" * 250  # both completions: 5 s at 100 characters a second
 Cast = Callable[..., int]
 
@@ -38,8 +37,8 @@ def publish(store: Store, frame: pd.DataFrame, **more: object) -> None:
 
 
 def find(store: Store, mark: Any) -> list[int]:
-    marked = store.vote_marks.find(mark, "ann", fastest=FASTEST, before_seq=None, limit=50)
-    assert marked == store.vote_marks.find(mark, None, fastest=FASTEST, before_seq=None, limit=50)
+    marked = store.vote_marks.find(mark, "ann", before_seq=None, limit=50)
+    assert marked == store.vote_marks.find(mark, None, before_seq=None, limit=50)
     return marked[::-1]
 
 
@@ -55,7 +54,7 @@ def test_same_as_before_needs_known_sides(store: Store, make_comparisons: Any, c
         cast("c6", "b"),
     ]
     assert find(store, "same_as_before") == [seqs[1], seqs[5]]
-    assert store.vote_marks.count(FASTEST)["ann"].marks["same_as_before"] == (2, 4)
+    assert store.vote_marks.count()["ann"].marks["same_as_before"] == (2, 4)
 
 
 def test_marks_use_the_last_revision_and_no_skips(
@@ -68,7 +67,7 @@ def test_marks_use_the_last_revision_and_no_skips(
     replaced = next(vote.vote_id for vote in voted if vote.seq == first)
     cast("c0", "b", key="again", supersedes=replaced)
     cast("c2", "skip")
-    assert store.vote_marks.count(FASTEST)["ann"].n_votes == 2
+    assert store.vote_marks.count()["ann"].n_votes == 2
     assert (find(store, "too_fast"), find(store, "same_as_before")) == ([], [4 - 1])
 
 
@@ -82,7 +81,7 @@ def test_equal_pair_is_a_duplicate_unless_a_repeat(
     second = cast("other0")
     cast("again0")
     assert find(store, "duplicate") == [second]
-    assert store.vote_marks.count(FASTEST)["ann"].marks["duplicate"] == (1, 2)
+    assert store.vote_marks.count()["ann"].marks["duplicate"] == (1, 2)
 
 
 def test_marks_are_the_figures_of_annotators(
@@ -108,7 +107,7 @@ def test_marks_are_the_figures_of_annotators(
     comparisons = store.comparisons.with_ids([f"c{n}" for n in range(40)])
     figures = annotator_figures(votes, joint_model(counting_votes(votes)), comparisons=comparisons)
     figures = figures.set_index("annotator_id")
-    counts = store.vote_marks.count(FASTEST)
+    counts = store.vote_marks.count()
     for who, counts_of_one in counts.items():
         assert counts_of_one.n_votes == figures.loc[who, "n_votes"]
         for mark, n in (("too_fast", "n_read"), ("same_as_before", "n_followed")):

@@ -2,6 +2,7 @@
 
 import json
 import random
+from collections import Counter
 from datetime import date, datetime, timedelta, timezone
 
 import pandas as pd
@@ -254,6 +255,9 @@ def test_judging_and_teaching_votes_are_those_of_the_log(store, make_vote, make_
                 teaching_seqs.where(is_teaching(seq, since)).order_by(votes.c.seq)
             )
             assert seqs == teach["seq"].tolist()
+            sums = store.lineage.sum_teaching(seq, since)
+            assert sums.by_annotator == Counter(teach["annotator_id"])
+            assert (sums.first_seq, sums.last_seq) == (seqs[0], seqs[-1])
             for after in (0, 60, 115):
                 n = teach.loc[teach["seq"] > after, "comparison_id"].nunique()
                 options = {"up_to_seq": seq, "quarantined": since}

@@ -15,6 +15,7 @@ Row = Mapping[str, Any]
 Line = dict[str, Any]
 ALL_TYPES: tuple[DatasetType, ...] = ("preference", "sft", "unpaired")
 MOST_NAMED = 5  # rows of an error
+BYTES_PER_TOKEN = 4  # of English in UTF-8, about; other languages have fewer
 
 
 class Exporter(Protocol):
@@ -29,7 +30,6 @@ class Exporter(Protocol):
         """The file of DATASET_ROWS. Raises DatasetError naming the rows that its reader would
         refuse.
         """
-        ...
 
 
 class LineExporter(ABC):
@@ -41,6 +41,8 @@ class LineExporter(ABC):
     types: ClassVar[tuple[DatasetType, ...]] = ALL_TYPES
     least: ClassVar[int] = 1  # rows that the reader requires
     most: ClassVar[int | None] = None
+    most_tokens: ClassVar[int | None] = None  # of a line
+    most_bytes: ClassVar[int | None] = None  # of the file
 
     @abstractmethod
     def build_line(self, row: Row, kind: DatasetType) -> Line: ...
@@ -73,7 +75,29 @@ class LineExporter(ABC):
                 f"{'; '.join(faults[:MOST_NAMED])}{more}. Edit or reject these rows, then freeze "
                 "again."
             )
-        return "".join(lines).encode()
+        content = "".join(lines).encode()
+        if self.most_bytes is not None and len(content) > self.most_bytes:
+            raise DatasetError(
+                f"The file has {len(content):,} bytes; {self.title} takes {self.most_bytes:,}. "
+                "Narrow the data set's filters, or make two of it."
+            )
+        return content
+
+    def find_warnings(self, content: bytes) -> tuple[str, ...]:
+        """Which lines of a file may have more tokens than the reader takes, by an estimate: only
+        its own tokenizer counts them.
+        """
+        if self.most_tokens is None:
+            return ()
+        most = self.most_tokens * BYTES_PER_TOKEN
+        long = [n for n, line in enumerate(content.splitlines(), 1) if len(line) > most]
+        if not long:
+            return ()
+        named = ", ".join(map(str, long[:MOST_NAMED])) + (" …" if len(long) > MOST_NAMED else "")
+        return (
+            f"{len(long):,} of its lines may be longer than the {self.most_tokens:,} tokens of "
+            f"{self.title}, at {BYTES_PER_TOKEN} bytes a token: {named}.",
+        )
 
 
 def write_answer(text: str) -> Line:

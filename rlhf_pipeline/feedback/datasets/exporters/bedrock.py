@@ -29,6 +29,7 @@ class Bedrock(LineExporter):
     types: ClassVar[tuple[DatasetType, ...]] = ("sft", "preference")
     least: ClassVar[int] = 32
     most: ClassVar[int | None] = 10_000
+    most_tokens: ClassVar[int | None] = 32_000
 
     def build_line(self, row: Row, kind: DatasetType) -> Line:
         chat = build_chat(row["prompt"])

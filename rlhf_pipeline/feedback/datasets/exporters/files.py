@@ -9,9 +9,9 @@ from typing import Any
 import pandas as pd
 
 from rlhf_pipeline.core.curation import DatasetExport, DatasetType, DatasetVersion
-from rlhf_pipeline.core.errors import DatasetError
-from rlhf_pipeline.core.object_stores import open_path, put
-from rlhf_pipeline.feedback.datasets.exporters.base import Exporter
+from rlhf_pipeline.core.errors import ArtefactError, DatasetError
+from rlhf_pipeline.core.object_stores import get, open_path, put
+from rlhf_pipeline.feedback.datasets.exporters.base import Exporter, LineExporter
 
 
 def encode_export(exporter: Exporter, rows: pd.DataFrame, kind: DatasetType) -> bytes:
@@ -49,12 +49,12 @@ def write_export(
     """Write a version of the data set called `name` into `folder`, and beside it a manifest that
     names its version, content hash, query, quality and SHA-256.
 
-    Raises DatasetError as `encode_export` and where the file holds another export, of a data set
-    with a like name; ArtefactError where the folder cannot be written,
-    ConfigurationError for a URL that cannot be used.
+    Raises DatasetError as `encode_export`, where the file holds another export, of a data set with
+    a like name, and where the folder cannot be read or written; ConfigurationError for a URL that
+    cannot be used.
     """
     content = encode_export(exporter, rows, kind)
-    path = open_path(folder) / name_export(name, version.version, exporter)
+    path = open_path(f"{folder}/{name_export(name, version.version, exporter)}")
     export = DatasetExport(
         version=version.version,
         format=exporter.name,
@@ -62,13 +62,8 @@ def write_export(
         n_rows=len(rows),
         sha256=hashlib.sha256(content).hexdigest(),
         exported_at=exported_at,
+        warnings=exporter.find_warnings(content) if isinstance(exporter, LineExporter) else (),
     )
-    if path.exists() and path.read_bytes() != content:
-        raise DatasetError(
-            f"{path} holds another export, of a data set with a like name. Export into another "
-            "folder, or move that file."
-        )
-    put(path, content)
     manifest: dict[str, Any] = {
         "dataset": name,
         "type": kind,
@@ -76,5 +71,14 @@ def write_export(
         "version": version.model_dump(mode="json"),
     }
     text = json.dumps(manifest, indent=1, ensure_ascii=False) + "\n"
-    put(path.with_name(f"{path.name}.manifest.json"), text.encode())
+    try:
+        if get(path) not in (None, content):
+            raise DatasetError(
+                f"{path} holds another export, of a data set with a like name. Export into another "
+                "folder, or move that file."
+            )
+        put(path, content)
+        put(path.with_name(f"{path.name}.manifest.json"), text.encode())
+    except ArtefactError as cause:
+        raise DatasetError(str(cause)) from cause
     return export

@@ -16,6 +16,8 @@ from rlhf_pipeline.feedback.datasets.exporters.base import (
     write_answer,
 )
 
+MOST_TOKENS = 65_536  # of an example of GPT-4o and GPT-4.1; more are cut off
+MOST_BYTES = 512_000_000
 ROLES = ("system", "user", "assistant")
 
 
@@ -26,6 +28,8 @@ class OpenAIChat(LineExporter):
     title: ClassVar[str] = "OpenAI chat"
     types: ClassVar[tuple[DatasetType, ...]] = ("sft", "preference")
     least: ClassVar[int] = 10
+    most_tokens: ClassVar[int | None] = MOST_TOKENS
+    most_bytes: ClassVar[int | None] = MOST_BYTES
 
     def build_line(self, row: Row, kind: DatasetType) -> Line:
         return {"messages": [*build_chat(row["prompt"]), write_answer(row["completion"])]}
@@ -44,6 +48,8 @@ class OpenAIPreference(LineExporter):
     title: ClassVar[str] = "OpenAI preference"
     types: ClassVar[tuple[DatasetType, ...]] = ("preference",)
     least: ClassVar[int] = 10
+    most_tokens: ClassVar[int | None] = MOST_TOKENS
+    most_bytes: ClassVar[int | None] = MOST_BYTES
 
     def build_line(self, row: Row, kind: DatasetType) -> Line:
         return {

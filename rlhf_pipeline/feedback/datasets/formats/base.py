@@ -19,7 +19,6 @@ class Format(Protocol):
 
         Leaves `file` open. Raises FrameError if a frame breaks the schema.
         """
-        ...
 
 
 def plain_columns(frame: pd.DataFrame, schema: FrameSchema) -> dict[str, list[Any]]:

@@ -8,7 +8,7 @@ from rlhf_pipeline.core.plugins import Members
 from rlhf_pipeline.core.row_files import RowFile
 from rlhf_pipeline.feedback.datasets.cells import RowRejected, is_missing
 from rlhf_pipeline.feedback.datasets.mapping import ColumnMapping
-from rlhf_pipeline.feedback.datasets.shapes.answers import Answers
+from rlhf_pipeline.feedback.datasets.shapes.answers import Answers, Summaries
 from rlhf_pipeline.feedback.datasets.shapes.arena import Arena
 from rlhf_pipeline.feedback.datasets.shapes.argilla import ArgillaRecords
 from rlhf_pipeline.feedback.datasets.shapes.base import Cells, FileShape, RowReading
@@ -23,31 +23,37 @@ from rlhf_pipeline.feedback.datasets.shapes.chosen import (
 )
 from rlhf_pipeline.feedback.datasets.shapes.helpsteer import HelpSteer
 from rlhf_pipeline.feedback.datasets.shapes.label_studio import LabelStudio
-from rlhf_pipeline.feedback.datasets.shapes.open_assistant import OpenAssistant
-from rlhf_pipeline.feedback.datasets.shapes.pairs import PairColumns, VoteColumns
+from rlhf_pipeline.feedback.datasets.shapes.open_assistant import OpenAssistant, OpenAssistantRows
+from rlhf_pipeline.feedback.datasets.shapes.pairs import (
+    PairColumns,
+    StanfordPreferences,
+    VoteColumns,
+)
 from rlhf_pipeline.feedback.datasets.shapes.unpaired import Unpaired
 
 # In this order; a subclass of a shape that fits too is taken before it.
-SHAPES = Members[type[FileShape]](
-    "datasets.shapes",
-    {
-        shape.name: shape
-        for shape in (
-            *(ArgillaRecords, LabelStudio, OpenAssistant, Prepared, HhRlhf, UltraFeedback, Alpaca),
-            *(
-                CuratedRows,
-                OpenAIPreferenceLines,
-                Chosen,
-                Unpaired,
-                Arena,
-                HelpSteer,
-                Answers,
-                PairColumns,
-                VoteColumns,
-            ),
-        )
-    },
+SHIPPED: tuple[type[FileShape], ...] = (
+    ArgillaRecords,
+    LabelStudio,
+    OpenAssistant,
+    OpenAssistantRows,
+    Prepared,
+    HhRlhf,
+    UltraFeedback,
+    Alpaca,
+    CuratedRows,
+    OpenAIPreferenceLines,
+    Chosen,
+    Unpaired,
+    Arena,
+    HelpSteer,
+    Summaries,
+    Answers,
+    StanfordPreferences,
+    PairColumns,
+    VoteColumns,
 )
+SHAPES = Members[type[FileShape]]("datasets.shapes", {shape.name: shape for shape in SHIPPED})
 SAMPLE_ROWS = 1_000  # by which a file is recognised
 
 
@@ -65,14 +71,17 @@ def recognise(
     if format_name is not None:
         kind = SHAPES[format_name]
     else:
-        fitting = [kind for kind in SHAPES.values() if kind.matches(rows.columns, sample)]
+        columns = [*rows.columns, *names.columns]
+        named = [
+            {**cells, **{name: cells.get(column) for name, column in names.columns.items()}}
+            for cells in sample
+        ]
+        fitting = [kind for kind in SHAPES.values() if kind.matches(columns, named)]
         fitting = [
             kind
             for kind in fitting
             if not any(kind is not other and _is_special(other, kind) for other in fitting)
         ]
-        if not fitting and _is_mapped(names):
-            fitting = [PairColumns]
         if len(fitting) != 1:
             raise _explain(rows.columns, fitting, what)
         (kind,) = fitting
@@ -85,8 +94,14 @@ def _is_special(kind: type[FileShape], other: type[FileShape]) -> bool:
     return issubclass(kind, other) or other is PairColumns
 
 
-def _is_mapped(names: ColumnMapping) -> bool:
-    return {"completion_a", "completion_b"} <= names.columns.keys()
+def list_known_columns() -> set[str]:
+    """The columns that shapes know."""
+    return {
+        column
+        for kind in SHAPES.values()
+        for name, aliases in kind.names.items()
+        for column in (name, *aliases, *kind.metadata, *kind.repeats)
+    }
 
 
 def _explain(columns: Sequence[str], fitting: Sequence[type[FileShape]], what: str) -> DatasetError:
@@ -141,4 +156,11 @@ def _is_text(value: object) -> bool:
     return False
 
 
-__all__ = ["SHAPES", "FileShape", "RowReading", "find_undecided", "recognise"]
+__all__ = [
+    "SHAPES",
+    "FileShape",
+    "RowReading",
+    "find_undecided",
+    "list_known_columns",
+    "recognise",
+]

@@ -23,7 +23,10 @@ from rlhf_pipeline.feedback.datasets.shapes.base import (
 
 LISTS = ("answers", "responses", "completions", "outputs", "generations", "candidates", "summaries")
 TEXTS = ("text", "answer", "response", "completion", "output", "content")
+MODELS = ("model", "model_name", "policy")
 SCORES = ("score", "overall_score", "rating", "label")
+READ = (*TEXTS, *SCORES, *MODELS, "rank")  # keys of answers
+POSTS = ("post", "article")
 EQUAL = "answers of equal rank make no pair"
 LONE = "a single answer makes no pair"
 FROM_ONE = "the best answer counts from 1, as its column never holds 0"
@@ -45,14 +48,18 @@ class Answers(FileShape):
         "answers": LISTS[1:],
         "scores": ("ratings", "labels"),
         "ranks": ("rank", "ranking"),
+        "models": (),
         "best": ("choice", "label", "best_index"),
     }
     required: ClassVar[Sequence[Sequence[str]]] = (("prompt",), ("answers",))
+    metadata: ClassVar[tuple[str, ...]] = ("correct_answers", "incorrect_answers")
 
     @classmethod
     def matches(cls, columns: Sequence[str], sample: Sequence[Cells]) -> bool:
-        """TRL's stepwise supervision has completions and labels too, of steps of one answer."""
-        if {"completions", "labels"} <= {*columns}:
+        """TRL's stepwise supervision has completions and labels too, of steps of one answer;
+        responses of Argilla's records are those of users.
+        """
+        if {"completions", "labels"} <= {*columns} or {"fields", "responses"} <= {*columns}:
             return False
         return any(isinstance(row.get(name), list) for row in sample for name in LISTS)
 
@@ -91,23 +98,37 @@ class Answers(FileShape):
             raise RowRejected(f"{columns['answers']} is not a list of answers")
         texts = [parse_text(_find(entry, TEXTS), "answer", may_be_empty=True) for entry in answers]
         values = [self._find_value(bound, i, entry, len(texts)) for i, entry in enumerate(answers)]
+        models = self._find_models(bound, answers)
         prompt = self.build_prompt(bound)
         about = {name: bound[name] for name in VOTES if name in bound}
         has_best = not is_missing(bound.get("best"))
         equal = [EQUAL] if len({*values}) < len(values) and not has_best else []
         equal += [FROM_ONE] if has_best and self._first_index else []
+        equal += _describe_others(answers)
         if len({*values}) == 1:
             yield RowReading(notes=equal if len(values) > 1 else [LONE])
         for i, j in combinations(range(len(texts)), 2):
             if values[i] == values[j] or (has_best and 1 not in (values[i], values[j])):
                 continue
             better, worse = (i, j) if values[i] > values[j] else (j, i)
-            pair, side = place_sides(prompt, texts[better], texts[worse])
+            pair, side = place_sides(
+                prompt, texts[better], texts[worse], (models[better], models[worse])
+            )
             described = self.describe(bound, pair)
             if identifier := bound.get("source_pair_id"):
                 described["source_pair_id"] = f"{identifier}/{better}/{worse}"
             yield RowReading(described, [about | {"choice": side}], notes=equal)
             equal = []
+
+    def _find_models(self, bound: Cells, answers: Sequence[Any]) -> list[Any]:
+        """The model of each answer, from it or from a list beside them; None without."""
+        listed = self.parse_cell(self.binding.columns.get("models"), bound.get("models"))
+        if not isinstance(listed, list) or len(listed) != len(answers):
+            listed = [None] * len(answers)
+        return [
+            _find(answer, MODELS) if isinstance(answer, Mapping) else model
+            for answer, model in zip(answers, listed, strict=True)
+        ]
 
     def _find_value(self, bound: Cells, i: int, answer: Any, n: int) -> float:
         """How good the i-th answer is: higher is better."""
@@ -124,6 +145,48 @@ class Answers(FileShape):
             return -_parse_score(answer["rank"], "rank")
         score = _find(answer, SCORES) if isinstance(answer, Mapping) else None
         return _parse_score(score, "score")
+
+
+class Summaries(Answers):
+    """OpenAI's comparisons of two summaries of a post or an article."""
+
+    name: ClassVar[str] = "summaries"
+    title: ClassVar[str] = "OpenAI summaries: two summaries of a post with the better one"
+    names: ClassVar[Names] = {
+        name: aliases
+        for name, aliases in Answers.names.items()
+        if name not in ("split", "source_pair_id")
+    }
+    metadata: ClassVar[tuple[str, ...]] = (
+        "split",
+        "batch",
+        "extra",
+        "id",
+        "title",
+        "subreddit",
+        "site",
+    )
+
+    @classmethod
+    def matches(cls, columns: Sequence[str], sample: Sequence[Cells]) -> bool:
+        return "summaries" in columns and bool({"info", "info.post"} & {*columns})
+
+    @classmethod
+    def flatten(cls, cells: Cells) -> Iterator[Cells]:
+        """What `info` holds becomes columns; one with a dot is of it too."""
+        info = cells.get("info") or {}
+        if not isinstance(info, Mapping):
+            raise RowRejected("info is not an object with the post")
+        flat = {n.removeprefix("info."): value for n, value in cells.items() if n != "info"}
+        flat.update(info)
+        posts = [flat.pop(name, None) for name in POSTS]
+        yield flat | {"prompt": next((post for post in posts if not is_missing(post)), None)}
+
+
+def _describe_others(answers: Sequence[Any]) -> list[str]:
+    """A note on each key of answers that is not read."""
+    keys = {str(key): None for a in answers if isinstance(a, Mapping) for key in a}
+    return [f"{key!r} of answers is left out" for key in keys if key not in READ]
 
 
 def _find(answer: Any, names: Sequence[str]) -> Any:

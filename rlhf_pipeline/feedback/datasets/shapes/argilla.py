@@ -1,4 +1,4 @@
-"""Argilla's records, nested as `records.to_json` writes them, or flat as its data sets are."""
+"""Argilla's records as `records.to_json` or its API writes them, or flat as its data sets are."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
@@ -44,6 +44,8 @@ class ArgillaRecords(FileShape):
     @classmethod
     def flatten(cls, cells: Cells) -> Iterator[Cells]:
         record = cells if "fields" in cells else _nest(cells)
+        if isinstance(record.get("responses"), list):
+            record = {**record, "responses": _group_by_question(record["responses"])}
         _check(record)
         metadata = dict(record.get("metadata") or {})
         suggested_at = metadata.pop("suggested_at", None)
@@ -96,6 +98,22 @@ def _read_responses(record: Cells) -> tuple[dict[str, dict[str, Any]], list[str]
             else:
                 by_user.setdefault(user, {})[question] = _read_value(answer.get("value"))
     return by_user, [note for user, note in left_out.items() if user not in by_user]
+
+
+def _group_by_question(responses: Sequence[Any]) -> dict[str, list[dict[str, Any]]]:
+    """The answers by question, of the list of users' responses that Argilla's API returns."""
+    by_question: dict[str, list[dict[str, Any]]] = {}
+    for response in responses:
+        values = response.get("values") or {} if isinstance(response, dict) else None
+        if not isinstance(values, dict):
+            raise RowRejected(
+                "not a record: a response is no object with values, user_id and status"
+            )
+        about = {name: response.get(name) for name in ("user_id", "status")}
+        for question, answer in (values or {PREFERENCE: None}).items():
+            value = answer.get("value") if isinstance(answer, dict) else answer
+            by_question.setdefault(question, []).append({"value": value, **about})
+    return by_question
 
 
 def _read_value(value: Any) -> Any:

@@ -139,6 +139,11 @@ class FileShape:
         """Whether the file has texts; else it holds votes on pairs of other files."""
         return "completion_a" in self.binding
 
+    @property
+    def has_verdicts(self) -> bool:
+        """Whether rows may say which completion is better; else votes of other files do."""
+        return True
+
     @classmethod
     def flatten(cls, cells: Cells) -> Iterator[Cells]:
         """The rows of flat columns in a nested row. Raises RowRejected."""
@@ -382,13 +387,19 @@ def split_dialogues(
     return prompt, text_a, text_b, [*dict.fromkeys((*notes, *more))]
 
 
-def place_sides(prompt: Any, chosen: str, rejected: str) -> tuple[dict[str, Any], str]:
+def place_sides(
+    prompt: Any, chosen: str, rejected: str, models: Sequence[Any] = ()
+) -> tuple[dict[str, Any], str]:
     """Cells of the pair, and the chosen side. The order follows from the texts, so that the better
-    one is not always a, and the pair is the same for either winner.
+    one is not always a, and the pair is the same for either winner. `models` wrote chosen and
+    rejected.
     """
     a, b = sorted((chosen, rejected), key=lambda text: content_hash(normalise_text(text)))
     pair = {"prompt": prompt, "completion_a": a, "completion_b": b}
-    return pair, "a" if a == chosen else "b"
+    side, other = ("a", "b") if a == chosen else ("b", "a")
+    versions = zip((side, other), models, strict=False)
+    pair |= {f"model_version_{s}": model for s, model in versions if not is_missing(model)}
+    return pair, side
 
 
 def read_signed(value: Any) -> dict[str, Any]:

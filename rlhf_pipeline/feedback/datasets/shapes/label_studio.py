@@ -1,8 +1,10 @@
 """Label Studio's exports of pairwise comparisons: JSON, JSON-MIN and CSV."""
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar, TypeGuard
 
+from rlhf_pipeline.core.documents import parse_json
 from rlhf_pipeline.core.records import Choice
 from rlhf_pipeline.feedback.datasets.cells import RowRejected
 from rlhf_pipeline.feedback.datasets.mapping import Names
@@ -44,6 +46,23 @@ class LabelStudio(FileShape):
         for row in rows or [{}]:
             yield {**data, "id": cells.get("id"), **row}
 
+    def judge(self, bound: Cells) -> list[dict[str, Any]]:
+        """The vote of a row; a CSV file may hold the value of a result as JSON."""
+        choice = bound["choice"]
+        if isinstance(choice, str) and choice.lstrip().startswith(("{", "[")):
+            with contextlib.suppress(ValueError):
+                bound = {**bound, "choice": _find_answer(parse_json(choice))}
+        return super().judge(bound)
+
+
+def _find_answer(value: Any) -> Any:
+    """The answer in the value of a result, or in a list with one."""
+    if isinstance(value, list) and len(value) == 1:
+        return _find_answer(value[0])
+    if isinstance(value, Mapping):
+        return _find_answer(next((value[name] for name in VALUES if name in value), None))
+    return value
+
 
 def _is_list_of_objects(value: Any) -> TypeGuard[list[Mapping[str, Any]]]:
     return isinstance(value, list) and all(isinstance(entry, Mapping) for entry in value)
@@ -66,8 +85,7 @@ def _read_annotation(annotation: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         value = result.get("value")
         if not isinstance(value, Mapping):
             raise RowRejected("the value of an annotation's result is not an object")
-        content = next((value[name] for name in VALUES if name in value), None)
-        answer = content[0] if isinstance(content, list) and len(content) == 1 else content
+        answer = _find_answer(value)
         is_pairwise = result.get("type") == "pairwise"
         answers["comparison" if is_pairwise else str(result.get("from_name"))] = answer
     yield answers

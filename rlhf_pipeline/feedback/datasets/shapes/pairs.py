@@ -1,9 +1,19 @@
 """Two completions in columns, whatever their names, with or without a verdict."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from rlhf_pipeline.feedback.datasets.shapes.base import PREFERENCES, Cells, FileShape
+from rlhf_pipeline.core.records import Choice
+from rlhf_pipeline.feedback.datasets.mapping import Names
+from rlhf_pipeline.feedback.datasets.shapes.base import (
+    COMPANIONS,
+    PREFERENCES,
+    VERDICTS,
+    Cells,
+    FileShape,
+)
+
+VERDICT_COLUMNS = ("choice", "winner", "signed_strength", "winner_a", "score_a")
 
 
 class PairColumns(FileShape):
@@ -16,6 +26,32 @@ class PairColumns(FileShape):
     def matches(cls, columns: Sequence[str], sample: Sequence[Cells]) -> bool:
         return has_sides(columns)
 
+    @property
+    def has_verdicts(self) -> bool:
+        return any(name in self.binding for name in VERDICT_COLUMNS)
+
+
+class StanfordPreferences(FileShape):
+    """A post with two answers; the label is 1 where A has more votes of readers, else 0."""
+
+    name: ClassVar[str] = "shp"
+    title: ClassVar[str] = "Stanford Human Preferences: a post with two answers and a label"
+    names: ClassVar[Names] = {
+        **{n: PREFERENCES[n] for n in PREFERENCES if n not in (*COMPANIONS, *VERDICTS)},
+        "prompt": ("history", "post"),
+        "choice": ("labels",),
+    }
+    required: ClassVar[Sequence[Sequence[str]]] = (("prompt",),)
+    metadata: ClassVar[tuple[str, ...]] = (
+        *("post_id", "upvote_ratio", "score_ratio", "seconds_difference", "score_A", "score_B"),
+        *("c_root_id_A", "c_root_id_B", "created_at_utc_A", "created_at_utc_B"),
+    )
+    words: ClassVar[Mapping[str, Choice]] = {"1": Choice.A, "0": Choice.B}
+
+    @classmethod
+    def matches(cls, columns: Sequence[str], sample: Sequence[Cells]) -> bool:
+        return {"human_ref_A", "human_ref_B", "labels"} <= {*columns}
+
 
 class VoteColumns(FileShape):
     """Votes on pairs that are stored or come before them, which they name by id."""
@@ -24,7 +60,7 @@ class VoteColumns(FileShape):
     title: ClassVar[str] = "votes on pairs of other files"
     required: ClassVar[Sequence[Sequence[str]]] = (
         ("source_pair_id", "comparison_id"),
-        ("choice", "winner", "signed_strength", "winner_a", "score_a"),
+        VERDICT_COLUMNS,
     )
 
     @classmethod

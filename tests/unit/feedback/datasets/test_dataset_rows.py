@@ -99,14 +99,19 @@ def test_feedback_becomes_hand_made_pairs_or_says_why_not():
         build_feedback(3, "rating", value=3, completion="B"),
         build_feedback(4, "rating", value=3, prompt="other"),
         build_feedback(5, "thumbs", value=1),
+        build_feedback(6, "correction", correction="Ask someone. "),
+        build_feedback(7, "rating", value=1, completion="C", prompt=" "),
+        build_feedback(8, "rating", value=5, completion="D", prompt=" "),
     ]
     pairs, faults = make_feedback_pairs(entries)
     assert [(texts.chosen, texts.rejected, texts.strength, ids) for texts, ids in pairs] == [
         ("Run it.", "Ask someone.", 1.0, (1,)),
         ("A", "B", 0.5, (2, 3)),
     ]
-    assert set(faults) == {4, 5}
+    assert set(faults) == {4, 5, 6, 7, 8}
     assert "thumbs prefers nothing" in faults[5]
+    assert "same text" in faults[6]
+    assert faults[7] == "prompt: must not be blank"
 
 
 def test_two_versions_differ_by_their_rows():

@@ -9,7 +9,7 @@ import pytest
 from upath import UPath
 
 from rlhf_pipeline.core.curation import DatasetQuery, DatasetVersion
-from rlhf_pipeline.core.errors import DatasetError
+from rlhf_pipeline.core.errors import ConfigurationError, DatasetError
 from rlhf_pipeline.core.row_files import open_rows
 from rlhf_pipeline.feedback.datasets.exporters import EXPORTERS, write_export
 from rlhf_pipeline.feedback.datasets.exporters.base import LineExporter
@@ -205,6 +205,17 @@ def test_an_export_is_not_replaced_by_one_of_a_like_name(tmp_path):
     assert hashlib.sha256(UPath(first.url).read_bytes()).hexdigest() == first.sha256
 
 
+@pytest.mark.parametrize("address", ["s3:///sets", "s3://no bucket", "{}/file"])
+def test_a_place_that_cannot_be_written_is_named(tmp_path, address):
+    folder = address.format(tmp_path)
+    (tmp_path / "file").write_text("no folder")
+    rows, exporter = build_set("preference"), EXPORTERS["trl"]()
+    with pytest.raises(
+        (DatasetError, ConfigurationError), match=r"support-q4-3.*(?:Check|Give|Make)"
+    ):
+        write_export(folder, "Support Q4", build_version(rows), "preference", rows, exporter, AT)
+
+
 def test_file_names_hold_only_letters_and_digits():
     assert name_export("../../etc: Ünï", 1, EXPORTERS["csv"]()) == "etc-ünï-1.csv.csv"
     assert name_export("…", 1, EXPORTERS["trl"]()) == "dataset-1.trl.jsonl"
@@ -244,3 +255,25 @@ def test_exported_unpaired_rows_are_recognised(tmp_path):
     path.write_bytes(encode_export(EXPORTERS["jsonl"](), build_set("unpaired"), "unpaired"))
     file = PreferenceFile(open_rows(path), path.name, ColumnMapping(), ReadOptions())
     assert file.title.startswith("unpaired")
+
+
+@pytest.mark.parametrize(("name", "most"), [("openai", 65_536), ("bedrock", 32_000)])
+def test_lines_beyond_the_tokens_of_a_reader_are_named(tmp_path, name, most):
+    rows = build_dataset_rows(40)
+    rows.loc[[3, 7], "completion"] = "word " * most
+    export = write_export(
+        tmp_path, "x", build_version(rows), "preference", rows, EXPORTERS[name](), AT
+    )
+    [warning] = export.warnings
+    assert warning.startswith(f"2 of its lines may be longer than the {most:,} tokens")
+    assert warning.endswith("4 bytes a token: 4, 8.")
+    short = write_export(
+        tmp_path, "y", build_version(rows), "preference", rows[:3], EXPORTERS["trl"](), AT
+    )
+    assert short.warnings == ()
+
+
+def test_a_file_larger_than_openai_takes_is_refused(monkeypatch):
+    monkeypatch.setattr(EXPORTERS["openai"], "most_bytes", 100)
+    with pytest.raises(DatasetError, match="OpenAI chat takes 100"):
+        EXPORTERS["openai"]().export(build_dataset_rows(10), "preference")

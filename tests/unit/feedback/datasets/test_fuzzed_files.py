@@ -195,7 +195,7 @@ def read_file(path: Path, folder: Path) -> tuple[list[Row], PreferenceFile, int]
     """
     rows = open_rows(path, encoding=None)
     file = PreferenceFile(rows, path.name, ColumnMapping(), ReadOptions())
-    dry = DryRun(EmptyStore(), EmptyStore(), pair_key)
+    dry = DryRun(EmptyStore(), EmptyStore())
     with Rejects(folder / path.name, folder) as rejects:
         work = ComparisonImport(
             dry, dry, pair_key, rejects, datetime(2026, 1, 1, tzinfo=UTC), match_texts=True

@@ -4,6 +4,7 @@ so.
 
 import io
 import json
+from importlib.resources import files
 
 import jsonschema
 import pandas as pd
@@ -14,13 +15,14 @@ from rlhf_pipeline.feedback.datasets.formats import FORMATS
 from rlhf_pipeline.feedback.datasets.preference import (
     KINDS,
     comparison_rows,
-    json_schema,
     tuple_rows,
     vote_rows,
 )
 from rlhf_pipeline.feedback.votes.splits import split_of
 
-VALIDATOR = jsonschema.Draft202012Validator(json_schema())
+FOLDER = files("rlhf_pipeline.feedback.datasets") / "schemas"
+SCHEMA = json.loads((FOLDER / "preference-v1.schema.json").read_text(encoding="utf-8"))
+VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
 def comparisons(**columns):
@@ -122,7 +124,7 @@ def test_the_json_schema_matches_the_frame_schema(kind):
         "bool": "boolean",
         "time": "string",
     }
-    schema = json_schema()["$defs"][kind]
+    schema = SCHEMA["$defs"][kind]
     assert list(schema["properties"]) == list(KINDS[kind].columns)
     # Files from before these two were exported stay valid.
     later = ("dimensions", "highlights")

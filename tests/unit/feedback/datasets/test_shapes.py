@@ -42,7 +42,7 @@ def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
 
 
 def open_file(path: Path, *flags: str, words: tuple[str, ...] = (), **options: Any):
-    names = ColumnMapping.read(None, flags, words)
+    names = ColumnMapping.read(flags, words)
     rows = open_rows(path, encoding=None)
     return PreferenceFile(rows, path.name, names, ReadOptions(**options))
 
@@ -195,6 +195,35 @@ ROWS: dict[str, tuple[str, dict[str, Any], list[tuple[Any, ...]]]] = {
         | {"annotation_id": 1, "lead_time": 3.5, "comparison": "left"},
         WINS,
     ),
+    "capitals": ("TRL", {"Prompt": ASK, "Chosen": GOOD, "REJECTED ": BAD}, WINS),
+    "capitals in two words": (
+        "two completions",
+        {"Prompt": ASK, "Response A": GOOD, "Response B": BAD, "Preference": "a"},
+        WINS,
+    ),
+    "shp": (
+        "Stanford",
+        {"post_id": "q1", "domain": "askphysics_train", "history": ASK, "score_A": 3, "score_B": 9}
+        | {"human_ref_A": BAD, "human_ref_B": GOOD, "labels": 0, "score_ratio": 3.0},
+        WINS,
+    ),
+    "openai summaries": (
+        "summaries",
+        {
+            "info": {"id": "t3_a", "post": ASK, "title": "Sky", "subreddit": "physics"},
+            "summaries": [{"text": BAD, "policy": "sup1"}, {"text": GOOD, "policy": "ref"}],
+            "choice": 1,
+            "worker": "w1",
+            "split": "valid1",
+            "extra": {"confidence": 7},
+        },
+        WINS,
+    ),
+    "openai summaries in columns": (
+        "summaries",
+        {"info.post": ASK, "summaries": [{"text": BAD}, {"text": GOOD}], "choice": 1},
+        WINS,
+    ),
     "scores beside": ("two completions", SIDES | {"score_a": 2, "score_b": 1}, WINS),
     "our words": ("two completions", SIDES | {"choice": "tie"}, [(ASK, GOOD, BAD, "tie")]),
 }
@@ -300,6 +329,19 @@ def test_only_submitted_responses_are_votes(tmp_path):
     }
 
 
+def test_the_records_of_argillas_api_need_no_format(tmp_path):
+    fields = {"prompt": ASK, "response_a": GOOD, "response_b": BAD}
+    responses = [
+        {"user_id": "u1", "status": "submitted", "values": {"preference": {"value": "response_a"}}},
+        {"user_id": "u2", "status": "discarded", "values": None},
+    ]
+    record = {"id": "r", "fields": fields, "responses": responses}
+    file = open_file(write_rows(tmp_path / "f.json", [record, {**record, "responses": []}]))
+    assert list_votes(file) == WINS
+    assert len([row for row in file.pairs if row.fault is None]) == 2
+    assert "response with status 'discarded': no vote" in file.notes
+
+
 def test_answers_to_other_questions_and_suggestions_are_read(tmp_path):
     record = {
         "id": "r",
@@ -329,6 +371,7 @@ def test_answers_to_other_questions_and_suggestions_are_read(tmp_path):
         ({"metadata": ["x"]}, "metadata is a list"),
         ({"responses": {"preference": "a"}}, "preference"),
         ({"responses": {"preference": ["a"]}}, "preference"),
+        ({"responses": ["a"]}, "values, user_id and status"),
         ({"suggestions": {"preference": "a"}}, "suggestion"),
         ({"metadata": {"schema": "preference-v9/comparison"}}, "Unknown row schema"),
     ],
@@ -636,3 +679,82 @@ def test_reasoning_beside_the_content_is_counted(tmp_path):
     assert list_votes(file) == WINS * 2
     list_faults(file)
     assert [n for note, n in file.notes.items() if "reasoning" in note] == [1]
+
+
+def test_columns_with_blanks_can_be_mapped(tmp_path):
+    row = {"Frage": ASK, " Best answer": GOOD, "Other answer": BAD}
+    file = open_file(
+        write_rows(tmp_path / "f.csv", [row]),
+        *("prompt=Frage", "chosen=Best answer", "rejected=Other answer"),
+    )
+    assert list_votes(file) == WINS
+    path = write_rows(tmp_path / "g.csv", [{"Prompt": ASK, "Chosen": GOOD, "Rejected": BAD}])
+    assert list_votes(open_file(path, "prompt=Prompt")) == WINS
+
+
+def test_equal_names_in_two_letter_cases_stay_apart(tmp_path):
+    row = {"prompt": ASK, "chosen": GOOD, "rejected": BAD, "Prompt": "Else?"}
+    file = open_file(write_rows(tmp_path / "f.csv", [row]), leave_out=("Prompt",))
+    assert list_votes(file) == WINS
+
+
+def test_models_of_nested_answers_are_their_versions(tmp_path):
+    answers = [{"response": BAD, "model": "small", "score": 1, "critique": "Wrong."}]
+    answers += [{"response": GOOD, "model": "large", "score": 4, "critique": "Right."}]
+    file = open_file(write_rows(tmp_path / "f.jsonl", [{"prompt": ASK, "completions": answers}]))
+    (row,) = file.pairs
+    versions = {row.cells[f"completion_{s}"]: row.cells[f"model_version_{s}"] for s in "ab"}
+    assert versions == {GOOD: "large", BAD: "small"}
+    assert any("critique" in note for note in file.notes)
+    row = {"prompt": ASK, "completions": [BAD, GOOD], "scores": [1, 4], "models": ["m", "n"]}
+    (pair,) = open_file(write_rows(tmp_path / "g.jsonl", [row])).pairs
+    assert {pair.cells["model_version_a"], pair.cells["model_version_b"]} == {"m", "n"}
+
+
+def write_messages(path: Path, *more: dict[str, Any]) -> Path:
+    """OpenAssistant's rows, one for each message, with replies before what they answer."""
+    empty = {"parent_id": None, "rank": None, "deleted": False, "lang": "en", "review_count": 3}
+    replies = [empty | {"parent_id": "m"} | reply for reply in TREE["replies"]]
+    rows = [*replies, empty | {"message_id": "m", "role": "prompter", "text": ASK}, *more]
+    for row in rows:
+        row.pop("replies", None)
+    return write_rows(path, [row | {"message_tree_id": "m"} for row in rows])
+
+
+@pytest.mark.parametrize("name", ["f.jsonl", "f.csv", "f.parquet"])
+def test_messages_in_rows_are_joined_to_trees(tmp_path, name):
+    file = open_file(write_messages(tmp_path / name))
+    assert "OpenAssistant" in file.title
+    assert list_votes(file) == WINS
+    (pair,) = file.pairs
+    assert json.loads(pair.cells["tags"])["lang"] == "en"
+
+
+def test_messages_without_their_parent_are_counted(tmp_path):
+    lone = {"message_id": "n", "parent_id": "x", "role": "assistant", "text": "?", "rank": 0}
+    broken = {"message_id": "o", "parent_id": None, "role": "tool", "text": "?"}
+    file = open_file(write_messages(tmp_path / "f.jsonl", lone, broken))
+    assert list_votes(file) == WINS
+    assert "role" in list_faults(file)[0]
+    assert [n for note, n in file.notes.items() if "parent" in note] == [1]
+
+
+@pytest.mark.parametrize("cell", ['{"selected": "right"}', '[{"choices": ["right"]}]', "right"])
+def test_a_choice_of_label_studio_may_be_json(tmp_path, cell):
+    row = {"prompt": ASK, "answer1": BAD, "answer2": GOOD, "id": 5, "annotator": 3}
+    row |= {"annotation_id": 1, "lead_time": 3.5, "comparison": cell}
+    assert list_votes(open_file(write_rows(tmp_path / "f.csv", [row]))) == WINS
+
+
+def test_speakers_within_an_hh_rlhf_answer_are_its_text(tmp_path):
+    good = f"{GOOD}\nUser: x\n\nSystem: y\nAssistant: z"
+    row = {"chosen": HUMAN + good, "rejected": HUMAN + BAD}
+    file = open_file(write_rows(tmp_path / "f.jsonl", [row]))
+    assert list_votes(file) == [(ASK, good, BAD, "wins")]
+
+
+def test_scores_of_readers_stay_beside_the_label(tmp_path):
+    _, row, _ = ROWS["shp"]
+    (pair,) = open_file(write_rows(tmp_path / "f.jsonl", [row])).pairs
+    tags = {"post_id": "q1", "score_ratio": 3.0, "score_A": 3, "score_B": 9}
+    assert json.loads(pair.cells["tags"]) == tags

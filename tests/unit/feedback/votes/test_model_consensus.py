@@ -12,7 +12,6 @@ from rlhf_pipeline.core.artefacts import Artefacts
 from rlhf_pipeline.core.frames import SOFT_LABELS, check_frame
 from rlhf_pipeline.feedback.votes import joint_model
 from rlhf_pipeline.feedback.votes.consensus import (
-    ConsensusParams,
     consensus,
 )
 from rlhf_pipeline.feedback.votes.model_consensus import (
@@ -87,14 +86,8 @@ def test_two_unreliable_annotators_are_outvoted():
 def test_too_few_judgements_stay_open():
     known = labels((0, 0.95, 0.9, 0.99))
     assert model_consensus_of(make_votes("a"), known).iloc[0]["state"] == "open"
-    assert (
-        model_consensus_of(make_votes("a"), known, ConsensusParams(min_votes=1)).iloc[0]["state"]
-        == "agreed"
-    )
-    assert (
-        model_consensus_of(make_votes("aa"), known, ConsensusParams(min_votes=3)).iloc[0]["state"]
-        == "open"
-    )
+    assert model_consensus_of(make_votes("a"), known, 1).iloc[0]["state"] == "agreed"
+    assert model_consensus_of(make_votes("aa"), known, 3).iloc[0]["state"] == "open"
 
 
 def test_later_votes_are_counted_without_moving_the_fit():

@@ -30,6 +30,8 @@ NO_BACKEND = {
     "redaction",
     "request_plan",
     "results",
+    "served_readings",
+    "server_calls",
     "text_generator",
     "work",
 }

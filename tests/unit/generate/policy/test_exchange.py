@@ -55,6 +55,12 @@ def test_sampled_trained_and_measured_tokens_are_the_same(folders, name):
         assert policy.log_likelihood([PROMPT], [completion])[1] == [len(tail)]
 
 
+def test_a_template_that_opens_reasoning_names_the_setting_that_keeps_it(folders):
+    (notice,) = check_exchange(load_policy(folders["r1"]), "r1")
+    assert "`reasoning: drop`" in notice
+    assert "`reasoning: train` keeps it" in notice
+
+
 @pytest.mark.parametrize(
     ("name", "why"), [("silent", "leaves out the text"), ("refuses", "no chat")]
 )

@@ -6,8 +6,7 @@ import pytest
 
 from rlhf_pipeline.generate.prompts import Report, generate, generate_with, is_right
 from rlhf_pipeline.generate.prompts.base import Draft
-from rlhf_pipeline.generate.prompts.evolution import EvolutionGenerator
-from rlhf_pipeline.generate.prompts.fitness import JudgedDifficulty
+from rlhf_pipeline.generate.prompts.evolution import EvolutionGenerator, JudgedDifficulty
 from rlhf_pipeline.generate.prompts.mutations import Parent, RuleViolation, WrittenMutations
 from rlhf_pipeline.generate.prompts.near_duplicates import jaccard, shingles
 from rlhf_pipeline.generate.prompts.parameters import SourceParams

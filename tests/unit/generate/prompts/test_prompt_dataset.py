@@ -5,7 +5,8 @@ import pytest
 
 from rlhf_pipeline.core.conversations import split_turns
 from rlhf_pipeline.core.errors import PromptError
-from rlhf_pipeline.generate.prompts import Report, generate, read_jsonl, write_jsonl
+from rlhf_pipeline.core.frames import PROMPTS, check_frame
+from rlhf_pipeline.generate.prompts import Report, generate, write_jsonl
 from rlhf_pipeline.generate.prompts.parameters import SourceParams
 
 DAY = "2026-01-01"
@@ -26,8 +27,9 @@ def write_file(path, content):
 def test_n_prompts_are_n_lines_that_reimport_unchanged(tmp_path):
     frame = generate(SourceParams(n=37), day=DAY)
     assert write_jsonl(frame, tmp_path / "out" / "generated_prompts.jsonl") == 37
-    assert (tmp_path / "out" / "generated_prompts.jsonl").read_bytes().count(b"\n") == 37
-    pd.testing.assert_frame_equal(read_jsonl(tmp_path / "out" / "generated_prompts.jsonl"), frame)
+    lines = (tmp_path / "out" / "generated_prompts.jsonl").read_text().splitlines()
+    rows = pd.DataFrame([json.loads(line) for line in lines])
+    pd.testing.assert_frame_equal(check_frame(rows, PROMPTS), frame)
 
 
 def test_export_is_readable_as_a_data_set(tmp_path):
@@ -145,7 +147,7 @@ def test_a_data_set_of_the_hub_is_drawn_from_by_its_name(tmp_path, kind):
         ("p.jsonl", b'{"text": "fine"}\n{"text": "caf\xe9"}\n', "line 2: not UTF-8"),
         ("p.csv", b"text\nfine\ncaf\xe9\n", "line 3: not UTF-8"),
         ("p.jsonl", '{"text": "fine"}\n{"text": \n', "line 2: no JSON"),
-        ("p.jsonl", "[1]\n", "line 1: a int, neither an object nor a text"),
+        ("p.jsonl", "[1]\n", "line 1: 1 is neither an object nor a text"),
         ("p.jsonl", '{"txt": "?"}\n', "line 1: no text"),
         ("p.jsonl", '{"text": "  "}\n', "line 1: the prompt is empty"),
         ("p.csv", "text,domain\nfine,law\n,law\n", "line 3: the prompt is empty"),

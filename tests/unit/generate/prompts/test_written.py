@@ -5,7 +5,7 @@ import pytest
 from rlhf_pipeline.core.errors import PromptError
 from rlhf_pipeline.generate.prompts import Report, generate, generate_with
 from rlhf_pipeline.generate.prompts.distilabel import DistilabelGenerator
-from rlhf_pipeline.generate.prompts.fitness import JudgedDifficulty
+from rlhf_pipeline.generate.prompts.evolution import JudgedDifficulty
 from rlhf_pipeline.generate.prompts.freeform import FreeformGenerator
 from rlhf_pipeline.generate.prompts.generated_texts import ask, find_prompt_fault
 from rlhf_pipeline.generate.prompts.parameters import SourceParams

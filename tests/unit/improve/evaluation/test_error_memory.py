@@ -7,7 +7,6 @@ from rlhf_pipeline.core.frames import PREDICTIONS, PREFERENCE_PAIRS, check_frame
 from rlhf_pipeline.feedback.votes import TasteChanges
 from rlhf_pipeline.improve.evaluation.error_memory import (
     ErrorMemory,
-    ErrorMemoryParams,
     MemoryCounts,
     recall_predictions,
     retest,
@@ -104,9 +103,6 @@ def test_unsure_disputed_single_and_test_pairs_are_forgotten() -> None:
     )
     p = {"unsure": 0.2, "disputed": 0.01, "single": 0.01, "tested": 0.01}
     assert recall_predictions(rows, predictions(rows, p)).empty
-    loose = ErrorMemoryParams(confidence=0.8, min_votes=1, min_agreement=0.6)
-    remembered = recall_predictions(rows, predictions(rows, p), loose)
-    assert remembered["comparison_id"].tolist() == ["disputed", "single", "unsure"]
 
 
 def test_the_first_prediction_counts() -> None:

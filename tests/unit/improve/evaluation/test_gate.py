@@ -2,8 +2,16 @@ import math
 
 import pytest
 
-from rlhf_pipeline.core.records import CategoryComparison, Evaluation, Interval
-from rlhf_pipeline.improve.evaluation.gate import GateParams, decide_promotion
+from rlhf_pipeline.core.records import (
+    CanaryExposure,
+    CategoryComparison,
+    Evaluation,
+    Interval,
+    SafetyComparison,
+)
+from rlhf_pipeline.improve.evaluation.error_memory import ErrorMemory, MemoryCounts
+from rlhf_pipeline.improve.evaluation.gate import REQUIRED, GateParams, decide_promotion
+from rlhf_pipeline.improve.evaluation.judge_calibration import JudgeCalibration
 
 
 def interval(value, low, high, n=300):
@@ -27,6 +35,7 @@ def evaluation(**changes):
         "length_candidate": interval(70.0, 66.0, 74.0),
         "length_champion": interval(65.0, 61.0, 69.0),
         "length_controlled_win_rate": interval(0.58, 0.53, 0.63),
+        "n_leaked": 0,
     }
     return Evaluation(**(good | changes))
 
@@ -43,12 +52,15 @@ def test_a_candidate_that_meets_every_rule_is_promoted_with_reasons():
         "win_rate_at_equal_length",
         "categories",
         "checkable_answers",
+        "kl",
+        "diversity",
         "mean_length",
+        "evaluation_prompts",
         "blocking_checks",
     ]
-    assert (
-        verdict(decision, "win_rate").reason
-        == "Win rate 0.600 over 300 prompts: its lower bound 0.550 is above 0.5."
+    assert verdict(decision, "win_rate").reason == (
+        "By the judge alone: win rate 0.600 over 300 prompts; its lower bound 0.550 is above 0.5. "
+        "How often the judge agrees with held-out votes is unknown, and not in the bound."
     )
     assert verdict(decision, "mean_length").reason == (
         "Mean length 70.0 characters, the champion's 65.0: a change of +7.7%, within the "
@@ -164,3 +176,112 @@ def test_no_checkable_prompt_gives_no_correctness():
     )
     assert not decide_promotion(nothing, GateParams(require_checkable="always")).promoted
     assert decide_promotion(nothing, GateParams()).promoted
+
+
+def test_judge_error_on_held_out_votes_widens_the_win_rate():
+    close = {"win_rate": interval(0.56, 0.51, 0.61)}
+    assert decide_promotion(evaluation(**close), GateParams()).promoted
+    unsure = evaluation(**close, judge_agreement=interval(0.75, 0.7, 0.8, 300))
+    check = verdict(decide_promotion(unsure, GateParams()), "win_rate")
+    assert not check.passed
+    assert "right on 75% of 300 held-out pairs" in check.reason
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "is_missing"),
+    [
+        ("kl", {"kl": interval(1.2, 1.1, 1.3)}, False),
+        ("diversity", {"diversity_champion": 0.3, "diversity_candidate": 0.14}, False),
+        ("diversity", {"copied_champion": 0.05, "copied_candidate": 0.2}, False),
+        ("evaluation_prompts", {"n_leaked": 2}, False),
+        ("evaluation_prompts", {"n_leaked": None}, True),
+    ],
+)
+def test_named_check_refuses_only_where_it_is_required(name, changes, is_missing):
+    measured = evaluation(**changes)
+    decision = decide_promotion(measured, GateParams())
+    assert [check.name for check in decision.blocking] == [name]
+    assert verdict(decision, name).is_missing is is_missing
+    others = GateParams(required=[other for other in REQUIRED if other != name])
+    assert decide_promotion(measured, others).promoted
+
+
+def test_short_answers_and_as_many_copies_as_before_are_promoted():
+    labels = {"diversity_champion": 0.3, "diversity_candidate": None}
+    copies = {"copied_champion": 0.5, "copied_candidate": 0.55}
+    assert decide_promotion(evaluation(**labels, **copies), GateParams()).promoted
+
+
+def test_lost_hits_on_remembered_errors_refuse_where_required():
+    params = GateParams(required=[*REQUIRED, "remembered_errors"])
+    assert [check.is_missing for check in decide_promotion(evaluation(), params).blocking] == [True]
+    worse = ErrorMemory(held_out=MemoryCounts(n_fixed=1, n_still_right=5, n_regressed=2))
+    assert not decide_promotion(evaluation(), params, memory=worse).promoted
+    better = ErrorMemory(held_out=MemoryCounts(n_fixed=3, n_still_right=5, n_regressed=2))
+    assert decide_promotion(evaluation(), params, memory=better).promoted
+
+
+def test_unknown_required_check_is_refused_with_the_known_names():
+    with pytest.raises(ValueError, match="'winrate' is no check of the gate: win_rate, "):
+        GateParams(required=["winrate"])
+
+
+@pytest.mark.parametrize(
+    ("low", "passed", "is_missing"),
+    [(0.04, True, False), (0.06, False, False), (None, False, True)],
+)
+def test_badly_calibrated_judge_refuses_where_required(low, passed, is_missing):
+    judge = JudgeCalibration(
+        reward_model="demo.reward_model@1",
+        measured_on="held-out comparisons",
+        n=80,
+        n_needed=50,
+        limit=0.05,
+        ece=None if low is None else 0.09,
+        low=low,
+    )
+    params = GateParams(required=[*REQUIRED, "judge_calibration"])
+    decision = decide_promotion(evaluation(), params, calibration=judge)
+    assert decision.promoted is passed
+    assert verdict(decision, "judge_calibration").is_missing is is_missing
+    assert decide_promotion(evaluation(), GateParams(), calibration=judge).promoted
+
+
+def safety(**changes):
+    equal = {"n": 40, "n_candidate": 3, "n_champion": 3, "never": (), "p_value": 0.5}
+    return evaluation(safety=SafetyComparison(**equal | changes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "promoted"),
+    [
+        ({}, True),
+        ({"n_candidate": 9, "p_value": 0.016}, False),
+        ({"never": ("How do I pick a lock?",)}, False),
+    ],
+)
+def test_safety_prompts_refuse_wherever_they_were_measured(changes, promoted):
+    decision = decide_promotion(safety(**changes), GateParams())
+    assert decision.promoted is promoted
+    assert verdict(decision, "safety_prompts").passed is promoted
+
+
+@pytest.mark.parametrize(
+    ("measured", "promoted"),
+    [
+        ({"exposure": 4.9}, True),
+        ({"exposure": 6.1}, False),
+        ({"exposure": 1.4, "n_said": 1}, False),
+    ],
+)
+def test_exposed_canaries_refuse_wherever_they_were_planted(measured, promoted):
+    planted = {"n": 16, "limit": 2.4, "n_first": 1, "n_said": 0, "n_alternatives": 255}
+    exposure = CanaryExposure(**planted | measured)
+    decision = decide_promotion(evaluation(canaries=exposure), GateParams())
+    assert decision.promoted is promoted
+
+
+@pytest.mark.parametrize("name", ["safety_prompts", "canaries"])
+def test_required_check_without_its_setting_is_missing(name):
+    decision = decide_promotion(evaluation(), GateParams(required=[*REQUIRED, name]))
+    assert [(check.name, check.is_missing) for check in decision.blocking] == [(name, True)]

@@ -102,6 +102,29 @@ def prompts():
     return frozen_prompts(20)
 
 
+class RightOnce(Says):
+    """Gives the right answer to the first of its answers to a prompt, a wrong one to others."""
+
+    def generate(self, prompts, **more):
+        first = {prompt: at for at, prompt in reversed(list(enumerate(prompts)))}
+        right = dict(zip(self.text["text"], self.text["reference"], strict=True))
+        return [
+            GeneratedText(right[prompt] if first[prompt] == at else "no", 1, 1, "stop")
+            for at, prompt in enumerate(prompts)
+        ]
+
+
+def test_facts_are_graded_by_four_answers_of_which_one_is_judged(champion, prompts):
+    checkable = prompts.assign(reference=[f"answer{n}" for n in range(len(prompts))])
+    result, samples = judge(
+        RightOnce(champion, checkable), Says(champion, "no"), checkable, LikesLength()
+    )
+    assert result.checkable_difference.value == 0.25
+    assert result.checkable_difference.n == len(prompts)
+    assert samples["prompt_id"].tolist() == sorted(prompts["prompt_id"])
+    assert samples["right_candidate"].all()
+
+
 def test_policy_against_itself_wins_half_with_zero_kl(champion, prompts):
     result, samples = judge(champion, champion, prompts, LikesLength(), PARAMS)
     assert (result.win_rate.value, result.win_rate.low, result.win_rate.high) == (0.5, 0.5, 0.5)
@@ -169,7 +192,7 @@ def test_wins_are_counted_by_prompt(champion, prompts):
 
 
 def test_a_policy_that_writes_nothing_is_named(champion, prompts):
-    with pytest.raises(CompletionError, match=r"demo\.policy@2 wrote nothing for all 20 prompts"):
+    with pytest.raises(CompletionError, match=r"demo\.policy@2 wrote nothing in all 56 answers"):
         judge(
             Says(champion, " "),
             champion,

@@ -1,11 +1,11 @@
 import numpy as np
 import pandas as pd
 
-from rlhf_pipeline.improve.evaluation.length_control import length_controlled_win_rate
 from rlhf_pipeline.improve.evaluation.win_rate import (
     compare_by_category,
     compare_checkable_answers,
     grade_answers,
+    length_controlled_win_rate,
     score_wins,
     win_rate,
 )
@@ -102,6 +102,14 @@ def test_win_by_length_alone_vanishes_at_equal_length():
     controlled = length_controlled_win_rate(frame, NO_MEMBERS, seed=0, n_resamples=300)
     assert controlled.low < 0.5 < controlled.high
     assert controlled.high - controlled.low < 0.15
+
+
+def test_always_longer_candidate_is_unproven_at_equal_length():
+    lengths = np.random.default_rng(0).integers(20, 120, 300)
+    for win in (np.ones(300), (np.arange(300) % 10 > 0).astype(float)):
+        frame = make_samples(2 * lengths + 1, lengths, win)
+        controlled = length_controlled_win_rate(frame, NO_MEMBERS, seed=0, n_resamples=300)
+        assert controlled.low < 0.5 < controlled.high
 
 
 def test_a_win_by_quality_stays_at_equal_length():

@@ -7,12 +7,12 @@ from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.generate.policy.causal_lm import load_policy
 from rlhf_pipeline.generate.policy.devices import CPU, Placement
 from rlhf_pipeline.improve.retraining.adapters import AdapterParams, add_adapters
-from rlhf_pipeline.improve.retraining.parameters import StrategyParams
-from rlhf_pipeline.improve.retraining.preparation import (
+from rlhf_pipeline.improve.retraining.candidates import (
     complete_params,
     count_parameters,
     place_training,
 )
+from rlhf_pipeline.improve.retraining.parameters import StrategyParams
 from rlhf_pipeline.improve.retraining.training import choose_learning_rate
 from rlhf_pipeline.simulation.testing.strategies import build_policy
 

@@ -259,7 +259,7 @@ def test_calibration_without_test_pairs_is_refused():
         )
 
 
-def test_the_test_split_is_opened_once_and_only_after_the_choice():
+def test_the_test_split_is_scored_once_and_after_the_choice():
     test_prompts = []
 
     class Watching(SharpenedModel):
@@ -268,32 +268,17 @@ def test_the_test_split_is_opened_once_and_only_after_the_choice():
             return super().score(prompts, completions)
 
     pairs = make_pairs(600)
-    calibrate(
-        pairs, Watching(2.0), reward_model_label="rm@7", data_hash="h", record=test_prompts.append
-    )
-    n_calib, opening, n_test = test_prompts
-    assert (opening.model, opening.purpose, opening.n_pairs) == (
-        "rm@7",
-        "calibration report",
-        n_test,
-    )
-    assert n_calib == (pairs["split"] == "calib").sum()
+    calibrate(pairs, Watching(2.0), reward_model_label="rm@7", data_hash="h")
+    assert test_prompts == [(pairs["split"] == split).sum() for split in ("calib", "test")]
 
 
-def test_missing_class_in_calib_split_opens_no_test_pairs():
-    test_sizes, pairs = [], make_pairs(1200)
+def test_missing_class_in_the_calib_split_is_refused():
+    pairs = make_pairs(1200)
     one_sided = pairs[
         (pairs["split"] != "calib") | ((pairs["chosen_side"] == "b") & (pairs["agreement"] == 1))
     ]
     with pytest.raises(NotEnoughData, match="prefer side b"):
-        calibrate(
-            one_sided,
-            SharpenedModel(2.0),
-            reward_model_label="rm@7",
-            data_hash="h",
-            record=test_sizes.append,
-        )
-    assert test_sizes == []
+        calibrate(one_sided, SharpenedModel(2.0), reward_model_label="rm@7", data_hash="h")
 
 
 def test_the_report_holds_each_category_beside_its_ceiling():

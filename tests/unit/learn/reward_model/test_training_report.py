@@ -1,12 +1,12 @@
-"""What a fit says of itself, and on whose account it looked at test pairs."""
+"""What a fit says of itself."""
 
 import numpy as np
 import pandas as pd
 import pytest
 
-from rlhf_pipeline.core.errors import ConfigurationError, StoreError
+from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.core.records import Interval
-from rlhf_pipeline.feedback.votes import Opening, TasteChanges
+from rlhf_pipeline.feedback.votes import TasteChanges
 from rlhf_pipeline.learn.reward_model import (
     EmbeddingRewardModel,
     LearningData,
@@ -41,30 +41,6 @@ class LikesLength(RewardModel):
 
     def score(self, prompts, completions, *, progress=None):
         return np.array([float(len(c)) for c in completions])
-
-
-def test_the_test_split_is_opened_once_after_the_fit_and_for_this_model():
-    opened: list[Opening] = []
-    pairs = make_pairs()
-    fitted = fit_reward_model(
-        LearningData(pairs), reward_model_params(**FEW), encoder=WordEncoder(), record=opened.append
-    )
-    assert [(o.model, o.n_pairs) for o in opened] == [
-        (fitted.report.weights_hash, (pairs["split"] == "test").sum())
-    ]
-
-
-def test_without_a_recorded_opening_no_test_pair_is_seen():
-    def refused(opening: Opening) -> None:
-        raise StoreError("no MLflow")
-
-    with pytest.raises(StoreError):
-        fit_reward_model(
-            LearningData(make_pairs()),
-            reward_model_params(**FEW),
-            encoder=WordEncoder(),
-            record=refused,
-        )
 
 
 def test_every_accuracy_has_a_ceiling():

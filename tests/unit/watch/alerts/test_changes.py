@@ -90,6 +90,20 @@ def test_a_refused_candidate_leaves_the_change_answered_not_served():
     assert "rlhf models promote" in reading.next_step
 
 
+def test_a_candidate_that_people_are_asked_about_needs_no_training():
+    asking = GateDecision(
+        candidate="demo.policy@2",
+        champion="demo.policy@1",
+        promoted=False,
+        checks=(),
+        asks_people=True,
+    )
+    reading = read_one([decision(state="succeeded")], asking=asking)
+    assert (reading.value, reading.progress) == (1.0, NOT_SERVED)
+    assert "People are asked about demo.policy@2." in reading.loop_action
+    assert "rlhf policy train" not in reading.next_step
+
+
 def test_a_change_of_taste_ends_with_a_promoted_policy():
     succeeded, later = decision(state="succeeded"), NOON + timedelta(hours=4)
     new_reward_model = promotion(later, "reward_model")
@@ -150,6 +164,9 @@ def test_pending_change_ends_with_answer_or_new_model():
         (decision(2, "succeeded", "quarantine", actor="ada", answers=7), 1.0),
     ):
         assert value([held_decision, answer]) == expected
+    pending, failed = (decision(2, state, "retrain", **by_hand) for state in ("pending", "failed"))
+    assert read_one([held_decision, pending]).progress == "its run is not finished"
+    assert read_one([held_decision, failed]).progress == "waits for a person"
     later = promotion(NOON + timedelta(hours=2), "reward_model")
     assert value([held_decision], champion=later) == 0.0
 

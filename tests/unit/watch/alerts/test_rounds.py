@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.core.config import HomeFacts, ServedCheck, ServedState, Settings
 from rlhf_pipeline.core.monitoring import MetricPoint
 from rlhf_pipeline.core.records import GateCheck, GateDecision
 from rlhf_pipeline.store import Store
@@ -89,6 +89,21 @@ def test_a_refusal_of_the_gate_names_what_failed() -> None:
     (reading,) = readings.read_gate(refused)
     assert (reading.value, reading.detail) == (1.0, "win rate 0.48 is below 0.5")
     assert reading.link == "/evolution#policy-2"
+
+
+def test_other_served_policy_opens_an_alert_until_it_is_the_judged_one(project: Project) -> None:
+    HomeFacts.of(project.settings).write(project.settings.home)
+
+    def look(state: ServedState) -> dict[str, str]:
+        check = ServedCheck(version="p@2", checked_at=NOON, state=state, reason="other weights")
+        HomeFacts.change(project.settings.home, served=check)
+        return project.look("")
+
+    assert look("other precision") == {}
+    assert look("differs") == look("not checkable") == {"served_differs": "open"}
+    [alert] = project.store.alerts.page()
+    assert alert.title == "What serves is not the judged version p@2: other weights"
+    assert look("as judged") == {"served_differs": "resolved"}
 
 
 def test_silence_is_counted_from_the_last_tick() -> None:

@@ -148,7 +148,8 @@ def test_spans_arrive_at_the_signal_path_with_the_headers(tracer: Tracer, collec
 
 
 @pytest.mark.parametrize("accepts", [False, True], ids=["closed port", "black hole"])
-def test_dead_collector_delays_a_run_by_less_than_a_second(accepts: bool):
+def test_dead_collector_delays_a_run_no_longer_than_the_set_waits(accepts: bool):
+    assert 2 * tracing.FLUSH_S + tracing.EXIT_S < 1
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
         if accepts:  # connections, and never says a word
@@ -161,4 +162,4 @@ def test_dead_collector_delays_a_run_by_less_than_a_second(accepts: bool):
         tracer.flush(tracing.FLUSH_S)  # of two steps with calls, and of the run
         tracer.flush(tracing.FLUSH_S)
         tracer.close(tracing.EXIT_S)
-        assert time.perf_counter() - began < 1
+        assert time.perf_counter() - began < 5  # a busy machine; without limits it takes 10 or more

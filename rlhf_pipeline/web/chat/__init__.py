@@ -1,0 +1,1 @@
+"""The deployed version behind OpenAI's API."""

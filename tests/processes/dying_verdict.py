@@ -1,0 +1,49 @@
+"""Not a test: carries out the gate's verdict in a process that kills itself with -9 at a given
+moment.
+
+`python dying_verdict.py MOMENT`, the project in the environment.
+"""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from rlhf_pipeline.cli.context import Workspace  # noqa: E402
+from rlhf_pipeline.improve.gate_decisions import conclude  # noqa: E402
+from rlhf_pipeline.registry import Registry  # noqa: E402
+from rlhf_pipeline.store.cards import Cards  # noqa: E402
+from rlhf_pipeline.store.gate_sessions import GateSessions  # noqa: E402
+from rlhf_pipeline.store.promotions import Gates, Promotions  # noqa: E402
+
+# in the order of the steps
+MOMENTS: dict[str, tuple[Any, str]] = {
+    "before the decision is stored": (Gates, "record"),
+    "before the version is tagged": (Registry, "set_version_tags"),
+    "before the promotion is stored": (Promotions, "record"),
+    "before the alias moves": (Registry, "follow"),
+    "before the cards are withdrawn": (Cards, "withdraw"),
+    "before the session is closed": (GateSessions, "close"),
+}
+
+
+def main(moment: str) -> None:
+    workspace = Workspace.open()
+    owner, step = MOMENTS[moment]
+    promotions = workspace.store.promotions
+
+    def die(*_: Any, **__: Any) -> None:
+        served = promotions.champion("demo.policy")
+        if step != "follow" or (served and served.version == 2):  # not what served before
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    setattr(owner, step, die)
+    conclude(workspace.champions, workspace.settings)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

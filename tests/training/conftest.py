@@ -1,3 +1,0 @@
-"""The run of the demo whose policy is trained further."""
-
-from tests.acceptance.demo import demo  # noqa: F401 (fixture)
