@@ -195,6 +195,25 @@ def test_lists_update_and_keep_user_input(site: People, page: Any, admin: Any) -
     assert page.get_by_text("No votes yet").count() == 0
 
 
+def test_late_refresh_replaces_nothing_that_is_read(site: People, page: Any, admin: Any) -> None:
+    site.furnish(53, offered=False)
+    rows, url = page.locator(".list details"), site.url + "/comparisons"
+    late: list[Any] = []
+    page.clock.install()
+    page.goto(url)
+    page.route(url, lambda route: late.append(route))  # noqa: PLW0108 playwright marks it
+    page.clock.run_for(6_000)
+    until(lambda: page.evaluate("1") and late, "the refresh")
+    page.get_by_role("link", name="More").click()
+    until(lambda: rows.count() == 53, "the rest of the list")
+    page.evaluate("""window.ended = new Promise(resolve =>
+        document.addEventListener("htmx:finally:request", resolve, {once: true})); 0""")
+    for route in late:
+        route.continue_()
+    page.evaluate("window.ended.then(() => 0)")
+    assert rows.count() == 53
+
+
 def test_pages_work_without_scripts(site: People, browser: Any) -> None:
     site.furnish(3)
     user = site.add("ada@example.org", Role.ADMIN)

@@ -211,14 +211,14 @@ if (unread && globalThis.htmx) {
   document.addEventListener("htmx:after:swap", onRead);
 }
 
-// parts of a page that show the state of the moment
+// parts of a page that show the state of the moment: none changes in which a person reads details,
+// ticked a box, fills a field or asked for more
+const BUSY = "details[open], input:checked, :is(input, select, textarea):focus";
+const isLive = (part) => part.matches("[data-refresh]") && !part.querySelector(BUSY);
 setInterval(() => {
   if (document.visibilityState !== "visible") return;
   for (const part of document.querySelectorAll("[data-refresh]")) {
-    // none changes in which a person reads details, ticked a box or fills a field
-    const busy = "details[open], input:checked, :is(input, select, textarea):focus";
-    if (part.querySelector(busy)) continue;
-    globalThis.htmx?.trigger(part, "refresh");
+    if (isLive(part)) globalThis.htmx?.trigger(part, "refresh");
   }
 }, MOMENT);
 
@@ -234,16 +234,21 @@ function showOutage(text) {
   if (words.textContent !== text) words.textContent = text; // else it is read aloud again
 }
 const SOON = "the page is loaded again soon.";
-const isLive = (context) => context?.sourceElement.matches("[data-refresh]");
+const isRefresh = (context) => context?.sourceElement.matches('[hx-trigger="refresh"]');
 document.addEventListener("htmx:error", ({ detail: { ctx } }) => {
-  if (isLive(ctx) && !ctx.response) showOutage(`The server does not respond; ${SOON}`);
+  if (isRefresh(ctx) && !ctx.response) showOutage(`The server does not respond; ${SOON}`);
 });
 document.addEventListener("htmx:before:response", (event) => {
   const { ctx } = event.detail;
-  if (!isLive(ctx)) return;
+  if (!isRefresh(ctx)) return;
   const { raw, status } = ctx.response;
   const isLoggedOut = raw.redirected && new URL(raw.url).pathname === "/login";
   if (isLoggedOut) event.preventDefault(); // the login page lacks this part
   if (isLoggedOut) showOutage("You are logged out. Log in and reload the page.");
   else showOutage(status < 500 ? "" : `The server answered ${status}; ${SOON}`);
+});
+// an answer that comes after a person began to read replaces nothing
+document.addEventListener("htmx:after:request", (event) => {
+  const { ctx } = event.detail;
+  if (isRefresh(ctx) && !isLive(ctx.sourceElement)) event.preventDefault();
 });
