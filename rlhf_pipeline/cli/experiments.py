@@ -133,5 +133,13 @@ def end(number: Number, reason: Reason) -> None:
     )
 
 
+@app.command("cancel")
+def cancel(number: Number, reason: Reason) -> None:
+    """Drop a draft, or end an experiment without a winner; the deployed version answers all."""
+    change = _make(ExperimentChange, status="cancelled", reason=reason)
+    _open().change(number, change, actor=ACTOR)
+    echo(f"experiment {number} is cancelled")
+
+
 def _deployment(experiment: Experiment) -> str:
     return f'rlhf models promote {experiment.treatment_model_id} --reason "…"'

@@ -13,7 +13,7 @@ from rlhf_pipeline.cli.parameters import AsJson, require_text
 from rlhf_pipeline.cli.tables import echo, progress_bar, show, show_json
 from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.core.files import write_atomically
-from rlhf_pipeline.core.records import LARGEST, Interval, ModelVersion
+from rlhf_pipeline.core.records import LARGEST, Interval, ModelVersion, Promotion
 from rlhf_pipeline.core.releases import ReleaseAct, ReleaseEvent, find_deployed
 from rlhf_pipeline.improve.model_card import write_markdown
 from rlhf_pipeline.improve.policy_comparison import compare_versions
@@ -121,13 +121,12 @@ def promote(
     version = workspace.champions.find(model)[1]
     before = workspace.store.promotions.champion(version.name)
     result = releases.deploy(version.label, reason=reason, actor=actor, is_forced=force)
-    was = before.label if before else "none"
     if isinstance(result, ReleaseAct):
         echo(f"{version.label} waits for an approver: `rlhf models approve {result.act_id}`")
-    elif was == version.label:
+    elif before is not None and before.label == version.label:
         echo(f"{version.label} is champion already")
     else:
-        echo(f"{version.label} is champion, before it {was}")
+        _print_champion(result)
 
 
 @app.command("rollback")
@@ -150,7 +149,7 @@ def roll_back(
         reason=reason,
         actor=_find_actor(workspace, by, "rlhf models rollback"),
     )
-    echo(f"{promotion.label} is champion, before it version {promotion.previous_version}")
+    _print_champion(promotion)
 
 
 @app.command("history")
@@ -223,8 +222,9 @@ def compare(first: Version, second: Version) -> None:
     versions = (champions.find(label)[1] for label in (first, second))
     with progress_bar("compare") as progress:
         result = compare_versions(champions, workspace.settings, *versions, progress=progress)
-    parts: list[tuple[str, Interval | None, Interval | None]] = [
-        ("all prompts", result.win_rate, None)
+    difference = result.mean_reward_candidate.value - result.mean_reward_champion.value
+    parts: list[tuple[str, Interval | None, Interval | str | None]] = [
+        ("all prompts", result.win_rate, f"{difference:.3f}")
     ]
     for category in result.by_category:
         parts.append((category.category, category.win_rate, category.reward_difference))
@@ -276,7 +276,7 @@ def approve(
     promotion = _open_releases(workspace).approve(
         request, reason=reason, actor=actor, ticked=checked or ()
     )
-    echo(f"{promotion.label} is champion, before it version {promotion.previous_version}")
+    _print_champion(promotion)
 
 
 @app.command("reject")
@@ -383,6 +383,12 @@ def find_reward_model(champions: Champions, label: str) -> ModelVersion:
 
 def _open_releases(workspace: Workspace) -> Releases:
     return Releases(workspace.champions, workspace.settings)
+
+
+def _print_champion(promotion: Promotion) -> None:
+    before = promotion.previous_version
+    was = "none" if before is None else f"{promotion.model_name}@{before}"
+    echo(f"{promotion.label} is champion, before it {was}")
 
 
 def _find_actor(

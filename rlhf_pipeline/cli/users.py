@@ -162,6 +162,8 @@ def _print_login_link(workspace: Workspace, user: User) -> None:
         "login link, once, within 24 hours: "
         f"{workspace.settings.web_url.rstrip('/')}/login?token={secret}"
     )
+    if "web_url" not in workspace.settings.model_fields_set:
+        echo("Where `rlhf serve` listens elsewhere, set RLHF_WEB_URL to its address.", err=True)
 
 
 def _describe_user(user: User) -> str:

@@ -57,8 +57,8 @@ class GateParams(Parameters):
     )
     facts_margin: float = Field(
         0.1,
-        description="Share of checkable answers that the candidate may lose: a greater loss "
-        "must be excluded by the interval; 1 = only a proven loss refuses",
+        description="Loss of checkable answers, as a share, that the interval must exclude; a "
+        "proven loss refuses however small it is; 1 = only a proven one does",
         gt=0,
         le=1,
     )

@@ -34,7 +34,7 @@ export: prompts completions comparisons votes tuples training-data reflection-lo
 export: drift-report
 prompts: generate sources
 votes: prepare
-experiments: list start show extend pause resume end
+experiments: list start show extend pause resume end cancel
 reward: train calibrate predict probe
 drift: analyze
 triggers: list explain answer
@@ -60,7 +60,7 @@ def test_the_commands_are_these():
         expected |= {f"{group} {name}".strip() for name in names.split()}
     groups = {path[:-1] for path in PATHS}
     assert {" ".join(path) for path in PATHS if path not in groups} == expected
-    assert len(expected) == 85
+    assert len(expected) == 86
 
 
 @pytest.mark.parametrize("path", PATHS, ids=" ".join)

@@ -4,8 +4,12 @@ import json
 
 import pytest
 
+from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.errors import ExperimentConflict
+from rlhf_pipeline.core.experiments import NewExperiment
+from rlhf_pipeline.improve.experiments import Experiments
+from rlhf_pipeline.improve.releases import Releases
 from tests.policy_versions import register_versions
 
 
@@ -27,3 +31,14 @@ def test_experiment_is_paused_resumed_and_its_treatment_deployed(rlhf, tmp_path)
     command = result.stderr.partition("To deploy its treatment: rlhf ")[2].split()
     rlhf(*command, home=tmp_path)
     assert "completed" in call("list").stdout
+
+
+def test_draft_is_cancelled(rlhf, tmp_path):
+    rlhf("init", home=tmp_path)
+    settings = Settings(home=tmp_path)
+    register_versions(settings)
+    workspace = Workspace(settings)
+    draft = NewExperiment(name="later", treatment_model_id="demo.policy@1", status="draft")
+    Experiments(Releases(workspace.champions, settings)).create(draft, actor="ann")
+    rlhf("experiments", "cancel", "1", "--reason", "no time", home=tmp_path)
+    assert "cancelled" in rlhf("experiments", "list", home=tmp_path).stdout
