@@ -107,7 +107,9 @@ class ExperimentReport(Record):
     experiment: Experiment
     results: ExperimentResults | None
     preference_note: str | None = Field(
-        default=None, description="Why a running one has no preference votes."
+        default=None,
+        description="How many annotators cast the preference votes, and the most by one; or why "
+        "there are none.",
     )
 
 

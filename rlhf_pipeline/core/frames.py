@@ -113,7 +113,8 @@ def json_text(description: str, **more: Any) -> Column:
     return Column("json", description, **more)
 
 
-FLAGS = ("identical", "repeated", REJECTED_FLAG, *PEOPLE_FLAGS)
+IDENTICAL = "identical"  # flag of a comparison of equal texts, which is a tie
+FLAGS = (IDENTICAL, "repeated", REJECTED_FLAG, *PEOPLE_FLAGS)
 DAY = text("UTC day of the partition, YYYY-MM-DD")
 PROBABILITY = {"low": 0.0, "high": 1.0}
 

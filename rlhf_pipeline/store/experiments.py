@@ -4,10 +4,11 @@ import json
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
-from sqlalchemy import Connection, func, select
+from sqlalchemy import Connection, func, or_, select
 
 from rlhf_pipeline.core.errors import ExperimentConflict, NotFound
 from rlhf_pipeline.core.experiments import LIVE, Arm, Experiment
+from rlhf_pipeline.core.frames import IDENTICAL
 from rlhf_pipeline.store.answers import COMPLETE, FAILED
 from rlhf_pipeline.store.audit import Ledger, audited_transaction, row_digest
 from rlhf_pipeline.store.card_draw import ANYBODY, EXPERIMENT_PRIORITY, IS_UNFINISHED
@@ -128,22 +129,32 @@ class ExperimentLog(Repository):
         is_known = comparisons.c.comparison_id == comparison_id
         return n_waiting < most and not self._database.count(comparisons, is_known)
 
-    def pairs(self, experiment: Experiment) -> dict[str, bool]:
-        """comparison_id -> whether its side a is the treatment's, of both arms' answers; without
-        flagged ones.
+    def pairs(self, experiment: Experiment) -> dict[str, Arm | None]:
+        """comparison_id -> the arm of its side a, or None where both arms answered alike; in the
+        order drawn, without what people flagged.
         """
         if experiment.start_date is None:
             return {}
         column = comparisons.c
-        query = select(column.comparison_id, column.model_version_a).where(
-            column.source == PAIR_SOURCE,
-            column.flag.is_(None),
-            column.published_at >= experiment.start_date,
+        query = (
+            select(column.comparison_id, column.flag, column.model_version_a)
+            .where(
+                column.source == PAIR_SOURCE,
+                or_(column.flag.is_(None), column.flag == IDENTICAL),
+                column.published_at >= experiment.start_date,
+            )
+            .order_by(column.published_at, column.comparison_id)
         )
         if experiment.end_date is not None:
             query = query.where(column.published_at <= experiment.end_date)
-        rows = self._database.fetch_all(query)
-        return {row[0]: row[1] == experiment.treatment_model_id for row in rows}
+        return {
+            comparison_id: None
+            if flag == IDENTICAL
+            else "treatment"
+            if version == experiment.treatment_model_id
+            else "control"
+            for comparison_id, flag, version in self._database.fetch_all(query)
+        }
 
     def ratings(self, since: datetime, until: datetime | None = None) -> list[Rating]:
         """Thumbs and ratings of answers up to a moment, oldest first; of one answer the last of

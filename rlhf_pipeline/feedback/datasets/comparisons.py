@@ -7,7 +7,7 @@ from datetime import date, datetime
 from typing import Any, Protocol
 
 from rlhf_pipeline.core.conversations import normalise_text
-from rlhf_pipeline.core.frames import FLAGS
+from rlhf_pipeline.core.frames import FLAGS, IDENTICAL
 from rlhf_pipeline.core.protocols import Progress, ignore_progress
 from rlhf_pipeline.core.records import Category, content_id
 from rlhf_pipeline.core.row_files import FileRow, RowFile, chunks
@@ -339,5 +339,5 @@ def _flag(comparison: Mapping[str, Any], *, is_first: bool) -> str | None:
     two texts.
     """
     if comparison["completion_a"].strip() == comparison["completion_b"].strip():
-        return "identical"
+        return IDENTICAL
     return None if is_first else "repeated"

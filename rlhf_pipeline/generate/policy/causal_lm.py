@@ -429,7 +429,7 @@ class Policy(PromptFormat):
                 raise CompletionError(
                     f"Prompt {index} has {len(row)} tokens; with {max_new_tokens} new ones that is "
                     f"more than the policy's context of {self.context_length}. Shorten the prompt "
-                    "or lower max_new_tokens."
+                    "or allow fewer new tokens."
                 )
 
     def _generate_batch(

@@ -85,7 +85,7 @@ class Analysis:
             tuple(store.experiments.exposures(experiment.experiment_id)),
             tuple(store.experiments.ratings(since, experiment.end_date)),
             tuple(points),
-            tuple(read_preferences(store, experiment)),
+            tuple(preference.value for preference in read_preferences(store, experiment)),
         )
 
     @cached_property

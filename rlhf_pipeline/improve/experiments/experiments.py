@@ -1,6 +1,7 @@
 """Starts, changes and ends experiments, and deploys the treatment of one."""
 
 import secrets
+from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -20,9 +21,11 @@ from rlhf_pipeline.core.experiments import (
 from rlhf_pipeline.core.records import Promotion
 from rlhf_pipeline.core.releases import ReleaseAct
 from rlhf_pipeline.improve.experiments.analysis import Analysis
+from rlhf_pipeline.improve.experiments.preferences import read_preferences
 from rlhf_pipeline.improve.loop_settings import ExperimentParams, LoopSettings
 from rlhf_pipeline.improve.releases import Releases
 from rlhf_pipeline.store import ServedAnswer, Store
+from rlhf_pipeline.store.audit import joint_transaction
 
 ITSELF = "pipeline"  # actor of what no person ordered
 MISS = "miss"  # act: the other version did not answer
@@ -162,12 +165,12 @@ class Experiments:
 
     def report(self, experiment: Experiment) -> ExperimentReport:
         """With its present results, or those at its end."""
-        if not experiment.is_live:
-            return ExperimentReport(experiment=experiment, results=experiment.results)
-        results = Analysis.read(self._store, experiment).results
-        has_votes = results.find("preference").n_treatment
-        note = None if has_votes else self._explain_missing_votes(experiment)
-        return ExperimentReport(experiment=experiment, results=results, preference_note=note)
+        is_live, results = experiment.is_live, experiment.results
+        return ExperimentReport(
+            experiment=experiment,
+            results=Analysis.read(self._store, experiment).results if is_live else results,
+            preference_note=self._describe_preferences(experiment),
+        )
 
     def note_miss(self, experiment_id: int, cause: str) -> None:
         """Record that the other version did not answer a drawn request, once until the next act."""
@@ -226,18 +229,36 @@ class Experiments:
             self._replace(live, self._move(live, status, actor, reason))
 
     def _replace(self, before: Experiment, after: Experiment) -> Experiment:
-        stored = self._store.experiments.change(before, after)
-        if stored.status != "running":
-            self._store.cards.withdraw(
-                [*self._store.experiments.pairs(stored)], actor=stored.acts[-1].actor
-            )
+        store = self._store
+        with joint_transaction(store.database):  # a kill leaves no cards of an ended one
+            stored = store.experiments.change(before, after)
+            if stored.status != "running":
+                pairs = [*store.experiments.pairs(stored)]
+                store.cards.withdraw(pairs, actor=stored.acts[-1].actor)
         return stored
+
+    def _describe_preferences(self, experiment: Experiment) -> str | None:
+        preferences = read_preferences(self._store, experiment)
+        if not preferences:
+            return self._explain_missing_votes(experiment) if experiment.is_live else None
+        n_of = Counter(name for _, name in preferences if name is not None)
+        n, n_ties = n_of.total(), len(preferences) - n_of.total()
+        most = max(n_of.values(), default=0) / max(n, 1)
+        people = f"{len(n_of)} annotator{'' if len(n_of) == 1 else 's'}"
+        return (
+            f"Preference: {n} votes of {people}, at most {most:.0%} of one, and {n_ties} ties of "
+            "equal or skipped answers."
+        )
 
     def _explain_missing_votes(self, experiment: Experiment) -> str:
         if not self.releases.settings.serving.keep_texts:
             return NEEDS_TEXTS
-        n = len(self._store.experiments.pairs(experiment))
-        return f"No preference votes yet: annotators were given {n} pairs of answers that differ."
+        sides = self._store.experiments.pairs(experiment).values()
+        n_equal = sum(side is None for side in sides)
+        return (
+            f"No preference votes yet: annotators were given {len(sides) - n_equal} pairs of "
+            f"answers that differ; {n_equal} were equal."
+        )
 
     def _note(self, experiment: Experiment, act: str, actor: str, reason: str = "") -> Experiment:
         line = ExperimentAct(at=self._now, act=act, actor=actor, reason=reason)

@@ -6,20 +6,31 @@ are asked about equally often.
 
 import hashlib
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import NamedTuple
 
 import pandas as pd
 
 from rlhf_pipeline.core.conversations import normalise_text, prompt_id
 from rlhf_pipeline.core.experiments import Arm, Experiment
-from rlhf_pipeline.core.frames import COMPARISONS, check_frame
+from rlhf_pipeline.core.frames import COMPARISONS, IDENTICAL, check_frame
 from rlhf_pipeline.core.records import Choice, content_id
 from rlhf_pipeline.improve.gate_sessions import MOST_SKIPS, draw_sides, select_blind_votes
 from rlhf_pipeline.store import Store
+from rlhf_pipeline.store.audit import joint_transaction
 from rlhf_pipeline.store.card_draw import EXPERIMENT_PRIORITY
 from rlhf_pipeline.store.experiments import PAIR_SOURCE
 
 WAITING_AT_MOST = 20  # cards of a day
+
+
+class Preference(NamedTuple):
+    """Of one pair: 1 for the treatment, 0 for the control, one half for a tie, for `both_bad` and
+    for MOST_SKIPS skips. `annotator` is None of a tie that nobody's vote is.
+    """
+
+    value: float
+    annotator: str | None = None
 
 
 def assign(experiment: Experiment, unit: str) -> Arm:
@@ -42,9 +53,10 @@ def wants_pair(store: Store, experiment: Experiment, unit: str) -> bool:
 def offer_pair(
     store: Store, experiment: Experiment, unit: str, prompt: str, texts: Mapping[str, str]
 ) -> None:
-    """Let annotators compare the texts by version, unless they are equal."""
-    if len(set(map(normalise_text, texts.values()))) == 1:
-        return
+    """Let annotators compare the texts by version; equal ones are a tie that nobody is asked
+    about.
+    """
+    is_tie = len(set(map(normalise_text, texts.values()))) == 1
     now, comparison_id = store.database.clock.now(), _find_id(experiment, unit)
     prompt_key = prompt_id(prompt)
     row = {
@@ -57,30 +69,46 @@ def offer_pair(
         "repeat_of": None,
         "position": 0,
         "source": PAIR_SOURCE,
+        "flag": IDENTICAL if is_tie else None,
     }
-    store.comparisons.publish(check_frame(pd.DataFrame([row]), COMPARISONS), published_at=now)
-    store.cards.offer([comparison_id], overlap=1, priority=EXPERIMENT_PRIORITY)
-    if store.experiments.get(experiment.experiment_id).status != "running":  # it ended meanwhile
-        store.cards.withdraw([comparison_id], actor="pipeline")
+    frame = check_frame(pd.DataFrame([row]), COMPARISONS)
+    with joint_transaction(store.database):
+        if store.experiments.get(experiment.experiment_id).status != "running":
+            return  # it ended meanwhile
+        store.comparisons.publish(frame, published_at=now)
+        if not is_tie:
+            store.cards.offer([comparison_id], overlap=1, priority=EXPERIMENT_PRIORITY)
 
 
-def read_preferences(store: Store, experiment: Experiment) -> Iterable[float]:
-    """One of each pair, in the order of votes: 1 for the treatment, 0 for the control, one half for
-    a tie, for `both_bad` and for MOST_SKIPS skips.
+def read_preferences(store: Store, experiment: Experiment) -> list[Preference]:
+    """One of each pair, in the order of votes. Ties without a card enter with the vote on the next
+    pair drawn: at once, they would outnumber pairs that wait for a vote.
     """
     pairs = store.experiments.pairs(experiment)
-    votes = store.votes.log(comparison_ids=[*pairs])
+    n_ties: dict[str, int] = {}  # drawn just before the pair
+    n_before = 0
+    for comparison_id, side in pairs.items():
+        if side is None:
+            n_before += 1
+        else:
+            n_ties[comparison_id], n_before = n_before, 0
+    votes = store.votes.log(comparison_ids=[*n_ties])
     votes = select_blind_votes(votes[votes["pass_no"] == 1])
     if experiment.end_date is not None:
         votes = votes[votes["received_at"] <= experiment.end_date]
-    preferences: dict[str, float] = {}
+    preferences: list[Preference] = []
     n_skips = Counter[str]()
-    for comparison_id, choice in zip(votes["comparison_id"], votes["choice"], strict=True):
-        n_skips[comparison_id] += choice == Choice.SKIP
-        if choice != Choice.SKIP or n_skips[comparison_id] == MOST_SKIPS:
-            wins = {"a": float(pairs[comparison_id]), "b": float(not pairs[comparison_id])}
-            preferences.setdefault(comparison_id, wins.get(choice, 0.5))
-    return preferences.values()
+    columns = (votes[name] for name in ("comparison_id", "choice", "annotator_id"))
+    for comparison_id, choice, annotator in zip(*columns, strict=True):
+        is_skip = choice == Choice.SKIP
+        n_skips[comparison_id] += is_skip
+        is_answered = not is_skip or n_skips[comparison_id] == MOST_SKIPS
+        if is_answered and comparison_id in n_ties:
+            preferences += [Preference(0.5)] * n_ties.pop(comparison_id)
+            a = float(pairs[comparison_id] == "treatment")
+            value = {"a": a, "b": 1 - a}.get(choice, 0.5)
+            preferences.append(Preference(value, None if is_skip else annotator))
+    return preferences
 
 
 def _find_id(experiment: Experiment, unit: str) -> str:

@@ -4,9 +4,15 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from sqlalchemy import text
 
 from rlhf_pipeline.core.api_types.filters import AuditFilter
-from rlhf_pipeline.core.errors import ExperimentConflict, ModelRefused, ReleaseConflict
+from rlhf_pipeline.core.errors import (
+    ExperimentConflict,
+    ModelRefused,
+    ReleaseConflict,
+    StoreError,
+)
 from rlhf_pipeline.core.experiments import ExperimentChange, NewExperiment
 from rlhf_pipeline.core.records import AnnotationRules, NewFeedback
 from rlhf_pipeline.improve.evaluation import GateParams, decide_promotion
@@ -186,7 +192,6 @@ def test_both_arms_are_asked_about_equally_once_a_session(releases):
         texts = {"demo.policy@2": f"Control {i}.", "demo.policy@3": f"Treatment {i}."}
         if wants_pair(store, experiment, drawn[i]):
             offer_pair(store, experiment, drawn[i], "Hi", texts)
-    offer_pair(store, experiment, "equal", "Hi", dict.fromkeys(texts, "Yes."))
     assert store.cards.remaining_work().n_open == 20
     assert not wants_pair(store, experiment, drawn[30])
 
@@ -197,7 +202,7 @@ def test_both_arms_are_asked_about_equally_once_a_session(releases):
     for annotator in ("bob", "cat"):
         for dealt in store.cards.deal(annotator, 20, rules):
             store.votes.cast(vote_on(dealt, "skip"))
-    is_a = store.experiments.pairs(experiment)[card.comparison_id]
+    is_a = store.experiments.pairs(experiment)[card.comparison_id] == "treatment"
     store.votes.cast(vote_on(card, "a" if is_a else "b"))
     store.votes.cast(vote_on(other, "both_bad"))
     assert not wants_pair(store, experiment, drawn[0])
@@ -205,7 +210,56 @@ def test_both_arms_are_asked_about_equally_once_a_session(releases):
     effect = served.experiments.report(served.stored).results.find("preference")
     assert (effect.n_control, effect.treatment) == (6, pytest.approx(3.5 / 6))
     served.change(status="paused")
+    offer_pair(store, experiment, "late", "Hi", texts)
     assert store.cards.remaining_work().n_open == 0
+
+
+def test_equal_answers_are_ties_that_count_as_often_as_they_were_drawn(releases):
+    served = Served(releases)
+    store = served.store
+
+    def draw(unit, control):
+        texts = {"demo.policy@2": control, "demo.policy@3": "Yes."}
+        offer_pair(store, served.experiment, unit, "Hi", texts)
+
+    def read():
+        report = served.experiments.report(served.stored)
+        effect = report.results.find("preference")
+        return effect.n_treatment, effect.treatment, report.preference_note
+
+    for unit in ("equal-1", "equal-2"):
+        draw(unit, "Yes. \n")
+    assert read()[0] == 0
+    draw("differs-1", "No.")
+    draw("equal-3", "Yes.")
+    draw("differs-2", "Never.")
+    pairs = store.experiments.pairs(served.experiment)
+    assert [side is None for side in pairs.values()] == [True, True, False, True, False]
+
+    cards = store.cards.deal("ann", 9, AnnotationRules(repeat_share=0, gold_share=0))
+    first, second = sorted(cards, key=lambda card: [*pairs].index(card.comparison_id))
+
+    def prefer_treatment(card):
+        is_a = pairs[card.comparison_id] == "treatment"
+        store.votes.cast(vote_on(card, "a" if is_a else "b"))
+
+    prefer_treatment(second)
+    assert read()[:2] == (2, 0.75)  # those before the other pair wait for its vote
+    prefer_treatment(first)
+    assert read()[:2] == (5, 0.7)
+    assert "2 votes of 1 annotator, at most 100% of one, and 3 ties" in read()[2]
+
+
+def test_experiment_ends_together_with_its_cards(releases):
+    served = Served(releases)
+    texts = {"demo.policy@2": "No.", "demo.policy@3": "Yes."}
+    offer_pair(served.store, served.experiment, "session", "Hi", texts)
+    with served.store.database.write_transaction() as connection:
+        fault = "BEFORE DELETE ON offers BEGIN SELECT RAISE(ABORT, 'killed'); END"
+        connection.execute(text(f"CREATE TRIGGER fault {fault}"))
+    with pytest.raises(StoreError, match="killed"):
+        served.change(status="completed")
+    assert served.stored.status == "running"
 
 
 def test_deployment_waits_for_a_second_person_where_asked(releases):
