@@ -166,7 +166,7 @@ class ImportSession:
         and where every row was rejected.
         """
         n_rows = sum(work.counts.total for work in self.works.values())
-        if not n_rows:
+        if not n_rows and not any(True for _ in self.rows):
             raise DatasetError(
                 f"{self.file} has no rows{', only a header' * self.rows.is_csv}. Nothing was "
                 "imported: write it again."
@@ -180,10 +180,15 @@ class ImportSession:
             echo(f"line {line:,}: {reason}")
         if self.rejects.n:
             echo(f"rejected rows with their reasons: {self.rejects.path}")
-        if self.rejects.n and self.rejects.n == n_rows:
+        if not n_rows:
+            raise DatasetError(f"No row of {self.file} is imported, for the reasons above.")
+        refused = [
+            n for n, work in self.works.items() if 0 < work.counts.total == work.counts.rejected
+        ]
+        if refused:
             raise DatasetError(
-                f"No row of {self.file} could be imported. The first reasons are above, all of "
-                f"them in {self.rejects.path}."
+                f"No {' and '.join(refused)} of {self.file} could be imported. The first reasons "
+                f"are above, all of them in {self.rejects.path}."
             )
 
 

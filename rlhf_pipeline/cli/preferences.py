@@ -302,6 +302,11 @@ def describe_read_votes(votes: VoteImport) -> list[str]:
             f"{format_count(votes.n_doubled, 'vote')} merged: sent twice, equal to a vote of the "
             "same person on the same pair at most 5 seconds before"
         )
+    if votes.n_replaced:
+        notes.append(
+            f"{format_count(votes.n_replaced, 'vote')} on a pair that the same person judged "
+            "before: the last one counts (--map annotator_id=COLUMN names people)"
+        )
     if votes.n_untaught:
         notes.append(
             f"{format_count(votes.n_untaught, 'vote')} on pairs that are left out of training"

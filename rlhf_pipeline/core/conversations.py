@@ -29,7 +29,14 @@ ROLES: Mapping[str, Role] = {
     **dict.fromkeys(("document", "context"), "document"),
 }
 # How texts begin that a chat template wrote; a policy's template would wrap them once more.
-RENDERED = ("<|im_start|>", "<|start_header_id|>", "<|begin_of_text|>", "<start_of_turn>", "[INST]")
+RENDERED = (
+    *("<|im_start|>", "<|start_header_id|>", "<|begin_of_text|>", "<start_of_turn>", "[INST]"),
+    *("<s>[INST]", "<s> [INST]", "<bos><start_of_turn>", "<|system|>", "<|user|>", "<｜begin"),
+)
+# How they end
+END_TOKENS = ("<|im_end|>", "<|eot_id|>", "<end_of_turn>", "<|endoftext|>", "<|end|>", "</s>")
+# Keys of messages that change what people judge
+MEDIA = ("image", "images", "audio", "audios", "video", "videos", "files")
 SPEAKER = re.compile(r"^(Human|User|Assistant|AI|System):[ \t]*", re.MULTILINE)
 HH_SPEAKER = re.compile(r"(?:\A\s*|\n\n)(Human|Assistant):[ \t]*")
 
@@ -107,25 +114,31 @@ def parse_prompt(value: Any) -> str:
     Raises ConversationError for messages that cannot be read or leave nothing to answer, lists of
     other things, and texts that a chat template wrote.
     """
-    if isinstance(value, str) and value.lstrip().startswith(RENDERED):
-        raise ConversationError(
-            f"the prompt begins with {value.split()[0][:20]!r}: a chat template wrote it, and "
-            "would wrap it again. Give its messages as a JSON list"
-        )
     document = _parse_list(value) if isinstance(value, str) else value
     if document is None:
+        _refuse_rendered(value)
         messages = parse_transcript(value)
         if messages is None or messages[-1].text or messages[-1].role != "assistant":
             return str(value)
         messages = messages[:-1]
     else:
         messages = parse_messages(document)
+        for message in messages:
+            _refuse_rendered(message.content)
     if messages[-1].role not in ("user", "tool", "document"):
         raise ConversationError(
             f"the prompt ends with a message of the {messages[-1].role}. End it with the message "
             "to answer, of the user or a tool"
         )
     return write_prompt(messages)
+
+
+def _refuse_rendered(text: str) -> None:
+    if text.lstrip().startswith(RENDERED):
+        raise ConversationError(
+            f"the prompt begins with {text.strip()[:20]!r}: a chat template wrote it, and "
+            "would wrap it again. Give its messages as a JSON list"
+        )
 
 
 def write_prompt(messages: Sequence[Message]) -> str:
@@ -299,7 +312,12 @@ def _parse_message(value: Any) -> Message:
     role = ROLES.get(str(name).lower())
     if role is None:
         raise ConversationError(f"unknown role {_shorten(name)}. Known: {', '.join(ROLES)}")
-    calls = tuple(_parse_call(call) for call in _require_list(value.get("tool_calls")))
+    media = next((key for key in MEDIA if value.get(key)), None)
+    if media is not None:
+        raise ConversationError(f"a message has {media!r}; only text can be read. Leave it out")
+    # the older form of one call
+    legacy = [value["function_call"]] if value.get("function_call") else []
+    calls = tuple(_parse_call(call) for call in _require_list(value.get("tool_calls") or legacy))
     content = value.get("content", value.get("value"))
     if content is None and "content" not in value and not calls:
         raise ConversationError(

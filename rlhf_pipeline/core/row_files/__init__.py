@@ -24,6 +24,10 @@ from rlhf_pipeline.core.row_files.rows import (
 SUFFIXES = (".parquet", ".jsonl", ".ndjson", ".csv", ".tsv", ".json")
 FOREIGN = (
     (b"PK\x03\x04", "a spreadsheet or zip archive"),
+    (b"\xd0\xcf\x11\xe0", "an old spreadsheet"),
+    (b"ARROW1", "an Arrow file"),
+    (b"\xff\xff\xff\xff", "an Arrow stream"),
+    (b"\x28\xb5\x2f\xfd", "compressed by Zstandard"),
     (b"\x1f\x8b", "gzip"),
     (b"PAR1", "Parquet"),
     (b"SQLite format 3", "a SQLite database"),
@@ -45,7 +49,7 @@ def open_rows(
     if not path.exists():
         raise DatasetError(f"{path} does not exist. Check the name.")
     if not path.is_file():
-        raise DatasetError(f"{path} is not a file. Name one file; import several files one by one.")
+        raise DatasetError(f"{path} is not a file. Name its files, such as {path}/*.parquet.")
     is_gzip = path.suffix.lower() == GZIP
     kind = Path(path.stem if is_gzip else path).suffix.lower()
     if delimiter is not None and kind not in (".csv", ".tsv"):
@@ -69,12 +73,13 @@ def _refuse_foreign(path: Path) -> None:
         head = file.read(16)
     for mark, name in FOREIGN:
         if head.startswith(mark):
-            cure = "End its name with .gz" if name == "gzip" else "Export it as CSV, JSONL or"
-            rest = "" if name == "gzip" else " Parquet with the matching suffix"
-            raise DatasetError(f"{path} is {name} despite its name. {cure}{rest}.")
+            despite = " despite its name" if path.suffix.lower() in SUFFIXES else ""
+            cure = "Unpack it, or export it as CSV or JSONL, with the matching suffix"
+            cure = "End its name with .gz" if name == "gzip" else cure
+            raise DatasetError(f"{path} is {name}{despite}. {cure}.")
     # no JSON has NUL characters: without a mark, UTF-16 has one beside each letter
     is_csv = path.name.lower().removesuffix(GZIP).endswith((".csv", ".tsv"))
-    if not is_csv and (head.startswith(UTF_16) or b"\0" in head):
+    if not is_csv and (head.startswith(UTF_16) or 0 in head[:2]):
         order = "" if head.startswith(UTF_16) else "BE" if head[0] == 0 else "LE"
         raise DatasetError(
             f"{path} is UTF-16. Save it as UTF-8 (`iconv -f UTF-16{order} -t UTF-8`)."

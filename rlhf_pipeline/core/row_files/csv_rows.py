@@ -20,7 +20,7 @@ from rlhf_pipeline.core.row_files.rows import (
 
 UTF_16 = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 WINDOWS = "cp1252"  # what Excel writes as "CSV" in western Europe
-NAMES = {WINDOWS: "Windows-1252", "utf-16": "UTF-16"}
+NAMES = {WINDOWS: "Windows-1252"}
 DELIMITERS = ",;\t|"
 SEP_LINE = re.compile(r"sep=(.)\s*")  # Excel's own first line
 
@@ -54,6 +54,10 @@ class CsvFile:
         fault = fault or find_undecoded(self.columns)
         if fault is not None:
             raise DatasetError(f"{path}, line {line}: {fault}. The first line names the columns.")
+        # as spreadsheets leave them behind their last column
+        self.columns = [
+            name if name.strip() else f"column {i}" for i, name in enumerate(self.columns, start=1)
+        ]
         names = [name.strip() for name in self.columns]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
@@ -80,7 +84,7 @@ class CsvFile:
             yield FileRow(line, dict(zip(self.columns, cells, strict=False)), fault or uneven)
 
     def _records(self) -> Iterator[tuple[int, list[str], str | None]]:
-        """First line, cells and fault of each record, without blank lines."""
+        """First line, cells and fault of each record, without blank ones."""
         csv.field_size_limit(MAX_LINE)
         with self._open() as lines:
             if self._has_sep:
@@ -102,7 +106,7 @@ class CsvFile:
                     yield begin, [], f"not CSV ({cause}). Double the quotes inside quoted cells"
                     continue
                 self._position = self._raw.tell()
-                if cells:
+                if any(cells):
                     yield begin, cells, None
 
     @contextlib.contextmanager
@@ -127,13 +131,17 @@ class CsvFile:
             while (block := file.read(MEGABYTE)) and encoding == "utf-8":
                 if file.tell() <= MEGABYTE and block.startswith(UTF_16):
                     encoding = "utf-16"
+                elif file.tell() <= MEGABYTE and 0 in block[:2]:  # without a mark
+                    encoding = "utf-16-be" if block[0] == 0 else "utf-16-le"
                 others = [c for c in decoder.decode(block) if not c.isascii()]
                 invalid = sum("\udc80" <= c <= "\udcff" for c in others)
                 n_invalid, n_valid = n_invalid + invalid, n_valid + len(others) - invalid
         if encoding == "utf-8" and n_invalid > n_valid:
             encoding = WINDOWS
         if encoding != "utf-8":
-            self.notes.append(f"read as {NAMES[encoding]}, not UTF-8 (--encoding names another)")
+            self.notes.append(
+                f"read as {NAMES.get(encoding, 'UTF-16')}, not UTF-8 (--encoding names another)"
+            )
         return encoding
 
     def _lines(self, file: io.TextIOWrapper) -> Iterator[str]:

@@ -160,6 +160,26 @@ class JsonDocument:
         self._start = opening.end() if opening else 0
         self._position = 0
         self.columns = _columns_of(self._rows())
+        if self._is_array:
+            self._read_rest(is_member="{" in self._text[: self._start])
+
+    def _read_rest(self, *, is_member: bool) -> None:
+        """Note what stands beside the list of rows. Raises DatasetError for further rows."""
+        rest = self._text[self._end + 1 :].strip()
+        try:
+            # what follows is the end of an object, or nothing
+            others = parse_json("{" + rest.removeprefix(",")) if is_member else {}
+        except (ValueError, RecursionError):
+            others = None
+        lists = [name for name, value in (others or {}).items() if value and type(value) is list]
+        if others is None or lists or (rest and not is_member):
+            further = f"further lists: {', '.join(lists)}" if lists else f"{rest:.20}"
+            raise DatasetError(
+                f"{self._path} goes on after its first list of rows ({further}). Write the rows of "
+                "each list into a file of their own, one object a line, as .jsonl."
+            )
+        if others:
+            self.notes.append(f"left out beside the rows: {', '.join(others)}")
 
     def _is_sequence(self) -> bool:
         """Whether another value follows the first object."""
@@ -204,6 +224,8 @@ class JsonDocument:
                     f"{self._path}, line {line}: no comma and no ] after an element. Mend it "
                     "there, or copy the file again."
                 )
+
+        self._end = at
 
     def _is_end(self, at: int) -> bool:
         return self._text[at : at + 1] == "]" if self._is_array else at >= len(self._text)

@@ -8,7 +8,12 @@ from enum import StrEnum
 from typing import Any, TypeVar
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
-from rlhf_pipeline.core.conversations import ConversationError, parse_prompt
+from rlhf_pipeline.core.conversations import (
+    END_TOKENS,
+    RENDERED,
+    ConversationError,
+    parse_prompt,
+)
 from rlhf_pipeline.core.errors import DatasetError
 from rlhf_pipeline.core.records import Choice
 
@@ -76,6 +81,23 @@ def parse_text(value: Any, name: str, *, may_be_empty: bool = False) -> str:
     return text
 
 
+def parse_completion(value: Any, name: str) -> str:
+    """The text of a completion, which may be empty. Raises RowRejected for one that a chat template
+    wrote: policies would learn its marks as text.
+    """
+    text = parse_text(value, name, may_be_empty=True)
+    ended = text.rstrip()
+    token = next((token for token in END_TOKENS if ended.endswith(token)), None)
+    if token is not None and not (token == "</s>" and "<s>" in text):  # HTML has <s>…</s>
+        raise RowRejected(f"{name} ends with {token!r}, which a chat template wrote. Leave it out")
+    if text.lstrip().startswith(RENDERED):
+        raise RowRejected(
+            f"{name} begins with {text.strip()[:20]!r}, which a chat template wrote. Give the "
+            "answer alone"
+        )
+    return text
+
+
 def parse_prompt_cell(value: Any) -> str:
     """A prompt as it is stored: a text, or messages in a list. Raises RowRejected."""
     if isinstance(value, list | dict):
@@ -102,6 +124,10 @@ def parse_identifier(value: Any, name: str) -> str:
 
 
 def parse_optional_identifier(value: Any, name: str) -> str | None:
+    if isinstance(value, list | dict):
+        raise RowRejected(
+            f"{name} is a {type(value).__name__}, not a text. Leave its column out with --leave-out"
+        )
     return None if is_missing(value) else parse_identifier(value, name)
 
 
@@ -136,7 +162,7 @@ def parse_integer(value: Any, name: str, *, low: int, high: int) -> int | None:
 
 
 def parse_enum(value: Any, name: str, allowed: type[E]) -> E:
-    word = str(value).strip().lower() if not is_missing(value) else ""
+    word = "_".join(str(value).lower().split()) if not is_missing(value) else ""
     try:
         return allowed(word)
     except ValueError:

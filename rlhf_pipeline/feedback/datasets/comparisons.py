@@ -15,6 +15,7 @@ from rlhf_pipeline.feedback.datasets import mapping
 from rlhf_pipeline.feedback.datasets.cells import (
     SPARE,
     RowRejected,
+    parse_completion,
     parse_identifier,
     parse_integer,
     parse_optional_identifier,
@@ -231,8 +232,12 @@ class ComparisonImport:
     ) -> dict[str, Any]:
         """A COMPARISONS row with the pair's key. Completions may be empty."""
         prompt = parse_prompt_cell(cells["prompt"])
-        a = parse_text(cells["completion_a"], "completion_a", may_be_empty=True)
-        b = parse_text(cells["completion_b"], "completion_b", may_be_empty=True)
+        a, b = (
+            parse_text(cells[name], name, may_be_empty=True)
+            if is_own
+            else parse_completion(cells[name], name)
+            for name in ("completion_a", "completion_b")
+        )
         source_id = parse_optional_identifier(cells.get("source_pair_id"), "source_pair_id")
         source = self.source or parse_optional_identifier(cells.get("source"), "source") or SOURCE
         own_prompt = prompt_id(prompt)

@@ -29,6 +29,7 @@ MEANINGS = {
     "input": "part of the prompt",
     "system": "part of the prompt",
     "history": "part of the prompt",
+    "turn": "exchanges that were judged",
     "tree_id": "left out: the ids of its replies name a pair",
 }
 UNNAMED = "unnamed"  # the annotator of votes that name none
@@ -108,6 +109,9 @@ class PreferenceFile:
         self.becomes = {
             column: MEANINGS.get(name, name) for name, column in shape.binding.columns.items()
         }
+        if {"0", "1"} & shape.sides.keys() and "choice" in shape.binding:
+            numbers = ", ".join(f"{word} is {side}" for word, side in shape.sides.items())
+            self.becomes[shape.binding.columns["choice"]] = f"choice ({numbers})"
         self.becomes |= dict.fromkeys(options.leave_out, "left out, as you say")
         tags = []
         for column in shape.binding.unused:
@@ -231,8 +235,8 @@ def _refuse_unknown(shape: FileShape, what: str, options: ReadOptions) -> None:
         flags = " ".join(f"--leave-out {column!r}" for column in undecided)
         raise DatasetError(
             f"{what}: the shape {shape.name!r} does not know the columns {undecided}, which hold "
-            "texts. Keep them as tags with --keep-others, read one with --map NAME=COLUMN (such as "
-            f"--map context={undecided[0]}), or leave them out: {flags}."
+            "texts. Keep them as tags with --keep-others, read one with --map NAME=COLUMN (NAME "
+            f"is context, category, reason, voted_at or another), or leave them out: {flags}."
         )
 
 

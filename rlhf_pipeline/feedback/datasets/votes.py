@@ -99,7 +99,9 @@ class VoteImport:
     groups: dict[str, str | None] = field(default_factory=dict)  # by annotator, as the file has it
     pair_key: Callable[[str, str, str], str] | None = None  # None: rows have no texts
     n_untaught: int = 0  # new votes on comparisons that are flagged, which give no training pair
+    n_replaced: int = 0  # new votes on a pair that the same annotator judged before in the file
     n_doubled: int = 0  # votes that repeat an equal one within seconds
+    _judged: set[int] = field(default_factory=set)
     sides: Counter[str] = field(default_factory=Counter)  # choices of all rows that have one
     taken: Counter[str] = field(default_factory=Counter)  # choices of the rows that are votes
     unread: Counter[str] = field(default_factory=Counter)  # words that are no choice
@@ -182,8 +184,9 @@ class VoteImport:
         """Raises DatasetError where votes for a or b are taken, and those for the other side are
         all refused.
         """
-        for side, other in (("a", "b"), ("b", "a")):
-            if self.taken[side] or not self.taken[other]:
+        for side in SWAPPED:
+            n_others = self.taken.total()
+            if self.taken[side] or not n_others:
                 continue
             words = ", ".join(repr(word) for word, _ in self.unread.most_common(3))
             if self.sides[side]:
@@ -194,8 +197,8 @@ class VoteImport:
                 continue
             reason = next(iter(self.rejects.reasons), "")
             raise DatasetError(
-                f"{what}: {lost}, while {self.taken[other]:,} for {other} would be stored. No vote "
-                f"was. First reason: {reason}. Correct that, or name words with --choice."
+                f"{what}: {lost}, while {n_others:,} others would be stored. No vote was. "
+                f"First reason: {reason}. Correct that, or name words with --choice."
             )
 
     def _stage(
@@ -239,6 +242,9 @@ class VoteImport:
                 conflicts.append((row, STORED_DIFFERENTLY))
             else:
                 self.n_untaught += is_flagged
+                judge = hash((vote["comparison_id"], vote["annotator_id"]))
+                self.n_replaced += judge in self._judged
+                self._judged.add(judge)
                 new.append((row.line, vote | {"idempotency_key": key}))
                 turn = vote["comparison_id"], vote["choice"], vote["voted_at"]
                 self.n_repeating += turn in turns_of_all

@@ -241,7 +241,7 @@ def test_another_mapping_does_not_change_stored_comparisons(take, home, tmp_path
     )
     assert "stored columns" not in take(*call)  # a file without the column says nothing of it
     assert "stored columns" not in take(*call, "--map", "category=subject")
-    with pytest.raises(DatasetError, match="No row of"):
+    with pytest.raises(DatasetError, match="No pairs of"):
         take(*call, "--map", "completion_b=other")
     rejects = Path(f"{tmp_path / 'pairs.jsonl'}.rejected.jsonl").read_text().splitlines()
     assert json.loads(rejects[0])["reason"].startswith(
@@ -407,15 +407,19 @@ def test_invalid_vote_is_rejected_by_line_and_the_others_are_cast(take, tmp_path
     file.write_text(
         "".join(
             "{]\n" if row is None else json.dumps(row) + "\n"
-            for row in [vote(1, choice="tie", strength=0), *wrong.values()]
+            for row in [
+                *(vote(1, name, choice) for name, choice in (("x", "a"), ("y", "b"))),
+                vote(1, choice="tie", strength=0),
+                *wrong.values(),
+            ]
         )
     )
     output = take(file)
-    assert output.startswith("votes: 1 imported, 0 already known, 0 merged, 14 rejected")
+    assert output.startswith("votes: 3 imported, 0 already known, 0 merged, 14 rejected")
     rejected = [
         json.loads(line) for line in Path(f"{file}.rejected.jsonl").read_text().splitlines()
     ]
-    assert [line["line"] for line in rejected] == list(range(2, 16))
+    assert [line["line"] for line in rejected] == list(range(4, 18))
     for why, line in zip(wrong, rejected, strict=True):
         assert why in line["reason"]
 

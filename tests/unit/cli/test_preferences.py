@@ -132,7 +132,7 @@ def test_a_known_pair_gets_the_id_it_lacked(take, home, tmp_path):
         tmp_path / "votes.jsonl",
         [{"id": f"p{n}", "annotator": "ann", "choice": "b"} for n in range(2)],
     )
-    with pytest.raises(DatasetError, match="No row of"):
+    with pytest.raises(DatasetError, match="No votes of"):
         take(votes)
     renamed = [{"pair_id": row["id"], **row} for row in map(pair, range(2))]
     output = take(write(tmp_path / "ids.jsonl", renamed), "--leave-out", "id")
@@ -149,7 +149,7 @@ def test_a_known_pair_gets_the_id_it_lacked(take, home, tmp_path):
 
 def test_a_file_that_loses_one_side_fails(take, home, tmp_path):
     rows = [pair(n, strength=9 if n % 2 else 2, choice="ab"[n % 2]) for n in range(6)]
-    with pytest.raises(DatasetError, match="all 3 votes for b are rejected, while 3 for a"):
+    with pytest.raises(DatasetError, match="all 3 votes for b are rejected, while 3 others"):
         take(write(tmp_path / "f.jsonl", rows))
     words = [pair(n, choice=("a", "zweite")[n % 2]) for n in range(6)]
     with pytest.raises(DatasetError, match="no vote for b is left, and 'zweite' cannot be read"):
@@ -218,3 +218,32 @@ def test_pairs_without_votes_are_offered_on_request(take, home, tmp_path):
         ids = [row["comparison_id"] for row in read_store(home)[0]]
         assert sorted(store.cards.count_wanted(ids).values()) == [(overlap, 0)] * 2
     assert f"{2 * overlap} judgements wanted of people" in output
+
+
+def test_a_file_without_a_readable_verdict_fails(take, tmp_path):
+    late = [pair(n, choice="ab"[n], created_at="01.02.2026 9:05") for n in range(2)]
+    with pytest.raises(DatasetError, match=r"No votes of .* could be imported"):
+        take(write(tmp_path / "late.jsonl", late))
+    good = [{"prompt": "Why?", "completion": "So.", "label": True}]
+    with pytest.raises(DatasetError, match=r"No row of .* is imported, for the reasons above"):
+        take(write(tmp_path / "good.jsonl", good))
+    twice = [{**pair(7, choice=c), "id": None} for c in "aab"]
+    output = take(write(tmp_path / "twice.jsonl", twice))
+    assert any("1 vote on a pair that the same person judged before" in line for line in output)
+
+
+@pytest.mark.parametrize(
+    ("texts", "fault"),
+    [
+        ({"prompt": "<s>[INST] Why? [/INST]"}, "the prompt begins with '<s>[INST] Why? [/INS'"),
+        ({"prompt": [{"role": "user", "content": "[INST] Why?"}]}, "the prompt begins with '[INST"),
+        ({"a": "So.<|im_end|>\n"}, "completion_a ends with '<|im_end|>'"),
+        ({"b": "<|im_start|>assistant\nNo."}, "completion_b begins with '<|im_start|>"),
+        ({"category": ["a"]}, "category is a list, not a text. Leave its column out"),
+        ({"a": "<s>old</s>"}, None),  # HTML
+    ],
+)
+def test_texts_that_a_chat_template_wrote_are_refused(take, tmp_path, texts, fault):
+    rows = [pair(1, choice="a"), pair(2, choice="b"), {**pair(3, choice="a"), **texts}]
+    output = "\n".join(take(write(tmp_path / "f.jsonl", rows)))
+    assert (f"line 3: {fault}" in output) if fault else "pairs: 3 imported" in output

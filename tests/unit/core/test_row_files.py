@@ -77,6 +77,10 @@ def test_a_line_without_an_object_is_rejected_alone(tmp_path, line, why):
         ("f.csv", b"", "is empty: 0 bytes"),
         ("f.csv", b"PK\x03\x04rest", "is a spreadsheet or zip archive despite its name"),
         ("f.jsonl", b"\x1f\x8brest", "is gzip"),
+        ("f.xlsx", b"PK\x03\x04rest", "is a spreadsheet or zip archive\\. Unpack"),
+        ("f.xls", b"\xd0\xcf\x11\xe0\0\0", "is an old spreadsheet"),
+        ("f.feather", b"ARROW1\0\0", "is an Arrow file"),
+        ("f.jsonl.zst", b"\x28\xb5\x2f\xfd\0", "is compressed by Zstandard"),
         ("f.csv", b"PAR1rest", "is Parquet despite"),
         ("f.xlsx", b"PK\x03\x04rest", "spreadsheet"),
         ("f.txt", b"hello", "unknown kind '.txt'. Give .parquet, .jsonl"),
@@ -122,3 +126,40 @@ def test_utf_16_without_a_mark_is_named(tmp_path, order):
     path.write_bytes('{"prompt": "p"}\n'.encode(f"utf-16-{order}"))
     with pytest.raises(DatasetError, match=f"is UTF-16.*-f UTF-16{order}"):
         open_rows(path)
+
+
+@pytest.mark.parametrize(
+    ("text", "further"),
+    [
+        ('{"train": [{"a": 1}], "test": [{"a": 2}]}', "further lists: test"),
+        ('[{"a": 1}]\n[{"a": 2}]', r"\[\{"),
+        ('{"data": [{"a": 1}], "more": [{"a": 2}', "more"),
+    ],
+)
+def test_rows_behind_the_first_list_are_not_lost(tmp_path, text, further):
+    with pytest.raises(DatasetError, match=f"goes on after its first list .*{further}"):
+        open_rows(write(tmp_path / "f.json", text))
+
+
+def test_what_stands_beside_the_rows_is_noted(tmp_path):
+    file = open_rows(write(tmp_path / "f.json", '{"data": [{"a": 1}], "license": {"name": "MIT"}}'))
+    assert [row.cells for row in file] == [{"a": 1}]
+    assert file.notes == ["left out beside the rows: license"]
+
+
+def test_empty_columns_and_rows_of_a_spreadsheet_are_no_fault(tmp_path):
+    file = open_rows(write(tmp_path / "f.csv", "a,b,,\n1,2,,\n,,,\n3,4,,\n"))
+    assert file.columns == ["a", "b", "column 3", "column 4"]
+    assert [(row.line, row.cells["a"], row.fault) for row in file] == [
+        (2, "1", None),
+        (4, "3", None),
+    ]
+
+
+@pytest.mark.parametrize("order", ["le", "be"])
+def test_a_csv_file_in_utf_16_without_a_mark_is_read(tmp_path, order):
+    path = tmp_path / "f.csv"
+    path.write_bytes("a,b\nü,2\n".encode(f"utf-16-{order}"))
+    file = open_rows(path, encoding=None)
+    assert [row.cells for row in file] == [{"a": "ü", "b": "2"}]
+    assert file.notes == ["read as UTF-16, not UTF-8 (--encoding names another)"]

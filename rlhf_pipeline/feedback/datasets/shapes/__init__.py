@@ -108,10 +108,14 @@ def _explain(columns: Sequence[str], fitting: Sequence[type[FileShape]], what: s
     if fitting:
         options = " or ".join(f"--format {kind.name} ({kind.title})" for kind in fitting)
         return DatasetError(f"{what} fits several shapes. Add {options}.")
+    if not columns:
+        return DatasetError(f"{what} has no rows. Write or copy it again.")
     return DatasetError(
         f"{what}: no known shape. The file has: {', '.join(columns) or 'no columns'}. Name the "
-        "columns with --map prompt=COLUMN --map completion_a=COLUMN --map completion_b=COLUMN "
-        f"--map choice=COLUMN, or the shape with --format; known: {', '.join(SHAPES)}."
+        "columns with --map prompt=COLUMN and --map chosen=COLUMN --map rejected=COLUMN, --map "
+        "completion_a=COLUMN --map completion_b=COLUMN --map choice=COLUMN, or --map completion="
+        "COLUMN --map label=COLUMN (1 is good, 0 bad); or name the shape with --format; known: "
+        f"{', '.join(SHAPES)}."
     )
 
 

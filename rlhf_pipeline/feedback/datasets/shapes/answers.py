@@ -24,7 +24,7 @@ from rlhf_pipeline.feedback.datasets.shapes.base import (
 LISTS = ("answers", "responses", "completions", "outputs", "generations", "candidates", "summaries")
 TEXTS = ("text", "answer", "response", "completion", "output", "content")
 MODELS = ("model", "model_name", "policy")
-SCORES = ("score", "overall_score", "rating", "label")
+SCORES = ("score", "overall_score", "rating", "label", "fine-grained_score", "pm_score", "reward")
 READ = (*TEXTS, *SCORES, *MODELS, "rank")  # keys of answers
 POSTS = ("post", "article")
 EQUAL = "answers of equal rank make no pair"
@@ -48,11 +48,13 @@ class Answers(FileShape):
         "answers": LISTS[1:],
         "scores": ("ratings", "labels"),
         "ranks": ("rank", "ranking"),
-        "models": (),
+        "models": ("generation_models", "model_names"),
         "best": ("choice", "label", "best_index"),
     }
     required: ClassVar[Sequence[Sequence[str]]] = (("prompt",), ("answers",))
-    metadata: ClassVar[tuple[str, ...]] = ("correct_answers", "incorrect_answers")
+    metadata: ClassVar[tuple[str, ...]] = (
+        *("correct_answers", "incorrect_answers", "rationales", "model_name"),
+    )
 
     @classmethod
     def matches(cls, columns: Sequence[str], sample: Sequence[Cells]) -> bool:
@@ -139,7 +141,9 @@ class Answers(FileShape):
             return float(number == i + first)
         for name, sign in (("ranks", -1), ("scores", 1)):
             values = self.parse_cell(self.binding.columns.get(name), bound.get(name))
-            if isinstance(values, list) and len(values) == n:
+            if isinstance(values, list) and len(values) != n:
+                raise RowRejected(f"{len(values)} {name} beside {n} answers; expected one each")
+            if isinstance(values, list):
                 return sign * _parse_score(values[i], name)
         if isinstance(answer, Mapping) and not is_missing(answer.get("rank")):
             return -_parse_score(answer["rank"], "rank")

@@ -3,12 +3,15 @@
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, ClassVar
 
-from rlhf_pipeline.core.conversations import Message
+from rlhf_pipeline.core.conversations import Message, parse_messages
 from rlhf_pipeline.core.records import Choice
-from rlhf_pipeline.feedback.datasets.cells import RowRejected
-from rlhf_pipeline.feedback.datasets.shapes.base import Cells, FileShape, join_turns
+from rlhf_pipeline.feedback.datasets.cells import RowRejected, parse_integer
+from rlhf_pipeline.feedback.datasets.mapping import Names
+from rlhf_pipeline.feedback.datasets.shapes.base import PREFERENCES, Cells, FileShape, join_turns
 from rlhf_pipeline.feedback.datasets.shapes.pairs import has_any, has_sides
 
+MAX_TURN = 1_000
+LATER = "turns after the judged one are left out"
 EMPTY = "an answer that is missing (null) is stored as an empty text"
 
 
@@ -19,7 +22,8 @@ class Arena(FileShape):
 
     name: ClassVar[str] = "arena"
     title: ClassVar[str] = "Chatbot Arena: answers of two models with the winner"
-    metadata: ClassVar[tuple[str, ...]] = ("language", "turn", "anony", "openai_moderation")
+    names: ClassVar[Names] = PREFERENCES | {"turn": ()}
+    metadata: ClassVar[tuple[str, ...]] = ("language", "anony", "openai_moderation")
     words: ClassVar[Mapping[str, Choice]] = {
         "model_a": Choice.A,
         "model_b": Choice.B,
@@ -44,7 +48,7 @@ class Arena(FileShape):
         if not all(isinstance(text, list) for text in texts) or any(
             isinstance(turn, Mapping) for turn in texts[1]
         ):
-            return super().read_pair(bound)
+            return self._read_judged(bound, texts[1:])
         prompts, *answers = texts
         if any(len(turns) != len(prompts) for turns in answers) or not prompts:
             raise RowRejected(
@@ -62,6 +66,20 @@ class Arena(FileShape):
             "completion_a": a,
             "completion_b": b,
         }, notes
+
+    def _read_judged(
+        self, bound: Cells, dialogues: Sequence[Any]
+    ) -> tuple[dict[str, Any], Sequence[str]]:
+        """The pair of two lists of messages, up to the exchange that was judged."""
+        turn = parse_integer(bound.get("turn"), "turn", low=1, high=MAX_TURN)
+        until: dict[str, Any] = {}
+        for side, messages in zip("ab", dialogues, strict=True):
+            if turn is not None and isinstance(messages, list):
+                ends = [i for i, m in enumerate(parse_messages(messages)) if m.role == "assistant"]
+                if len(ends) > turn:
+                    until[f"completion_{side}"] = messages[: ends[turn - 1] + 1]
+        pair, notes = super().read_pair({**bound, **until})
+        return pair, [*notes, *([LATER] if until else [])]
 
 
 def _read_dialogue(prompts: Sequence[Any], answers: Sequence[Any]) -> Iterator[Message]:

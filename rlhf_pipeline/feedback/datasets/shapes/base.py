@@ -28,6 +28,7 @@ from rlhf_pipeline.feedback.datasets.cells import (
     parse_number,
     parse_optional_flag,
     parse_text,
+    write_whole_numbers,
 )
 from rlhf_pipeline.feedback.datasets.mapping import Binding, ColumnMapping, Names, bind
 
@@ -36,8 +37,8 @@ PROMPT_DIFFERS = "the prompt column differs from what both dialogues begin with,
 JOINED = "later turns stand in the completion, after Human: and Assistant:"
 MAX_SIGNED = 4
 ADJACENT = re.compile(r"""["']\s+["']""")
-REASONING = ("reasoning_content", "reasoning", "thinking")
-DROPPED_REASONING = "reasoning that stands beside the content of messages is left out"
+# Keys of messages that are read
+READ = {"role", "from", "content", "value", "name", "tool_calls", "function_call", "tool_call_id"}
 
 # What a row may hold beside the columns of comparisons and votes. The first four are read into the
 # conversation; the others say which completion is better.
@@ -71,6 +72,7 @@ PREFERENCES: Names = {
     "completion_b": (*mapping.COMPARISONS["completion_b"], *SIDES["b"].split()),
     "source_pair_id": ("pair_id", "id", "question_id"),
     **{name: aliases for name, aliases in mapping.VOTES.items() if name != "source_pair_id"},
+    "choice": (*mapping.VOTES["choice"], "better_response_id"),
     "annotator_id": (*mapping.VOTES["annotator_id"], "judge", "worker"),
     **COMPANIONS,
     **VERDICTS,
@@ -127,6 +129,7 @@ class FileShape:
         self.columns, self.sample = columns, sample
         self.tag_columns: Sequence[str] = ()
         self.choices = {**self.words, **columns_named.choices}
+        self.sides = _name_sides(*map(self.binding.columns.get, ("completion_a", "completion_b")))
         self._list_columns = {
             column
             for column in columns
@@ -224,12 +227,26 @@ class FileShape:
     def read_nested(self, cells: Cells) -> Iterator[RowReading]:
         """What each flat row of a nested one says, with its tags."""
         for flat in self.flatten(cells):
-            tags = {c: flat[c] for c in self.tag_columns if flat.get(c) not in (None, "", [])}
-            notes = [DROPPED_REASONING] if _holds_reasoning(flat) else []
+            tags = {c: flat[c] for c in self.tag_columns if not _is_blank(flat.get(c))}
+            notes = self._describe_unread(flat)
             for reading in self.read(flat):
                 notes += reading.notes
                 yield reading._replace(tags={**tags, **reading.tags}, notes=notes)
                 notes = []
+
+    def _describe_unread(self, flat: Cells) -> list[str]:
+        """A note on each key of messages that is not read."""
+        lists = (self.parse_cell(c, flat.get(c)) for c in self.binding.columns.values())
+        keys = {
+            key: None
+            for messages in lists
+            if isinstance(messages, list)
+            for message in messages
+            if isinstance(message, Mapping) and not message.keys().isdisjoint(("role", "from"))
+            for key in message.keys() - READ
+            if not _is_blank(message[key])
+        }
+        return [f"{key!r} of messages is left out" for key in keys]
 
     def parse_cell(self, column: str | None, value: Any) -> Any:
         """The value of a cell that holds a text, or messages as a list. Raises RowRejected for a
@@ -312,13 +329,13 @@ class FileShape:
 
     def read_winner(self, value: Any, bound: Cells) -> Any:
         """The side of a winner that is named by its model or column; else the word as written."""
-        word = str(value).strip()
+        word = write_whole_numbers(str(value).strip())
         if word in self.choices:
             return value
         sides = [
             side
             for side in ("a", "b")
-            if word == self.binding.columns.get(f"completion_{side}")
+            if side == self.sides.get(_fold(word))
             or word == str(bound.get(f"model_version_{side}") or "").strip()
         ]
         if len(sides) > 1:
@@ -326,6 +343,21 @@ class FileShape:
                 f"the winner {word!r} is the name of both models. Name the side, a or b"
             )
         return sides[0] if sides else value
+
+
+def _fold(word: str) -> str:
+    return "_".join(word.lower().split())
+
+
+def _name_sides(a: str | None, b: str | None) -> dict[str, str]:
+    """The side that words name: a column of completions, or the end by which the two differ, such
+    as 1 and 2 of response_1 and response_2.
+    """
+    if a is None or b is None:
+        return {}
+    n = next((i for i, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), 0)
+    named = {_fold(w): side for side, name in (("a", a), ("b", b)) for w in (name[n:], name)}
+    return {word: side for word, side in named.items() if word not in ("a", "b")}  # our own words
 
 
 def read_turns(value: Any) -> list[Message]:
@@ -369,7 +401,10 @@ def divide_dialogues(
     while n > 0 and a[n].role != "assistant":
         n -= 1
     if n <= 0 or n >= min(len(a), len(b)):
-        raise RowRejected("the two dialogues do not begin with the same message of the user")
+        raise RowRejected(
+            "the two dialogues do not begin with the same messages (system and user), which would "
+            "be the prompt. Give both the same beginning"
+        )
     return list(a[:n]), a[n:], b[n:]
 
 
@@ -443,15 +478,6 @@ def _read_history(value: Any) -> list[Message]:
         for turn in value
         for role, text in zip(("user", "assistant"), turn, strict=True)
     ]
-
-
-def _holds_reasoning(cells: Cells) -> bool:
-    return any(
-        isinstance(message, Mapping) and any(message.get(name) for name in REASONING)
-        for value in cells.values()
-        if isinstance(value, list)
-        for message in value
-    )
 
 
 def _is_blank(value: Any) -> bool:

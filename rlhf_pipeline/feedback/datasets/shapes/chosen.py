@@ -25,14 +25,15 @@ NAMES: Names = {
         for name, aliases in PREFERENCES.items()
         if name not in ("completion_a", "completion_b", "prompt")
     },
-    "prompt": ("question", "instruction", "conversations"),
-    "chosen": (),
-    "rejected": (),
+    "prompt": ("question", "instruction", "conversations", "messages", "conversation"),
+    "chosen": ("chosen_response", "response_j", "better"),
+    "rejected": ("rejected_response", "response_k", "worse"),
 }
 SENTENCE_END = re.compile(r"\n|[.?!:][\"')\]]*\s|[。？！：]")
 BLANK = re.compile(r"\s")
 MAX_STRENGTH = 4
 OPENAI_OUTPUTS = ("input", "preferred_output", "non_preferred_output")
+REPEATED = "chosen and rejected begin with the prompt, and are stored so"
 IMPLICIT = "the prompt is the common beginning of chosen and rejected"
 
 
@@ -41,13 +42,15 @@ class Chosen(FileShape):
 
     name: ClassVar[str] = "trl"
     title: ClassVar[str] = "TRL preference: chosen and rejected"
-    metadata: ClassVar[tuple[str, ...]] = ("margin",)
+    metadata: ClassVar[tuple[str, ...]] = ("margin", "chosen_model", "rejected_model")
     names: ClassVar[Names] = NAMES
     required: ClassVar[Sequence[Sequence[str]]] = (("chosen",), ("rejected",))
 
     @classmethod
     def matches(cls, columns: Sequence[str], sample: Sequence[Cells]) -> bool:
-        return {"chosen", "rejected"} <= {*columns} and not find_transcripts(sample, "chosen")
+        return all(
+            any(name in columns for name in (side, *NAMES[side])) for side in ("chosen", "rejected")
+        ) and not find_transcripts(sample, "chosen")
 
     @property
     def has_pairs(self) -> bool:
@@ -89,7 +92,10 @@ class Chosen(FileShape):
             for text, name in ((chosen, "chosen"), (rejected, "rejected"))
         )
         if {"prompt", "context", "input"} & self.binding.columns.keys():
-            return None, chosen, rejected, ()
+            prompt = bound.get("prompt")
+            is_repeated = isinstance(prompt, str) and chosen.startswith(prompt or "\n")
+            is_repeated = is_repeated and rejected.startswith(str(prompt))
+            return None, chosen, rejected, [REPEATED] if is_repeated else []
         n = len(begin := find_common_prompt(chosen, rejected))
         return begin, chosen[n:].lstrip(), rejected[n:].lstrip(), [IMPLICIT]
 
@@ -218,5 +224,8 @@ def find_common_prompt(a: str, b: str) -> str:
     ends = ends or [match.end() for match in BLANK.finditer(a[:n])]
     prompt = a[: ends[-1]].rstrip() if ends else ""
     if not prompt:
-        raise RowRejected("chosen and rejected have no common beginning, which would be the prompt")
+        raise RowRejected(
+            "chosen and rejected have no common beginning, which would be the prompt. Give it in a "
+            "column `prompt`"
+        )
     return prompt

@@ -23,6 +23,7 @@ from rlhf_pipeline.feedback.datasets.shapes.base import (
     read_messages_of,
 )
 
+LABELS = ("kto_tag", "thumbs_up", "is_safe")
 ALONE = "no completion of the other label has the same prompt: left out"
 
 
@@ -40,13 +41,15 @@ class Unpaired(FileShape):
             if name not in ("completion_a", "completion_b", "choice")
         },
         "completion": ("response", "answer", "output"),
-        "label": ("rating", "thumbs_up"),
+        "label": ("rating", *LABELS),
     }
     required: ClassVar[Sequence[Sequence[str]]] = (("prompt",), ("completion",), ("label",))
     metadata: ClassVar[tuple[str, ...]] = CURATED
 
     @classmethod
     def matches(cls, columns: Sequence[str], sample: Sequence[Cells]) -> bool:
+        if any(label in columns for label in LABELS):
+            return any(c in columns for c in ("completion", *cls.names["completion"]))
         return {"completion", "label"} <= {*columns} and any(
             not is_missing(row["label"]) for row in sample
         )

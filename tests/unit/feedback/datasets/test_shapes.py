@@ -224,6 +224,37 @@ ROWS: dict[str, tuple[str, dict[str, Any], list[tuple[Any, ...]]]] = {
         {"info.post": ASK, "summaries": [{"text": BAD}, {"text": GOOD}], "choice": 1},
         WINS,
     ),
+    "axolotl": (
+        "TRL",
+        {"messages": [USER], "chosen": answer(GOOD), "rejected": answer(BAD)},
+        WINS,
+    ),
+    "other names of the sides": (
+        "TRL",
+        {"question": ASK, "response_j": GOOD, "response_k": BAD},
+        WINS,
+    ),
+    "sides that count from 0": (
+        "two completions",
+        {"prompt": ASK, "response_0": BAD, "response_1": GOOD, "better_response_id": 1},
+        WINS,
+    ),
+    "sides that count from 1": (
+        "two completions",
+        {"prompt": ASK, "output_1": BAD, "output_2": GOOD, "preference": 2.0},
+        WINS,
+    ),
+    "the winner by the name of its column": (
+        "two completions",
+        {"prompt": ASK, "Answer A": GOOD, "Answer B": BAD, "choice": "Answer A"},
+        WINS,
+    ),
+    "the older form of a tool call": (
+        "TRL",
+        {"prompt": ASK, "rejected": [answer(BAD)]}
+        | {"chosen": [{"role": "assistant", "function_call": {"name": "f", "arguments": "{}"}}]},
+        [(ASK, "f({})", BAD, "wins")],
+    ),
     "scores beside": ("two completions", SIDES | {"score_a": 2, "score_b": 1}, WINS),
     "our words": ("two completions", SIDES | {"choice": "tie"}, [(ASK, GOOD, BAD, "tie")]),
 }
@@ -758,3 +789,45 @@ def test_scores_of_readers_stay_beside_the_label(tmp_path):
     (pair,) = open_file(write_rows(tmp_path / "f.jsonl", [row])).pairs
     tags = {"post_id": "q1", "score_ratio": 3.0, "score_A": 3, "score_B": 9}
     assert json.loads(pair.cells["tags"]) == tags
+
+
+def test_an_exchange_that_was_judged_ends_both_dialogues(tmp_path):
+    row = {"model_a": "m", "model_b": "n", "winner": "model_a", "turn": 1}
+    for side, text in (("a", GOOD), ("b", BAD)):
+        row[f"conversation_{side}"] = [USER, answer(text), USER, answer(text)]
+    file = open_file(write_rows(tmp_path / "f.jsonl", [row]))
+    assert list_votes(file) == WINS
+    assert list_faults(file) == []
+    assert "turns after the judged one are left out" in file.notes
+    (second,) = list_votes(open_file(write_rows(tmp_path / "g.jsonl", [{**row, "turn": 2}])))
+    assert second[1].endswith(f"Assistant: {GOOD}")
+
+
+def test_our_words_name_our_sides(tmp_path):
+    row = {"prompt": ASK, "response_a": BAD, "response_b": GOOD, "choice": "a"}
+    swapped = ("completion_a=response_b", "completion_b=response_a")
+    assert list_votes(open_file(write_rows(tmp_path / "f.jsonl", [row]), *swapped)) == WINS
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ({"ratings": [5, 3]}, "2 scores beside 3 answers"),
+        ({"ratings": [5, 3, 1], "instruction": [{**USER, "images": ["x"]}]}, "has 'images'"),
+    ],
+)
+def test_what_would_be_lost_is_refused(tmp_path, row, fault):
+    row = {"instruction": ASK, "generations": [GOOD, BAD, "No."], **row}
+    (reason,) = list_faults(open_file(write_rows(tmp_path / "f.jsonl", [row])))
+    assert fault in reason
+
+
+def test_keys_of_messages_that_are_not_read_are_counted(tmp_path):
+    row = {"chosen": [USER, answer(GOOD) | {"thinking": "Hm"}], "rejected": [USER, answer(BAD)]}
+    score = [{"score": 1, "reasoning": "kept in the tag"}]
+    flags = {"keep_others": True}
+    for name, cells in (("f.jsonl", row), ("f.csv", {n: json.dumps(v) for n, v in row.items()})):
+        file = open_file(write_rows(tmp_path / name, [cells | {"votes": score}]), **flags)
+        assert list_votes(file) == WINS
+        assert list_faults(file) == []
+        assert [n for n in file.notes if "messages" in n] == ["'thinking' of messages is left out"]
