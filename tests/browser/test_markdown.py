@@ -4,12 +4,15 @@ of hand, marks survive any view.
 
 import random
 import time
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.browser.page_actions import until
 from tests.browser.payloads import ALIVE, PAYLOADS
-from tests.browser.people import LEFT, RIGHT, People
+from tests.browser.people import LEFT, RIGHT, People, people
 
 SAMPLES = [
     LEFT,
@@ -113,6 +116,13 @@ CHECK = """async ([raw, marks]) => {
     }
     return [wrong, took];
 }"""
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[People]:
+    """It only serves the scripts: no test changes it."""
+    with people(tmp_path_factory.mktemp("site") / "home", migrated) as running:
+        yield running
 
 
 @pytest.fixture
@@ -276,10 +286,17 @@ def test_formulas_are_drawn_and_others_stay_as_written(page: Any) -> None:
 def test_a_text_without_a_formula_loads_no_katex(page: Any) -> None:
     urls: list[str] = []
     page.on("request", lambda request: urls.append(request.url))
-    for raw, is_loaded in (("It costs $5 and $6. `$x$`", False), ("$x$", True)):
-        page.evaluate(CHECK.replace("ALIVE", repr(ALIVE)), [raw, []])
-        page.wait_for_timeout(300)
-        assert any("katex" in url for url in urls) is is_loaded
+
+    def is_loaded() -> bool:
+        page.evaluate(
+            "fetch('/login').then(() => 0)"
+        )  # a request that comes after those of the renderer
+        return any("katex" in url for url in urls)
+
+    expect_true_places(page, "It costs $5 and $6. `$x$`")
+    assert not is_loaded()
+    expect_true_places(page, "$x$")
+    until(is_loaded, "the request for KaTeX")
 
 
 def test_long_markers_of_a_list_stay_inside_the_text(page: Any) -> None:
