@@ -1,11 +1,6 @@
 """Trainings with adapters, and with less memory for the same step."""
 
 import json
-import os
-import signal
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
 import torch
@@ -28,17 +23,6 @@ ROUNDING = 1e-5  # of logits of order 1 in float32
 
 def change(**values):
     return StrategyParams(**(PARAMS.model_dump() | values))
-
-
-def train_and_die(policy: str, out: str) -> None:
-    """Run in a process of its own: trains to step 5, then kills itself with -9."""
-
-    def die(done, total, note=""):
-        if done == 5:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    params = change(lora_rank=4, lora_dropout=0.1)
-    train_candidate("dpo", Path(policy), build_pairs(), Path(out), params, progress=die)
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +78,7 @@ def test_second_adapter_starts_from_the_first_policy(tmp_path, policies):
     from peft import PeftModel
 
     first = policies / "llama"
-    params = change(lora_rank=4)
+    params = change(**QUICK, lora_rank=4)
     train_candidate("dpo", first, build_pairs(), tmp_path / "second", params)
     train_candidate("sft", tmp_path / "second" / "model", build_pairs(), tmp_path / "third", params)
     adapter = tmp_path / "third" / "model" / ADAPTER
@@ -108,25 +92,27 @@ def test_second_adapter_starts_from_the_first_policy(tmp_path, policies):
 
 
 def test_weights_without_adapters_do_not_change(tmp_path, policies):
-    train_candidate("dpo", policies / "llama", build_pairs(), tmp_path, change(lora_rank=4))
+    train_candidate(
+        "dpo", policies / "llama", build_pairs(), tmp_path, change(**QUICK, lora_rank=4)
+    )
     before = load_policy(policies / "llama").model.state_dict()
     after = load_policy(tmp_path / "model").model.state_dict()
     changed = {name for name in before if not torch.equal(before[name], after[name])}
     assert changed == {name for name in before if "_proj" in name}
 
 
-def test_a_killed_training_of_adapters_ends_with_the_same_files(tmp_path, policies):
-    params = change(lora_rank=4, lora_dropout=0.1)
-    policy, killed = policies / "llama", tmp_path / "killed"
+def test_an_interrupted_training_of_adapters_ends_with_the_same_files(tmp_path, policies):
+    params = change(**QUICK, lora_rank=4, lora_dropout=0.1)
+    policy, cut = policies / "llama", tmp_path / "cut"
     whole = train_candidate("dpo", policy, build_pairs(), tmp_path / "whole", params)
-    script = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); from "
-        f"{Path(__file__).stem} import *; {train_and_die.__name__}({str(policy)!r}, "
-        f"{str(killed)!r})"
-    )
-    ended = subprocess.run([sys.executable, "-c", script], check=False, capture_output=True)
-    assert ended.returncode == -signal.SIGKILL
-    resumed = train_candidate("dpo", policy, build_pairs(), killed, params)
+
+    def stop(done, total, note=""):
+        if done == 5:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train_candidate("dpo", policy, build_pairs(), cut, params, progress=stop)
+    resumed = train_candidate("dpo", policy, build_pairs(), cut, params)
     assert resumed.resumed_from == 4
     assert resumed.content_hash == whole.content_hash
 

@@ -1,11 +1,6 @@
 import json
 import math
-import os
-import signal
-import subprocess
-import sys
 from contextlib import ExitStack
-from pathlib import Path
 from typing import get_args
 
 import numpy as np
@@ -40,16 +35,6 @@ PARAMS = StrategyParams(
     min_pairs=10,
     sentinels=SentinelParams(n_prompts=4),
 )
-
-
-def train_and_die(strategy: str, policy: str, out: str, step: int) -> None:
-    """Run in a process of its own: trains until `step`, then kills itself with -9."""
-
-    def die(done, total, note=""):
-        if done == step:
-            os.kill(os.getpid(), signal.SIGKILL)
-
-    train_candidate(strategy, Path(policy), build_pairs(), Path(out), PARAMS, progress=die)
 
 
 @pytest.fixture(scope="module")
@@ -151,35 +136,34 @@ def test_accelerate_launch_trains_in_two_processes(tmp_path, policy, strategy):
         assert report.metrics["loss"] == pytest.approx(alone.metrics["loss"], abs=0.02)
 
 
-def test_error_of_a_launched_process_is_raised(tmp_path, policy):
-    odd = {"launch": "--multi_gpu --num_processes 2 --main_process_port 0", "batch_size": 9}
+def test_processes_share_a_step_equally(tmp_path, policy, monkeypatch):
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    odd = PARAMS.model_copy(update={"batch_size": 9})
     with pytest.raises(ConfigurationError, match="2 processes cannot share equally"):
-        train_candidate("dpo", policy, build_pairs(), tmp_path, PARAMS.model_copy(update=odd))
+        train_candidate("dpo", policy, build_pairs(), tmp_path, odd)
 
 
 @pytest.mark.parametrize("strategy", ["dpo"])  # all are trained by one loop
-def test_killed_training_equals_an_uninterrupted_one(tmp_path, policy, strategy):
+def test_training_resumes_from_the_newest_whole_checkpoint(tmp_path, policy, strategy):
+    """Killed processes resume in tests/acceptance/test_retraining_kill.py; here the kill is in the
+    middle of writing a checkpoint.
+    """
     whole = train_candidate(strategy, policy, build_pairs().iloc[::-1], tmp_path / "whole", PARAMS)
-    call = (
-        f"{train_and_die.__name__}({strategy!r}, {str(policy)!r}, {str(tmp_path / 'killed')!r}, "
-        "step=8)"
-    )
-    script = (
-        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r}); from "
-        f"{Path(__file__).stem} import *; {call}"
-    )
-    assert (
-        subprocess.run([sys.executable, "-c", script], check=False, capture_output=True).returncode
-        == -signal.SIGKILL
-    )
-    assert not (tmp_path / "killed" / "model").exists()
-    # the newest checkpoint as a kill in the middle of writing it leaves it
-    (tmp_path / "killed" / "checkpoints" / "checkpoint-6" / "optimizer.pt").write_bytes(b"half")
-    resumed = train_candidate(strategy, policy, build_pairs(), tmp_path / "killed", PARAMS)
+
+    def stop(done, total, note=""):
+        if done == 8:
+            raise KeyboardInterrupt
+
+    cut = tmp_path / "cut"
+    with pytest.raises(KeyboardInterrupt):
+        train_candidate(strategy, policy, build_pairs(), cut, PARAMS, progress=stop)
+    assert not (cut / "model").exists()
+    (cut / "checkpoints" / "checkpoint-6" / "optimizer.pt").write_bytes(b"half")
+    resumed = train_candidate(strategy, policy, build_pairs(), cut, PARAMS)
     assert resumed.resumed_from == 3
-    assert resumed.content_hash == whole.content_hash == folder_hash(tmp_path / "killed" / "model")
+    assert resumed.content_hash == whole.content_hash == folder_hash(cut / "model")
     assert resumed.loss_curve == whole.loss_curve
-    assert sorted(p.name for p in (tmp_path / "killed").iterdir()) == ["model", "report.json"]
+    assert sorted(p.name for p in cut.iterdir()) == ["model", "report.json"]
 
 
 def test_a_dpo_candidate_prefers_chosen_texts_and_names_its_parent(tmp_path, policy):
