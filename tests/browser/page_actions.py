@@ -15,7 +15,7 @@ GONE = (
 )
 # the longest pause of outbox.js between two tries, which a slow machine's test may come to, and a
 # try
-SECONDS = 18.75 + 15
+SECONDS = 18.75 + 60
 # titles of the page between two cards, where a machine is slow
 ON_ITS_WAY = ("Loading comparisons", "Sending your votes")
 

@@ -126,10 +126,10 @@ def test_completions_and_choices_are_visible(site: People, browser: Any, size: s
         assert box["width"] >= 24
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     page.locator("#left").evaluate("pane => (pane.scrollTop = pane.scrollHeight)")
-    page.wait_for_timeout(200)
-    assert page.locator("#right").evaluate(
-        "pane => pane.scrollTop + pane.clientHeight >= pane.scrollHeight - 5"
-    ), "they scroll in step"
+    page.wait_for_function(  # they scroll in step
+        "() => { const pane = document.querySelector('#right');"
+        " return pane.scrollTop + pane.clientHeight >= pane.scrollHeight - 5 }"
+    )
     page.context.close()
 
 

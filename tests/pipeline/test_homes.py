@@ -93,6 +93,6 @@ def at_work(home: Path) -> list[psutil.Process]:
 def test_killed_demo_leaves_no_process(demo: subprocess.Popen[str], tmp_path: Path) -> None:
     demo.kill()
     demo.wait()
-    assert psutil.wait_procs(at_work(tmp_path / "home"), timeout=10)[1] == []
+    assert psutil.wait_procs(at_work(tmp_path / "home"), timeout=120)[1] == []
     with FileLock(tmp_path / "home" / "driver.lock", timeout=0):
         pass
