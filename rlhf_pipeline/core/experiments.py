@@ -1,9 +1,9 @@
 """Records of experiments: two versions answer chats side by side, and how they compare."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from pydantic import AwareDatetime, Field
+from pydantic import AfterValidator, AwareDatetime, Field
 
 from rlhf_pipeline.core.api_types.base import Name, RequestBody
 from rlhf_pipeline.core.records import Interval, Record, Text
@@ -22,8 +22,21 @@ MOVES: dict[ExperimentStatus, tuple[ExperimentStatus, ...]] = {
     "completed": (),
     "cancelled": (),
 }
+
+
+def _read_utc(end: datetime) -> datetime:
+    try:
+        return end.astimezone(UTC)
+    except OverflowError:
+        raise ValueError("is out of the range of dates") from None
+
+
 Split = Annotated[float, Field(gt=0, le=1, description="Share of sessions of the treatment.")]
-End = Annotated[AwareDatetime, Field(description="When it ends by itself.")]
+End = Annotated[
+    AwareDatetime,
+    AfterValidator(_read_utc),
+    Field(description="When it ends by itself."),
+]
 
 
 class ExperimentAct(Record):

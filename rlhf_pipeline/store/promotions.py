@@ -17,7 +17,7 @@ class Promotions(Repository):
     def record(self, promotion: Promotion, approval: ReleaseAct | None = None) -> bool:
         """Store a promotion and the approval behind it, or neither; returns False and stores
         nothing if that version is champion already. Raises ReleaseConflict if the champion is not
-        the one that it replaces.
+        the one that it replaces, as for the second of two approvals at once.
         """
         with audited_transaction(self._database) as (connection, ledger):
             of_model = promotions.c.model_name == promotion.model_name
@@ -28,7 +28,7 @@ class Promotions(Repository):
                 .limit(1)
             )
             champion = connection.execute(newest).scalar()
-            if champion == promotion.version:
+            if champion == promotion.version and approval is None:
                 return False
             if champion != promotion.previous_version:
                 now = "nothing is" if champion is None else f"version {champion} is"

@@ -2,7 +2,7 @@
 
 from typing import Annotated, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from rlhf_pipeline.core.records import Text
 
@@ -13,7 +13,16 @@ MOST_LISTED = 200
 T = TypeVar("T")
 
 LongText = Annotated[Text, Field(max_length=20_000)]
-Name = Annotated[Text, Field(min_length=1, max_length=200)]
+
+
+def refuse_blank(text: str) -> str:
+    """For texts that people read; raises ValueError."""
+    if not text.strip():
+        raise ValueError("must not be blank")
+    return text
+
+
+Name = Annotated[Text, AfterValidator(refuse_blank), Field(min_length=1, max_length=200)]
 Id = Annotated[Text, Field(min_length=1, max_length=200)]
 
 

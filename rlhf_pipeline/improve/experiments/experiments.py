@@ -274,4 +274,4 @@ class Experiments:
     def _refuse_past(self, experiment: Experiment) -> None:
         end = experiment.end_date
         if end is not None and MOVES[experiment.status] and end <= self._now:
-            raise ExperimentConflict(f"The end {end:%Y-%m-%d %H:%M} is over. Give a later one.")
+            raise ExperimentConflict(f"The end {end:%Y-%m-%d %H:%M} UTC is over. Give a later one.")

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, computed_field
 
-from rlhf_pipeline.core.api_types.base import Answer, RequestBody
+from rlhf_pipeline.core.api_types.base import Answer, RequestBody, refuse_blank
 from rlhf_pipeline.core.api_types.project import CHANGED_AT, DecisionOut
 from rlhf_pipeline.core.records import Cause, DriftEvent, GateDecision, Interval, Promotion, Text
 from rlhf_pipeline.improve.retraining.explanation import Condition
@@ -14,13 +14,7 @@ from rlhf_pipeline.improve.retraining.explanation import Condition
 VOTES_UNTIL = "Day of the newest vote behind it; null before the first reward model."
 
 
-def _refuse_blank(text: str) -> str:
-    if not text.strip():
-        raise ValueError("must say why, not be blank")
-    return text
-
-
-Reason = Annotated[Text, AfterValidator(_refuse_blank), Field(min_length=1, max_length=1000)]
+Reason = Annotated[Text, AfterValidator(refuse_blank), Field(min_length=1, max_length=1000)]
 
 
 class PromotionOut(Promotion):

@@ -55,6 +55,8 @@ def test_request_is_answered_once_and_stored_with_its_promotion(store, clock):
         store.promotions.record(promotion(2, 7), approval)
     assert store.promotions.record(promotion(2, 1), approval)
     assert store.promotions.champion("demo.policy").request_id == request.act_id
+    with pytest.raises(ReleaseConflict, match="version 2 is deployed now"):
+        store.promotions.record(promotion(2, 1), approval)  # a third person, at once
     for again in (approval, act("reject", request_id=request.act_id)):
         with pytest.raises(ReleaseConflict):
             store.release_acts.add(again)

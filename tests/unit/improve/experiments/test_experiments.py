@@ -4,6 +4,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from pydantic import ValidationError
 from sqlalchemy import text
 
 from rlhf_pipeline.core.api_types.filters import AuditFilter
@@ -270,6 +271,15 @@ def test_deployment_waits_for_a_second_person_where_asked(releases):
     assert (request.act, request.label) == ("request", "demo.policy@3")
     assert served.stored.status == "completed"
     assert served.store.promotions.champion("demo.policy").version == 1
+
+
+def test_names_are_not_blank_and_ends_are_moments_in_utc():
+    body = {"name": "n", "treatment_model_id": "demo.policy@3"}
+    new = NewExperiment(**body, end_date="2026-12-30T23:00:00+05:00")
+    assert new.end_date.isoformat() == "2026-12-30T18:00:00+00:00"
+    for fields in ({"name": "  "}, {"end_date": "9999-12-31T23:00:00-05:00"}):
+        with pytest.raises(ValidationError, match=r"blank|out of the range"):
+            NewExperiment(**body | fields)
 
 
 @pytest.mark.parametrize("fault", [{"error": "overloaded"}, {"latency_s": 30.0}])
