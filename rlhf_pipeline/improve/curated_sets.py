@@ -14,6 +14,7 @@ from rlhf_pipeline.core.curation import (
     DatasetQuality,
     DatasetVersion,
     NewDataset,
+    check_move,
 )
 from rlhf_pipeline.core.errors import ConfigurationError, NotEnoughData
 from rlhf_pipeline.core.frames import PREFERENCE_PAIRS, check_frame
@@ -111,11 +112,13 @@ def export(
 ) -> DatasetExport:
     """Write a version, the newest by default, into a folder or an fsspec URL, and record it.
 
-    Raises NotFound without a version, DatasetConflict unless the data set is ready or exported,
-    UnknownMember for an unknown format, and as `write_export`.
+    Raises NotFound without a version, DatasetConflict where none is named and the data set was
+    edited after its newest, UnknownMember for an unknown format, and as `write_export`.
     """
     dataset, exporter = store.datasets.get(dataset_id), EXPORTERS[format_name]()
     chosen = store.datasets.version(dataset_id, version)
+    if version is None:
+        check_move(dataset.name, dataset.status, "exported")
     rows = store.datasets.rows(chosen.content_hash)
     exported = write_export(folder, dataset.name, chosen, dataset.type, rows, exporter, now)
     store.datasets.record_export(dataset_id, exported, actor=actor)

@@ -200,11 +200,11 @@ class Datasets(Repository):
         return _build_version(row)
 
     def record_export(self, dataset_id: int, export: DatasetExport, *, actor: str) -> Dataset:
-        """Raises DatasetConflict unless the data set is ready or exported."""
+        """A ready data set becomes exported; one that is edited or archived keeps its status."""
         with audited_transaction(self._database) as (connection, ledger):
             old = self._get(connection, datasets.c.dataset_id == dataset_id, str(dataset_id))
-            check_move(old.name, old.status, "exported")
-            values = {"status": "exported", "last_export": json_of(export, "The export")}
+            status = "exported" if old.status == "ready" else old.status
+            values = {"status": status, "last_export": json_of(export, "The export")}
             return self._update(connection, ledger, dataset_id, actor, "dataset.export", values)
 
     def versions(self, dataset_id: int) -> list[DatasetVersion]:

@@ -80,4 +80,5 @@ def test_a_curator_makes_a_data_set(site: People, context: Any) -> None:
     pairs, label = take_training_pairs(site.store, "Support Q4")
     assert (len(pairs), label) == (28, "Support Q4@1")
     page.set_viewport_size({"width": 390, "height": 844})
+    page.get_by_text("Change what it holds").click()
     assert page.evaluate("document.documentElement.scrollWidth") <= 390

@@ -144,8 +144,13 @@ def test_a_frozen_version_is_exported_and_recorded(files, store, tmp_path):
 def test_an_edited_set_is_frozen_again_before_its_export(files, store, tmp_path):
     version = freeze(files, store)
     store.curated_pairs.add(version.dataset_id, [(TEXTS, ())], actor="cara")
+    order = (store, version.dataset_id, "trl", tmp_path / "out")
     with pytest.raises(DatasetConflict, match="cannot become exported"):
-        curated_sets.export(store, version.dataset_id, "trl", tmp_path, actor="cara", now=AT)
+        curated_sets.export(*order, actor="cara", now=AT)
+    assert not (tmp_path / "out").exists(), "a refused export writes nothing"
+    named = curated_sets.export(*order, actor="cara", now=AT, version=1)
+    dataset = store.datasets.get(version.dataset_id)
+    assert (dataset.status, dataset.last_export) == ("curating", named)
 
 
 @pytest.mark.parametrize("name", ["set", "set@1"])

@@ -152,8 +152,6 @@ def test_illegal_moves_are_refused(store):
             store.datasets.change(number, status=status, actor="cara")
     with pytest.raises(DatasetConflict, match="cannot become ready"):
         freeze(store, dataset)
-    with pytest.raises(DatasetConflict, match="cannot become exported"):
-        store.datasets.record_export(number, make_export(), actor="cara")
     store.datasets.change(number, status="archived", actor="cara")
     for change in ({"status": "curating"}, {"query": DatasetQuery()}):
         with pytest.raises(DatasetConflict, match="archived"):
