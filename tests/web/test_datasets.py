@@ -181,6 +181,9 @@ def test_a_bulk_makes_all_pairs_or_names_each_fault(paged, ask, curated):
     assert created.status_code == 201
     assert len(created.json()["pairs"]) == 999
     assert created.json()["pairs"][0]["feedback_ids"] == [1]
+    again = ask(curated, "POST", f"{PAIRS}/bulk", {"dataset_id": 1, "feedback_ids": [3, 1]})
+    assert again.status_code == 422
+    assert "feedback 3: is pair 3 of this data set already" in again.text
 
 
 def test_a_part_of_the_quality_leads_to_its_rows(paged, ask, curator):

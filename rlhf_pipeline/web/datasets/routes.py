@@ -171,10 +171,18 @@ def reject_pair(site: AnySite, principal: Curator, pair_id: Number) -> CuratedPa
 def add_pairs(site: AnySite, principal: Curator, body: FeedbackBulk) -> CreatedPairs:
     """Make pairs of approved feedback, all or none: a correction is preferred to what it corrects,
     and of two completions of one prompt the one with the higher mean rating. Each entry that gives
-    no pair is an error.
+    no pair, or whose pair the data set has, is an error.
     """
     entries = site.store.feedback.select(FeedbackQuery(feedback_ids=body.feedback_ids))
     pairs, faults = make_feedback_pairs([entry for entry in entries if entry.status == "approved"])
+    made = site.store.curated_pairs.of_dataset(body.dataset_id)
+    numbers = {pair.feedback_ids: pair.pair_id for pair in made}
+    faults |= {
+        n: f"is pair {numbers[ids]} of this data set already"
+        for _, ids in pairs
+        if ids in numbers
+        for n in ids
+    }
     faults |= {
         entry.feedback_id: f"is {entry.status}: approve it first"
         for entry in entries
