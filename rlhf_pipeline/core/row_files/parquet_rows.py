@@ -97,6 +97,8 @@ def _truncate_to_microseconds(batch: Any) -> Any:
         for f in batch.schema
     ]
     columns = [
-        column.cast(f.type, safe=False) for column, f in zip(batch.columns, fields, strict=True)
+        # a cast to its own type breaks Arrow's lists of objects with a key that is always null
+        column if column.type == f.type else column.cast(f.type, safe=False)
+        for column, f in zip(batch.columns, fields, strict=True)
     ]
     return pa.RecordBatch.from_arrays(columns, schema=pa.schema(fields))

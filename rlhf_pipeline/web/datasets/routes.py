@@ -175,8 +175,8 @@ def add_pairs(site: AnySite, principal: Curator, body: FeedbackBulk) -> CreatedP
     """
     entries = site.store.feedback.select(FeedbackQuery(feedback_ids=body.feedback_ids))
     pairs, faults = make_feedback_pairs([entry for entry in entries if entry.status == "approved"])
-    made = site.store.curated_pairs.of_dataset(body.dataset_id)
-    numbers = {pair.feedback_ids: pair.pair_id for pair in made}
+    known = site.store.curated_pairs.of_dataset(body.dataset_id)
+    numbers = {pair.feedback_ids: pair.pair_id for pair in known}
     faults |= {
         n: f"is pair {numbers[ids]} of this data set already"
         for _, ids in pairs

@@ -163,3 +163,12 @@ def test_a_csv_file_in_utf_16_without_a_mark_is_read(tmp_path, order):
     file = open_rows(path, encoding=None)
     assert [row.cells for row in file] == [{"a": "ü", "b": "2"}]
     assert file.notes == ["read as UTF-16, not UTF-8 (--encoding names another)"]
+
+
+def test_objects_in_a_list_may_have_a_key_that_is_always_null(tmp_path):
+    cells = {
+        "chat": [{"content": "Hi", "tool_calls": None}, {"content": "Yes", "tool_calls": None}]
+    }
+    path = tmp_path / "f.parquet"
+    pq.write_table(pa.Table.from_pylist([cells, cells]), path)
+    assert [row.cells for row in open_rows(path)] == [cells, cells]

@@ -83,7 +83,8 @@ def recognise(
             if not any(kind is not other and _is_special(other, kind) for other in fitting)
         ]
         if len(fitting) != 1:
-            raise _explain(rows.columns, fitting, what)
+            fault = next((f"Line {row.line}: {row.fault}" for row in rows if row.fault), None)
+            raise _explain(rows.columns, fitting, what, fault)
         (kind,) = fitting
     columns, flat = _flatten(kind, rows, sample)
     return kind(columns, flat, names, what, left_out)
@@ -104,12 +105,14 @@ def list_known_columns() -> set[str]:
     }
 
 
-def _explain(columns: Sequence[str], fitting: Sequence[type[FileShape]], what: str) -> DatasetError:
+def _explain(
+    columns: Sequence[str], fitting: Sequence[type[FileShape]], what: str, fault: str | None
+) -> DatasetError:
     if fitting:
         options = " or ".join(f"--format {kind.name} ({kind.title})" for kind in fitting)
         return DatasetError(f"{what} fits several shapes. Add {options}.")
     if not columns:
-        return DatasetError(f"{what} has no rows. Write or copy it again.")
+        return DatasetError(f"{what} has no rows. {fault or 'Write or copy it again'}.")
     return DatasetError(
         f"{what}: no known shape. The file has: {', '.join(columns) or 'no columns'}. Name the "
         "columns with --map prompt=COLUMN and --map chosen=COLUMN --map rejected=COLUMN, --map "

@@ -40,6 +40,12 @@ ADJACENT = re.compile(r"""["']\s+["']""")
 # Keys of messages that are read
 READ = {"role", "from", "content", "value", "name", "tool_calls", "function_call", "tool_call_id"}
 
+# Our names of cells that may hold messages
+CONVERSATIONS = (
+    *("prompt", "history", "context"),
+    *("completion", "completion_a", "completion_b", "chosen", "rejected"),
+)
+
 # What a row may hold beside the columns of comparisons and votes. The first four are read into the
 # conversation; the others say which completion is better.
 COMPANIONS: Names = {
@@ -236,7 +242,9 @@ class FileShape:
 
     def _describe_unread(self, flat: Cells) -> list[str]:
         """A note on each key of messages that is not read."""
-        lists = (self.parse_cell(c, flat.get(c)) for c in self.binding.columns.values())
+        bound = self.binding.columns
+        columns = (bound[name] for name in CONVERSATIONS if name in bound)
+        lists = (self.parse_cell(column, flat.get(column)) for column in columns)
         keys = {
             key: None
             for messages in lists

@@ -831,3 +831,9 @@ def test_keys_of_messages_that_are_not_read_are_counted(tmp_path):
         assert list_votes(file) == WINS
         assert list_faults(file) == []
         assert [n for n in file.notes if "messages" in n] == ["'thinking' of messages is left out"]
+
+
+def test_a_verdict_in_brackets_is_a_word(tmp_path):
+    row = {"question": ASK, "answer_a": GOOD, "answer_b": BAD, "choice": "[[A]]"}
+    path = write_rows(tmp_path / "f.jsonl", [row])
+    assert list_votes(open_file(path, words=("[[A]]=a",))) == WINS
