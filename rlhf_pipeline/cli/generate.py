@@ -107,13 +107,6 @@ def generate(
         float | None,
         typer.Option("--completion-price", min=0, help="Price of a million completion tokens."),
     ] = None,
-    retry_lost: Annotated[
-        bool,
-        typer.Option(
-            "--retry-lost",
-            help="Repeat the requests of lost batches, although they may already be billed.",
-        ),
-    ] = False,
     changes: Changes = None,
 ) -> None:
     """Complete a file of prompts; write JSON, CSV and a log of every call. Run again, it continues
@@ -136,7 +129,6 @@ def generate(
         budget_per_run=budget,
         prompt_price=prompt_price,
         completion_price=completion_price,
-        retry_lost=retry_lost or None,
     )
     prompts = _read_prompts(file)
     workspace = Workspace.from_settings(settings)

@@ -30,9 +30,6 @@ Lane = tuple[str, str]  # provider and model: what shares a limit
 ItemState = Literal["open", "leased", "succeeded", "failed"]
 Outcome = Literal["succeeded", "retryable", "terminal"]
 Billing = Literal["metered", "none", "unknown"]
-# Ends the name of an owner that submits its claims as one batch. If it dies before
-# `WorkLedger.begin_batch`, no call was made.
-BATCH_SUFFIX = "-batch"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,19 +86,6 @@ class Attempt:
     partial: str | None = None
     result: str | None = None
     not_before: datetime | None = None
-    submission_id: str | None = None  # of the batch that made it
-
-
-@dataclass(frozen=True, slots=True)
-class LedgerBatch:
-    """A batch submitted to a provider under our own id. `batch_id` is the provider's; None until
-    its reply came. `claims` are of the items that are not settled.
-    """
-
-    submission_id: str
-    batch_id: str | None
-    submitted_at: datetime
-    claims: list[Claim]
 
 
 class CallObserver(Protocol):
@@ -199,11 +183,10 @@ class WorkLedger(Protocol):
         asset: str,
         record: str,
         origin: str | None = None,
-        retry_lost: bool = False,
     ) -> None:
         """Record the items of a run and the Dagster run that requests them (`origin`). An
         interrupted or paused run continues at current prices; a run that ended reopens its failed
-        items, those of a lost batch, which may be billed, only with `retry_lost`.
+        items.
         """
 
     def settle_and_claim(
@@ -241,17 +224,6 @@ class WorkLedger(Protocol):
 
     def release(self, run_id: str, owner: str, items: Sequence[int] | None = None) -> None:
         """Reopen items that were claimed but not called; by default all of the owner's."""
-
-    def begin_batch(self, run_id: str, owner: str) -> int:
-        """Record, before the call that submits it, that the provider may have a batch of all that
-        this owner has claimed; returns their number. The claims do not expire.
-        """
-
-    def name_batch(self, submission_id: str, batch_id: str) -> None:
-        """Record the provider's id of a batch; ours is its owner's name."""
-
-    def read_batches(self, run_id: str) -> Sequence[LedgerBatch]:
-        """The batches of a run with items that are not settled."""
 
     def reopen(self, run_id: str, items: Sequence[int]) -> None:
         """Reopen items whose result is missing, so that they are generated again."""

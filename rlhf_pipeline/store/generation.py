@@ -13,7 +13,6 @@ from sqlalchemy import Connection, and_, bindparam, exists, func, or_, select, t
 from sqlalchemy.sql import ColumnElement
 
 from rlhf_pipeline.core.protocols import (
-    BATCH_SUFFIX,
     LONGEST_PAUSE_S,
     RENEW_S,
     WRITE_AGAIN_S,
@@ -23,7 +22,6 @@ from rlhf_pipeline.core.protocols import (
     CallObserver,
     Claim,
     Lane,
-    LedgerBatch,
     LedgerTransaction,
     WorkItem,
     ignore_calls,
@@ -33,7 +31,6 @@ from rlhf_pipeline.store.conversion import batches
 from rlhf_pipeline.store.engine import MAX_PARAMETERS, MAX_ROWS, Database
 from rlhf_pipeline.store.generation_reports import LedgerReports
 from rlhf_pipeline.store.schema import generation_attempts as calls
-from rlhf_pipeline.store.schema import generation_batches as submissions
 from rlhf_pipeline.store.schema import generation_items as items
 from rlhf_pipeline.store.schema import generation_runs as runs
 
@@ -77,11 +74,10 @@ class GenerationLedger(LedgerReports):
         asset: str,
         record: str,
         origin: str | None = None,
-        retry_lost: bool = False,
     ) -> None:
         is_known, has_ended = self._begin(run_id, len(items_), asset, record, origin)
         if has_ended:
-            self._reopen_failed(run_id, retry_lost)
+            self._reopen_failed(run_id)
             # Only now: if a process is killed in between, the next one reopens the rest.
             with self._database.write_transaction() as connection:
                 connection.execute(
@@ -92,13 +88,9 @@ class GenerationLedger(LedgerReports):
             if missing:
                 self._insert_items(run_id, missing)
 
-    def _reopen_failed(self, run_id: str, retry_lost: bool) -> None:
+    def _reopen_failed(self, run_id: str) -> None:
         """`settled_at` stays: only attempts after it count against the item from now on."""
-        is_failed = and_(
-            self._is_of_run(items, run_id),
-            items.c.state == "failed",
-            true() if retry_lost else items.c.kind.is_distinct_from("lost"),
-        )
+        is_failed = and_(self._is_of_run(items, run_id), items.c.state == "failed")
         opened = {"state": "open", "kind": None, "error": None, "not_before": None, "n_faults": 0}
         for _ in self._update_in_batches(is_failed, opened):
             pass
@@ -284,9 +276,6 @@ class GenerationLedger(LedgerReports):
             self._is_of_run(items, run_id), items.c.item_no.in_([a.item_no for a in attempts])
         )
         item_rows = {row.item_no: row for row in connection.execute(query)}
-        # Every process of the run may read a batch; only the first one records it.
-        stale = [a for a in attempts if a.submission_id not in (None, item_rows[a.item_no].owner)]
-        attempts = [a for a in attempts if a.submission_id in (None, item_rows[a.item_no].owner)]
         tried = {item_no: row.n_attempts for item_no, row in item_rows.items()}
         rows: list[dict[str, Any]] = []
         changes: list[dict[str, Any]] = []
@@ -296,7 +285,7 @@ class GenerationLedger(LedgerReports):
             rows.append(_build_call(run_id, attempt, tried[attempt.item_no]))
             # After a lease ended, another worker may have called. A text still counts, a
             # failure does not.
-            is_mine = row.state == "leased" and row.owner == (attempt.submission_id or owner)
+            is_mine = row.state == "leased" and row.owner == owner
             counts = is_mine or (attempt.becomes == "succeeded" and row.state != "succeeded")
             changes.append(_item_update(attempt, tried[attempt.item_no], now) if counts else {})
         self._database.insert(connection, calls, rows)
@@ -324,12 +313,9 @@ class GenerationLedger(LedgerReports):
             at = and_(self._is_of_run(items, run_id), items.c.item_no.in_(late))
             connection.execute(update(items).where(at).values(n_attempts=items.c.n_attempts + 1))
         return [
-            *(a.item_no for a in stale),
-            *(
-                a.item_no
-                for change, a in zip(changes, attempts, strict=True)
-                if not change and a.becomes == "failed"
-            ),
+            a.item_no
+            for change, a in zip(changes, attempts, strict=True)
+            if not change and a.becomes == "failed"
         ]
 
     def _renew_leases(
@@ -356,9 +342,7 @@ class GenerationLedger(LedgerReports):
             "n_attempts",
         )
         others = select(*(items.c[name] for name in columns)).where(
-            items.c.state == "leased",
-            items.c.owner != owner,
-            items.c.leased_until.is_not(None),  # not in a batch
+            items.c.state == "leased", items.c.owner != owner
         )
         rows = connection.execute(others).all()
         dead = {name: is_dead(name) for name in {row.owner for row in rows}}
@@ -370,14 +354,9 @@ class GenerationLedger(LedgerReports):
         ]
         if len(ended) > MAX_ROWS:
             del self._renewed[owner]  # the next call renews more
-        uncalled = {row.owner for row in ended if row.owner.endswith(BATCH_SUFFIX)}
-        if uncalled:
-            at = and_(items.c.leased_until.is_not(None), items.c.owner.in_(uncalled))
-            connection.execute(update(items).where(at).values(RELEASED))
         lost: dict[str, list[Any]] = {}
         for row in ended[:MAX_ROWS]:
-            if row.owner not in uncalled:
-                lost.setdefault(row.run_id, []).append(row)
+            lost.setdefault(row.run_id, []).append(row)
         for run_id, lost_items in lost.items():
             self._record_lost_calls(connection, run_id, lost_items, now)
 
@@ -451,12 +430,7 @@ class GenerationLedger(LedgerReports):
         cover. Return the claims, the items that the cache answers, and a budget that is too small.
         """
         twin = items.alias("twin")
-        asked_for = exists().where(
-            twin.c.state == "leased",
-            twin.c.cache_key == items.c.cache_key,
-            # Another run's batch may take a day, or never be followed again.
-            or_(twin.c.leased_until.is_not(None), twin.c.run_id == run_id),
-        )
+        asked_for = exists().where(twin.c.state == "leased", twin.c.cache_key == items.c.cache_key)
         is_due = or_(
             items.c.not_before.is_(None),
             items.c.not_before <= now,
@@ -630,50 +604,6 @@ class GenerationLedger(LedgerReports):
             if batch is None and len(rows) < MAX_ROWS:
                 return
             last = rows[-1].item_no if rows else last
-
-    # --- batches: items of a batch are leased to its submission id without end
-    # ----------------------------------------------------------------------------------------------
-
-    def begin_batch(self, run_id: str, owner: str) -> int:
-        row = {
-            "submission_id": owner,
-            "run_id": run_id,
-            "submitted_at": self._database.clock.now(),
-            "batch_id": None,
-        }
-        mine = and_(
-            self._is_of_run(items, run_id), items.c.state == "leased", items.c.owner == owner
-        )
-        with self._database.write_transaction() as connection:
-            self._database.insert(connection, submissions, [row])
-            return connection.execute(update(items).where(mine).values(leased_until=None)).rowcount
-
-    def name_batch(self, submission_id: str, batch_id: str) -> None:
-        at = submissions.c.submission_id == submission_id
-        with self._database.write_transaction() as connection:
-            connection.execute(update(submissions).where(at).values(batch_id=batch_id))
-
-    def read_batches(self, run_id: str) -> list[LedgerBatch]:
-        is_of_batch = and_(
-            self._is_of_run(items, run_id),
-            items.c.state == "leased",
-            items.c.owner == submissions.c.submission_id,
-        )
-        of_item = ("item_no", "n_attempts", "n_faults", "settled_at")
-        query = (
-            select(submissions, *(items.c[name] for name in of_item))
-            .join(items, is_of_batch)
-            .order_by(items.c.item_no)
-        )
-        with self._database.read_transaction() as connection:
-            rows = connection.execute(query).all()
-            before = self._count_earlier_attempts(connection, run_id, rows)
-        by_submission: dict[str, LedgerBatch] = {}
-        for row in rows:
-            batch = LedgerBatch(row.submission_id, row.batch_id, row.submitted_at, [])
-            claim = Claim(row.item_no, row.n_attempts, row.n_faults, before.get(row.item_no, 0))
-            by_submission.setdefault(row.submission_id, batch).claims.append(claim)
-        return list(by_submission.values())
 
     def results(self, keys: Sequence[str]) -> dict[str, str]:
         return self._cache.get_many(keys)

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import date, datetime
 from typing import Any
 
-from sqlalchemy import Connection, Table, and_, func, or_, select, true, update
+from sqlalchemy import Connection, Table, and_, func, select, true, update
 from sqlalchemy.sql import ColumnElement
 
 from rlhf_pipeline.core.protocols import Budget, BudgetShortfall, Lane, LedgerSettlement, Spending
@@ -140,10 +140,7 @@ class LedgerReports:
                 continue
             paid = select(func.sum(spending.c.cost + spending.c.cost_unknown)).where(is_spent)
             under_way = select(func.sum(items.c.reserved)).where(
-                items.c.state == "leased",
-                # Another run's batch may take a day: do not wait for the release of its reserve.
-                or_(items.c.leased_until.is_not(None), items.c.run_id == run_id),
-                is_reserved,
+                items.c.state == "leased", is_reserved
             )
             spent, reserved = (
                 int(connection.execute(query).scalar() or 0) for query in (paid, under_way)

@@ -589,17 +589,6 @@ generation_attempts = _table(
     key=("run_id", "item_no", "attempt_no"),
 )
 
-generation_batches = _table(
-    "generation_batches",
-    _id("submission_id"),
-    _id("run_id"),
-    _time("submitted_at"),
-    _id("batch_id", nullable=True),
-    _refers("run_id", "generation_runs"),
-    Index("ix_generation_batches_run", "run_id"),
-    key=("submission_id",),
-)
-
 generation_spending = _table(
     "generation_spending",
     _id("run_id"),

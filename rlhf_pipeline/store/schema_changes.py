@@ -194,6 +194,14 @@ def _add_experiments(operations: "Operations") -> None:
     operations.create_index("ix_answers_experiment", "answers", ["experiment_id", "created_at"])
 
 
+def _drop_batches(operations: "Operations") -> None:
+    operations.execute(
+        "UPDATE generation_items SET state = 'open', owner = NULL "
+        "WHERE state = 'leased' AND leased_until IS NULL"
+    )
+    operations.drop_table("generation_batches")
+
+
 BASE = "6119e5780122"  # fingerprint of schema.py in 0.1.0
 CHANGES: tuple[SchemaChange, ...] = (
     SchemaChange("add curated data sets", _add_datasets, "0d8ca958229b"),
@@ -204,6 +212,7 @@ CHANGES: tuple[SchemaChange, ...] = (
     SchemaChange("add release acts", _add_release_acts, "83090882d19a"),
     SchemaChange("add sessions of the gate", _add_gate_sessions, "e738ccdc1605"),
     SchemaChange("add experiments", _add_experiments, "e688fe795af3"),
+    SchemaChange("drop batches of requests to providers", _drop_batches, "0fc861da688d"),
 )
 
 

@@ -97,9 +97,10 @@ class StubProvider:
 
     >>> import urllib.request
     >>> with StubProvider() as stub:
-    ...     with urllib.request.urlopen(stub.base_url + "/batches") as answer:
-    ...         print(json.load(answer)["data"])
-    []
+    ...     body = b'{"model": "stub-model", "messages": [{"role": "user", "content": "Hi"}]}'
+    ...     with urllib.request.urlopen(stub.base_url + "/chat/completions", body) as answer:
+    ...         print(json.load(answer)["object"])
+    chat.completion
     """
 
     def __init__(
@@ -109,7 +110,6 @@ class StubProvider:
         chances: Sequence[tuple[float, Fault]] = (),
         latency_s: float = 0.0,
         chunk_s: float = 0.0,
-        batch_s: float = 0.0,
         quota: tuple[int, float] | None = None,
         api_key: SecretStr | None = None,
         model: str = "stub-model",
@@ -121,7 +121,6 @@ class StubProvider:
         self.chunk_s = chunk_s  # between two words of a stream
         self.model = model
         self.chances = tuple(chances)
-        self.batches = StubBatches(self, batch_s)
         self._quota = quota
         self._window = (0.0, 0)  # its end, and the requests in it
         self._due: dict[str, float] = {}  # when a refused request may come again
@@ -324,28 +323,13 @@ class _StubConnection:
                 parts = (line.partition(":") for line in lines)
                 headers = {name.lower(): value.strip() for name, _, value in parts}
                 content = await self._reader.readexactly(int(headers.get("content-length", 0)))
-                method, path, _ = first.split(" ", 2)
-                await self._answer(method, path, headers, content)
+                _, path, _ = first.split(" ", 2)
+                await self._answer(path, headers, content)
 
-    async def _answer(
-        self, method: str, path: str, headers: dict[str, str], content: bytes
-    ) -> None:
+    async def _answer(self, path: str, headers: dict[str, str], content: bytes) -> None:
         stub = self.stub
-        plain = path.partition("?")[0]
-        if not plain.startswith(("/v1/files", "/v1/batches")):
-            stub.shown.add((path, headers.get("authorization", "")))
-            await self._answer_call(plain, headers, json.loads(content))
-        elif not stub.is_authorised(headers):
-            self._send_error(path, 401, "Incorrect API key provided", "invalid_api_key")
-        elif reply := stub.batches.answer(method, plain, headers, content):
-            wait_s = stub.batches.wait_s
-            waits = None if wait_s is None else {"Retry-After": f"{wait_s:g}"}
-            self._send_bytes(reply[0], "application/json", reply[1], waits)
-        else:
-            self.transport.close()
-
-    async def _answer_call(self, path: str, headers: dict[str, str], body: dict[str, Any]) -> None:
-        stub = self.stub
+        stub.shown.add((path, headers.get("authorization", "")))
+        path, body = path.partition("?")[0], json.loads(content)
         fault = stub.receive(body)
         wait_s = stub.take_quota()
         if wait_s is not None:
@@ -491,127 +475,6 @@ def _retry_after_headers(fault: Fault) -> dict[str, str]:
         "Date": formatdate(now, usegmt=True),
         "Retry-After": formatdate(now + fault.retry_after_ms / 1000, usegmt=True),
     }
-
-
-class StubBatches:
-    """OpenAI's files and batches: requests in a file, answered all at once `batch_s` after they
-    were submitted. Faults strike them too.
-
-    Of the next `n_unheard` batches nobody hears that they were made: the reply is an error of the
-    status `unheard_as`, or the connection ends before it. The next one is refused as a whole where
-    `refuses_next` says why. Batches that are not `is_listed` are not found; with `wait_s` nobody is
-    to ask for batches before that time; with another `ends_as` they end so, without an answer.
-    """
-
-    def __init__(self, stub: StubProvider, batch_s: float) -> None:
-        self.batch_s = batch_s
-        self.n_submitted = 0
-        self.n_unheard = 0
-        self.unheard_as: int | None = None
-        self.refuses_next: str | None = None
-        self.is_listed = True
-        self.wait_s: float | None = None
-        self.ends_as = "completed"
-        self.files: dict[str, bytes] = {}
-        self._stub = stub
-        self._batches: dict[str, dict[str, Any]] = {}
-        self._due: dict[str, float] = {}
-
-    def finish(self) -> None:
-        """All that were submitted are answered from now on, whatever `batch_s` says."""
-        self._due = dict.fromkeys(self._due, 0.0)
-
-    def complete(self, name: str) -> dict[str, Any]:
-        """Answer this batch at once."""
-        self._due[name] = 0.0
-        return self._refresh(name)
-
-    def answer(
-        self, method: str, path: str, headers: dict[str, str], content: bytes
-    ) -> tuple[int, bytes] | None:
-        """Status and content; None where the connection ends instead."""
-        parts = path.split("/")[2:]
-        name = parts[1] if len(parts) > 1 else ""
-        body: dict[str, Any] | None = None
-        if self.wait_s is not None and parts[0] == "batches":
-            return 429, json.dumps(_error_body(path, "slow down", None)).encode()
-        if (method, parts) == ("POST", ["files"]):
-            body = {"id": self._store(_extract_file(headers, content)), "object": "file"}
-        elif parts[-1] == "content" and name in self.files:
-            return 200, self.files[name]
-        elif (method, parts) == ("POST", ["batches"]):
-            body = self._submit(json.loads(content))
-            if self.n_unheard:
-                self.n_unheard -= 1
-                error = json.dumps(_error_body(path, "oops", None)).encode()
-                return None if self.unheard_as is None else (self.unheard_as, error)
-        elif (method, parts) == ("GET", ["batches"]):
-            batches = [self._refresh(each) for each in self._batches if self.is_listed]
-            body = {"object": "list", "data": batches, "has_more": False}
-        elif name in self._batches and self.is_listed:
-            body = self._refresh(name)
-        if body is None:
-            return 404, json.dumps(_error_body(path, f"no such path {path}", None)).encode()
-        return 200, json.dumps(body).encode()
-
-    def _store(self, content: bytes) -> str:
-        name = f"file-{len(self.files)}"
-        self.files[name] = content
-        return name
-
-    def _submit(self, request: dict[str, Any]) -> dict[str, Any]:
-        self.n_submitted += 1
-        name = f"batch_{self.n_submitted}"
-        self._due[name] = time.monotonic() + self.batch_s
-        batch = {
-            **request,
-            "id": name,
-            "object": "batch",
-            "status": "in_progress",
-            "created_at": int(time.time()),
-        }
-        if self.refuses_next is not None:
-            errors = [{"code": "invalid_request", "message": self.refuses_next}]
-            batch |= {"status": "failed", "errors": {"object": "list", "data": errors}}
-            self.refuses_next = None
-        self._batches[name] = batch
-        return batch
-
-    def _refresh(self, name: str) -> dict[str, Any]:
-        """A batch as it is now."""
-        batch = self._batches[name]
-        if batch["status"] == "in_progress" and time.monotonic() >= self._due[name]:
-            batch["status"] = self.ends_as
-            requests = self.files[batch["input_file_id"]].splitlines()
-            lines = [self._answer_line(json.loads(line)) for line in requests]
-            for field, is_good in (("output_file_id", True), ("error_file_id", False)):
-                results = [line for line in lines if (b'"status_code": 200' in line) is is_good]
-                if results and self.ends_as == "completed":
-                    batch[field] = self._store(b"\n".join(results))
-        return batch
-
-    def _answer_line(self, request: dict[str, Any]) -> bytes:
-        stub, body, status = self._stub, request["body"], 200
-        fault = stub.receive(body)
-        if fault is not None and fault.kind == "status":
-            status, reply = fault.status, _error_body("", fault.message, fault.code)
-        elif body.get("model") != stub.model:
-            status, reply = 404, _error_body("", "The model does not exist", "model_not_found")
-        else:
-            reply = stub.answer(body, fault.kind if fault else None)
-            stub.bill(reply, arrives=True)
-        answer = {"status_code": status, "request_id": "r", "body": reply}
-        return json.dumps({"custom_id": request["custom_id"], "response": answer}).encode()
-
-
-def _extract_file(headers: dict[str, str], content: bytes) -> bytes:
-    """The file of a multipart form."""
-    boundary = headers["content-type"].partition("boundary=")[2].strip('"').encode()
-    for part in content.split(b"--" + boundary):
-        head, _, body = part.partition(b"\r\n\r\n")
-        if b'name="file"' in head:
-            return body.removesuffix(b"\r\n")
-    return b""
 
 
 def _encode_event(data: dict[str, Any] | str, name: str | None = None) -> bytes:

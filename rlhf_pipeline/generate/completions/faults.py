@@ -56,7 +56,7 @@ KINDS: dict[str, FaultKind] = {
     "lost": FaultKind(
         "terminal",
         "unknown",
-        "the worker ended during the call, or before it; or the provider does not list the batch",
+        "the worker ended during the call, or before it",
     ),
     "bad_request": FaultKind(
         "terminal", "none", "400, 413, 422 and any other 4xx: refused as it is"

@@ -99,18 +99,6 @@ class CallParams(Parameters):
         le=1_000_000_000,
         description="Total budget of the project per provider",
     )
-    batch: bool = Field(
-        default=False,
-        description="Use OpenAI's Batch API: cheaper, within a day; the budget applies to each "
-        "batch",
-    )
-    batch_poll_s: float = Field(
-        default=30.0, gt=0, le=3600, description="Seconds between two polls of a batch"
-    )
-    retry_lost: bool = Field(
-        default=False,
-        description="Repeat the requests of lost batches, although they may already be billed",
-    )
 
     @property
     def budget(self) -> Budget:

@@ -2,9 +2,8 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.conversations import build_chat
@@ -35,7 +34,6 @@ class Capabilities:
 
 # Of servers that use other words than OpenAI.
 REASONS = {"eos": "stop", "end_turn": "stop", "max_tokens": "length"}
-BATCH_ENDPOINT: Final = "/v1/chat/completions"
 
 # By host; other servers (vLLM, Ollama, llama.cpp) follow OpenAI's API.
 OWN_SERVER = Capabilities()
@@ -119,29 +117,6 @@ class OpenAICompatibleBackend(HTTPBackend["AsyncOpenAI"]):
             return self._build_refusal(body, pieces=[answer.text] if answer.text else ())
         reason = reason and REASONS.get(reason.lower(), reason.lower())
         return self._build_reply(answer, message.get("refusal"), reason, usage, status)
-
-    def encode_batch(self, requests: Mapping[str, CompletionRequest]) -> bytes:
-        """The file of a batch: a line for each request, with the name that its answer gets."""
-        common = {"method": "POST", "url": BATCH_ENDPOINT}
-        lines = [
-            json.dumps(
-                {"custom_id": name, "body": self._prepare(self._build_body(request))} | common
-            )
-            for name, request in requests.items()
-        ]
-        return "\n".join(lines).encode()
-
-    def parse_batch(self, content: str) -> dict[str, Reply]:
-        """The replies in a file of a batch by name; a malformed line gives none."""
-        replies: dict[str, Reply] = {}
-        for line in content.split("\n"):  # `splitlines` splits within texts, such as at U+2028
-            with suppress(ValueError, LookupError, TypeError, AttributeError):
-                entry = json.loads(line)
-                answer = entry["response"]
-                replies[entry["custom_id"]] = self._parse_response(
-                    answer["status_code"], answer["body"]
-                )
-        return replies
 
     async def _stream(
         self, request: CompletionRequest, collect: OnText, pieces: Sequence[str]

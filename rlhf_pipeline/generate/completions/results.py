@@ -19,7 +19,6 @@ from rlhf_pipeline.generate.completions.base import (
     CompletionResult,
     HostedBackend,
 )
-from rlhf_pipeline.generate.completions.batch_lane import BatchLane
 from rlhf_pipeline.generate.completions.hosted_lane import HostedLane, complete_hosted
 from rlhf_pipeline.generate.completions.limits import CallParams
 from rlhf_pipeline.generate.completions.local_lane import complete_local
@@ -55,7 +54,7 @@ class LedgerRun:
         wait than a run makes, CompletionError if some items stay unsettled or texts are lost.
         """
         ledger, run_id, total = self.ledger, self.run_id, len(self.plan)
-        calls = self.calls.model_dump(exclude_none=True, exclude={"retry_lost"})
+        calls = self.calls.model_dump(exclude_none=True)
         backend = self.plan.backend
         models = [[backend.name, backend.model_version]]
         record = json.dumps({"params": params, "calls": calls, "models": models})
@@ -65,7 +64,6 @@ class LedgerRun:
             asset=self.asset,
             record=record,
             origin=origin,
-            retry_lost=self.calls.retry_lost,
         )
         for _ in range(ROUNDS):
             self._complete_open(origin)
@@ -131,7 +129,7 @@ class LedgerRun:
         if not isinstance(backend, HostedBackend):
             complete_local(work, backend, self.plan.batch_size)
             return
-        lane = BatchLane(work, backend) if self.calls.batch else HostedLane(work, backend)
+        lane = HostedLane(work, backend)
         complete_hosted(lane)
         if lane.closed is None:
             return

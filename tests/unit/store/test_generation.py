@@ -12,7 +12,6 @@ from sqlalchemy import select
 
 from rlhf_pipeline.core.errors import StoreError
 from rlhf_pipeline.core.protocols import (
-    BATCH_SUFFIX,
     Attempt,
     Budget,
     Claim,
@@ -442,61 +441,3 @@ def test_unaffordable_item_does_not_block_later_ones(store: Store, clock: SetClo
         1,
         3,
     ]
-
-
-# --- batches
-# --------------------------------------------------------------------------------------------------
-
-BATCH = f"me{BATCH_SUFFIX}"
-
-
-def submit(store: Store, n: int) -> None:
-    assert len(turn(store, n, owner=BATCH).claimed[LANE]) == n
-    assert store.generation.begin_batch("run", BATCH) == n
-
-
-def read_batches(store: Store) -> list[tuple[str | None, list[int]]]:
-    batches = store.generation.read_batches("run")
-    return [(batch.batch_id, numbers(batch.claims)) for batch in batches]
-
-
-def test_process_that_ends_before_its_batch_made_no_call(store: Store) -> None:
-    start(store, work(3))
-    turn(store, 3, owner=BATCH)
-    assert numbers(turn(store, 3, dead=[BATCH]).claimed[LANE]) == [0, 1, 2]
-    assert rows(store, generation_attempts) == []
-    assert rows(store, generation_spending) == []
-
-
-def test_batch_keeps_its_items_until_they_are_released(store: Store, clock: SetClock) -> None:
-    start(store, work(3))
-    submit(store, 2)
-    clock.tick(seconds=3_600)
-    assert numbers(turn(store, 3, owner="other", dead=[BATCH]).claimed[LANE]) == [2]
-    store.generation.name_batch(BATCH, "b1")
-    assert read_batches(store) == [("b1", [0, 1])]
-    assert store.generation.spending("run") == {}
-    store.generation.release("run", BATCH)
-    assert read_batches(store) == []
-    assert numbers(turn(store, 2, owner="other").claimed[LANE]) == [0, 1]
-
-
-def test_batch_is_settled_once_by_any_reader(store: Store) -> None:
-    start(store, work(2))
-    submit(store, 2)
-    success = attempt(0, submission_id=BATCH)
-    turn(store, 0, [success], owner="me")
-    assert read_batches(store) == [(None, [1])]
-    failed = attempt(1, "failed", submission_id=BATCH)
-    assert turn(store, 0, [success, failed], owner="other").late == [0]
-    assert read_batches(store) == []
-    assert [s.state for s in store.generation.item_states("run")] == ["succeeded", "failed"]
-    assert len(rows(store, generation_attempts)) == 2
-
-
-def test_batch_and_its_budget_do_not_block_other_runs(store: Store) -> None:
-    start(store, work(1))
-    submit(store, 1)
-    start(store, work(1), run_id="other run")
-    outcome = turn(store, 1, run_id="other run", owner="other", budget=Budget(day=10))
-    assert numbers(outcome.claimed[LANE]) == [0]

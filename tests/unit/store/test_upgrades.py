@@ -123,6 +123,24 @@ def test_upgraded_store_keeps_its_rows_and_its_audit_chain(old):
     assert _read(old, "SELECT choice FROM votes ORDER BY seq") == ["a", "b", "tie"]
 
 
+HELD_BY_A_BATCH = (
+    "INSERT INTO generation_runs (run_id, asset, n_items, record, started_at) "
+    "VALUES ('r', 'completions', 1, '{}', '2026-01-01 12:00:00')",
+    "INSERT INTO generation_items (run_id, item_no, position, prompt_id, provider, model, "
+    "sample_index, params, cache_key, state, owner, reserved, is_metered, is_cached, n_attempts, "
+    "n_faults) VALUES ('r', 0, 0, 'p', 'api.example.org', 'm', 0, '{}', 'k', 'leased', 'b', 1, "
+    "true, false, 0, 0)",
+)
+
+
+def test_items_that_a_batch_held_are_open(old):
+    with old.database.write_transaction() as connection:
+        for statement in HELD_BY_A_BATCH:
+            connection.execute(text(statement))
+    migrations.upgrade(old.database)
+    assert _read(old, "SELECT state FROM generation_items") == ["open"]
+
+
 def _add_languages(operations: Operations) -> None:
     """A table, a column whose table SQLite makes anew, and one of an append-only table."""
     operations.create_table("languages", Column("language", String, primary_key=True))

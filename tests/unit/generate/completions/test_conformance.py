@@ -20,7 +20,6 @@ NO_BACKEND = {
     "answers",
     "attempts",
     "base",
-    "batch_lane",
     "engine",
     "faults",
     "hosted_lane",
