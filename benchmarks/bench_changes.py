@@ -24,8 +24,8 @@ import numpy as np  # noqa: E402
 
 from benchmarks.measurement import Limits, print_table  # noqa: E402
 from benchmarks.other_worlds import DrawnWorld, draw_votes, draw_world  # noqa: E402
+from benchmarks.trigger_runs import Response, TriggerRun  # noqa: E402
 from rlhf_pipeline.improve.retraining.triggers import ASKING_REMEDIES  # noqa: E402
-from rlhf_pipeline.simulation.laboratory.trigger_runs import Response, TriggerRun  # noqa: E402
 from rlhf_pipeline.watch.drift.base import Signal  # noqa: E402
 from rlhf_pipeline.watch.drift.sequential_test import (  # noqa: E402
     SequentialTest,

@@ -251,7 +251,6 @@ def members() -> dict[str, Mapping[str, Any]]:
     from rlhf_pipeline.improve.retraining.strategies import STRATEGIES
     from rlhf_pipeline.learn.calibration import CALIBRATORS
     from rlhf_pipeline.learn.reward_model import REWARD_MODELS
-    from rlhf_pipeline.simulation.laboratory import LAB_SCENARIOS
     from rlhf_pipeline.watch.drift import DETECTORS
     from rlhf_pipeline.web.sections import SECTIONS
 
@@ -264,7 +263,6 @@ def members() -> dict[str, Mapping[str, Any]]:
         "Training strategies": STRATEGIES,
         "File formats": FORMATS,
         "Sections of the web app": SECTIONS,
-        "Laboratory scenarios": LAB_SCENARIOS,
     }
 
 

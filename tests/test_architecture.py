@@ -73,7 +73,6 @@ INSIDE: dict[str, list[str]] = {
         "releases",
         "experiments",
     ],
-    "simulation": ["laboratory"],
 }
 ALLOWED: dict[str, set[str]] = {
     "core": set(),
@@ -84,7 +83,7 @@ ALLOWED: dict[str, set[str]] = {
     "client": {"core"},
     # pictures and pages of what stages return; they read no storage
     "reports": {"core", *STAGES},
-    # worlds of known truth, the laboratory, and what plug-in authors run against their classes
+    # simulated people of known taste, and what plug-in authors run against their classes
     "simulation": {"core", *STAGES, "reports"},
     "web": {"core", *STAGES, "store", "registry", "reports"},
     # it serves the web app; the terminal votes by the page's own checks, and chats as a client

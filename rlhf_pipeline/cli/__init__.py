@@ -111,10 +111,6 @@ COMMANDS = {
         "Lineage: models, the votes and feedback that taught them, and back.",
     ),
     "retraining": ("retraining.app", "The retraining set as a file."),
-    "lab": (
-        "lab.app",
-        "The laboratory: worlds whose truth is known, beside what detection claims of them.",
-    ),
     "changes": (
         "changes.app",
         "Changes of taste: votes cast before one weigh less in every later fit.",

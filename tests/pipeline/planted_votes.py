@@ -7,9 +7,9 @@ from datetime import UTC, date, datetime, time, timedelta
 import numpy as np
 import pandas as pd
 
+from benchmarks.vote_worlds import FIRST_DAY
 from rlhf_pipeline.core.frames import COMPARISONS, PREDICTIONS, check_frame
 from rlhf_pipeline.core.records import AnnotatorKind, Choice, NewVote
-from rlhf_pipeline.simulation.vote_worlds import FIRST_DAY
 from rlhf_pipeline.watch.drift.reference import Window, judge_votes, reference_window
 
 SOURCE = "laboratory"

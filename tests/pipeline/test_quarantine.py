@@ -11,11 +11,11 @@ import dagster as dg
 import pytest
 from dagster._core.definitions.sensor_definition import SensorExecutionData
 
+from benchmarks.vote_worlds import Change, VoteWorld
 from rlhf_pipeline.application.driver.runner import Runner
 from rlhf_pipeline.core.records import Quarantine, TriggerDecision
 from rlhf_pipeline.improve.retraining import answers
 from rlhf_pipeline.improve.reward_training import plan_next_fit
-from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld
 from tests.pipeline.world_run import WorldRun
 from tests.project import op_config
 

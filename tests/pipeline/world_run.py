@@ -8,13 +8,13 @@ from typing import Self, cast
 
 import pandas as pd
 
+from benchmarks.trigger_runs import find_day_events
+from benchmarks.vote_worlds import VoteWorld, draw_reference, draw_votes
 from rlhf_pipeline.application.driver.demo import tick_time
 from rlhf_pipeline.application.driver.runner import Runner
 from rlhf_pipeline.core.records import DriftEvent, Promotion, TriggerDecision
 from rlhf_pipeline.improve.loop_settings import LoopSettings
 from rlhf_pipeline.learn.champions import Champions
-from rlhf_pipeline.simulation.laboratory.trigger_runs import find_day_events
-from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_reference, draw_votes
 from rlhf_pipeline.watch.drift.reference import Window
 from rlhf_pipeline.watch.drift.stream import scan
 from tests.pipeline.planted_votes import (

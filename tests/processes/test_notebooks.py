@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rlhf_pipeline.simulation.laboratory import LAB_SCENARIOS
+from rlhf_pipeline.watch.drift import DETECTORS
 
 nbformat = pytest.importorskip("nbformat", reason="pip install nbclient ipykernel")
 nbclient = pytest.importorskip("nbclient", reason="pip install nbclient ipykernel")
@@ -25,14 +25,14 @@ def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPat
     nbclient.NotebookClient(notebook, kernel_name="python3", timeout=600).execute()
     assert (tmp_path / "report.html").exists() == path.stem.startswith("5-")
     if path.stem.startswith("3-"):
-        table = read_table((DOCS / "measurements.md").read_text().partition("## The laboratory")[2])
-        result = read_table((tmp_path / "report" / "laboratory.md").read_text())
-        assert table
-        assert all(set(cells) <= set(result[row]) for row, cells in table.items())
+        printed = "".join(output.text for output in notebook.cells[-2].outputs)
+        printed_rows = {line.split()[0]: line.split() for line in printed.splitlines()}
+        assert {name: printed_rows[name] for name in DETECTORS} == read_measured()
 
 
-def read_table(text: str) -> dict[str, list[str]]:
-    """The cells of each row of the laboratory, up to the next chapter."""
-    lines = text.partition("\n## One retraining")[0].splitlines()
+def read_measured() -> dict[str, list[str]]:
+    """The cells of each detector in the measurements of one change."""
+    text = (DOCS / "measurements.md").read_text().partition("## One change, by every")[2]
+    lines = text.partition("\n## ")[0].splitlines()
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
-    return {cells[0]: cells for cells in rows if cells[0] in LAB_SCENARIOS}
+    return {cells[0]: cells for cells in rows if cells[0] in DETECTORS}

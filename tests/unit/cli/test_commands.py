@@ -44,7 +44,6 @@ retraining: prepare
 trace: model vote annotator feedback
 policy: train jobs status cancel
 models: list promote rollback history card compare requests approve reject archive register export
-lab: suite
 users: add list group token login-link
 settings: check
 keys: new seal

@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from benchmarks.vote_worlds import Change, VoteWorld, draw_reference, draw_votes
 from rlhf_pipeline.core.errors import NotEnoughData
 from rlhf_pipeline.core.records import Cause, ChangeCauses, DriftEvent
-from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld, draw_reference, draw_votes
 from rlhf_pipeline.watch.drift.causes import CAUSE_VOTES, examine, find_causes, read_causes
 
 AT = 1200

@@ -2,7 +2,7 @@
 
 import pytest
 
-from rlhf_pipeline.simulation.topic_worlds import TOPICS, draw_topic_day
+from benchmarks.topic_worlds import TOPICS, draw_topic_day
 from rlhf_pipeline.watch.drift.cluster_history import DayClusters
 from rlhf_pipeline.watch.drift.clusters import semantic_clusters
 

@@ -1,7 +1,7 @@
 """The sequential test: what is no change for it, what is, and when it began."""
 
+from benchmarks.vote_worlds import Change, VoteWorld, draw_reference, draw_votes
 from rlhf_pipeline.simulation.testing.drift import draw_votes as draw_stream
-from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld, draw_reference, draw_votes
 from rlhf_pipeline.watch.drift.sequential_test import SequentialTest, SequentialTestParams
 from rlhf_pipeline.watch.drift.stream import reference_votes, stream_votes
 

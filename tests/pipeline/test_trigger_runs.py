@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.trigger_runs import find_responses
+from benchmarks.vote_worlds import Change, VoteWorld
 from rlhf_pipeline.application.driver.runner import Runner
-from rlhf_pipeline.simulation.laboratory.trigger_runs import find_responses
-from rlhf_pipeline.simulation.vote_worlds import Change, VoteWorld
 from tests.pipeline.world_run import WorldRun
 
 

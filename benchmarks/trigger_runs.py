@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
+from benchmarks.vote_worlds import VoteWorld, draw_reference
 from rlhf_pipeline.core.errors import NotEnoughData
 from rlhf_pipeline.core.records import (
     RETRAINING_REMEDIES,
@@ -28,7 +29,6 @@ from rlhf_pipeline.improve.retraining.triggers import (
     is_miscalibration,
 )
 from rlhf_pipeline.learn.calibration import run_calibration_tests
-from rlhf_pipeline.simulation.vote_worlds import VoteWorld, draw_reference
 from rlhf_pipeline.watch.drift.calibration_events import calibration_events
 from rlhf_pipeline.watch.drift.causes import examine
 from rlhf_pipeline.watch.drift.choice import DetectorChoice
