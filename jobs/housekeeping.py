@@ -1,4 +1,4 @@
-"""Housekeeping: every night deletes what `retention:` no longer keeps and anchors the audit chain.
+"""Housekeeping: every night deletes what `retention:` no longer keeps.
 
 Never deleted: votes, decisions, the audit chain, predictions, evaluation splits, and the records
 and metrics of models. It may be repeated at any time; what is left goes the next night.
@@ -29,7 +29,7 @@ from rlhf_pipeline.registry import (
     removable_versions,
     remove_files,
 )
-from rlhf_pipeline.store import Store, anchors
+from rlhf_pipeline.store import Store
 
 RUNS_AT_ONCE = 2000  # oldest first
 JOB = "housekeeping"
@@ -179,7 +179,7 @@ def _find_old(folder: Path, before: datetime) -> list[Path]:
     ]
 
 
-@dg.op(description="Deletes what `retention:` no longer keeps; anchors the audit chain.")
+@dg.op(description="Deletes what `retention:` no longer keeps.")
 def keep_house(
     context: dg.OpExecutionContext,
     settings: dg.ResourceParam[Settings],
@@ -187,18 +187,15 @@ def keep_house(
     registry: dg.ResourceParam[Registry],
 ) -> None:
     now = datetime.now(UTC)
-    path = settings.home / anchors.FILE
-    is_anchored = anchors.add_daily_anchor(path, store.audit, now) is not None
     deleted = Retention(settings, store, registry, context.instance, now).delete()
     context.log.info(
-        f"Deleted {', '.join(f'{n} {kind}' for kind, n in deleted.items()) or 'nothing'}. "
-        f"{'Anchored' if is_anchored else 'No new link in'} the audit chain: {path}."
+        f"Deleted {', '.join(f'{n} {kind}' for kind, n in deleted.items()) or 'nothing'}."
     )
 
 
 @dg.job(
     name=JOB,
-    description="Deletes what is no longer kept and anchors the audit chain.",
+    description="Deletes what is no longer kept.",
     executor_def=light_executor,
 )
 def housekeeping() -> None:

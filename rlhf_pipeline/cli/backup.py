@@ -42,7 +42,6 @@ KEPT = (
     "models",
     "prompts",
     "annotator_salt",
-    "audit_anchors.jsonl",
     "demo_state.json",
 )
 # copied with the databases, or not needed

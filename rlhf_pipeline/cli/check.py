@@ -18,7 +18,6 @@ from rlhf_pipeline.feedback.datasets.pseudonyms import SALT_FILE, hash_salt
 from rlhf_pipeline.learn.champions.champions import REFERENCE
 from rlhf_pipeline.reports.words import format_count
 from rlhf_pipeline.store import Store, homes, integrity, migrations
-from rlhf_pipeline.store.anchors import FILE, read_anchors, verify_with_anchors
 from rlhf_pipeline.store.audit import SALT_RECORDED
 from rlhf_pipeline.store.dagster_runs import DagsterRuns
 from rlhf_pipeline.store.database_copy import find_damage, is_sqlite, sqlite_file
@@ -69,7 +68,7 @@ def find_faults(
             return
         files = Artefacts(settings.frames)
         checks: tuple[Check, ...] = (
-            ("audit chain", lambda: _check_audit_chain(settings, store)),
+            ("audit chain", lambda: _check_audit_chain(store)),
             ("rows of the store", lambda: _check_rows(settings, store)),
             ("models", lambda: list(_check_models(settings, store, progress))),
             ("days of frames", lambda: list(_check_days(settings, files))),
@@ -109,8 +108,8 @@ def _check_pages(settings: Settings) -> Iterator[str]:
             yield f"{file} is damaged ({damage}). {homes.RESTORE}."
 
 
-def _check_audit_chain(settings: Settings, store: Store) -> list[str]:
-    verify_with_anchors(store.audit, read_anchors(settings.home / FILE))
+def _check_audit_chain(store: Store) -> list[str]:
+    store.audit.verify()
     return []
 
 

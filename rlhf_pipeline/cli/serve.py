@@ -1,8 +1,7 @@
-"""`rlhf serve`: starts the web app where people vote, its API and the daily audit anchor."""
+"""`rlhf serve`: starts the web app where people vote, and its API."""
 
 import signal
 import socket
-import threading
 from typing import Annotated
 
 import typer
@@ -10,11 +9,8 @@ import typer
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.cli.tables import echo
-from rlhf_pipeline.core.errors import ConfigurationError, PipelineError
-from rlhf_pipeline.core.records import utc_now
-from rlhf_pipeline.store import anchors, homes
-
-ANCHORS_EVERY_S = 600.0  # how often to check for a new day: there is one anchor a day
+from rlhf_pipeline.core.errors import ConfigurationError
+from rlhf_pipeline.store import homes
 
 
 def serve(
@@ -47,18 +43,11 @@ def serve(
     if admin is not None:
         email, link = admin
         echo(f"log in as the first admin, {email}, once, within 24 hours: {link}")
-    ended = threading.Event()
-    anchoring = threading.Thread(
-        target=_add_daily_anchors, args=(workspace, ended), name="anchors", daemon=True
-    )
-    anchoring.start()
-    # SIGTERM of a service manager counts as Ctrl-C, so that the server and the thread end in order.
+    # SIGTERM of a service manager counts as Ctrl-C, so that the server ends in order.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         serve_pages(settings, workspace.store, host=host, port=free_port)
     finally:
-        ended.set()
-        anchoring.join(10)
         homes.record_end(settings, workspace.store.database)
 
 
@@ -82,20 +71,3 @@ def _local_url(host: str, port: int) -> str:
     """
     reached = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
     return f"http://[{reached}]:{port}" if ":" in reached else f"http://{reached}:{port}"
-
-
-def _add_daily_anchors(workspace: Workspace, ended: threading.Event) -> None:
-    """Write one anchor a day while the server runs. A failure is printed; voting goes on."""
-    settings = workspace.settings
-    while True:
-        try:
-            anchors.add_daily_anchor(
-                settings.home / anchors.FILE,
-                workspace.store.audit,
-                utc_now(),
-            )
-        except (PipelineError, OSError) as cause:
-            echo(f"no anchor of the audit chain today: {cause}", err=True)
-        homes.record_end(workspace.settings, workspace.store.database)
-        if ended.wait(ANCHORS_EVERY_S):
-            return

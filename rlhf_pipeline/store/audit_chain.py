@@ -136,14 +136,6 @@ class Audit(Repository):
         row = self._database.fetch_first(select(chain_heads.c.audit_seq, chain_heads.c.audit_hash))
         return (0, FIRST_HASH) if row is None else (row.audit_seq, row.audit_hash)
 
-    def hash_at(self, seq: int) -> str | None:
-        """The hash of one link; None if there is no such link."""
-        with self._database.read_transaction() as connection:
-            stored_hash: str | None = connection.execute(
-                select(audit.c.hash).where(audit.c.seq == seq)
-            ).scalar()
-            return stored_hash
-
     def record_salt(self, digest: str) -> None:
         """Link the hash of the salt that makes the annotators' pseudonyms."""
         with audited_transaction(self._database) as (_, ledger):

@@ -11,7 +11,7 @@ from pathlib import Path
 import dagster as dg
 import pytest
 
-from rlhf_pipeline.application.jobs.housekeeping import Retention, housekeeping
+from rlhf_pipeline.application.jobs.housekeeping import Retention
 from rlhf_pipeline.cli.context import Workspace
 from rlhf_pipeline.cli.init import prepare
 from rlhf_pipeline.core.artefacts import Artefacts
@@ -174,7 +174,7 @@ def files(folder: Path) -> set[Path]:
     return {path for path in folder.rglob("*") if path.is_file() and ".db" not in path.name}
 
 
-def test_job_deletes_due_files_once_and_writes_an_anchor(full: Home) -> None:
+def test_due_files_are_deleted_once(full: Home) -> None:
     before = files(full.settings.home)
     assert full.retention.delete() == EXPECTED
     assert full.instance.get_runs_count() == 2
@@ -182,27 +182,6 @@ def test_job_deletes_due_files_once_and_writes_an_anchor(full: Home) -> None:
     assert gone == {"x.out", "weights", "old.parquet", "old.emb"}
     assert removed(full.registry) == {1, 2}
     assert full.retention.delete() == {}
-
-
-@pytest.mark.parametrize("fails", [False, True])
-def test_job_writes_an_anchor_without_deletions(
-    home: Home, monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
-    home.store.audit.record_salt("x")
-    if fails:
-        monkeypatch.setattr(Retention, "delete", lambda _: 1 / 0)
-    result = housekeeping.execute_in_process(
-        instance=home.instance,
-        resources={
-            "settings": home.settings,
-            "store": home.store,
-            "registry": home.registry,
-        },
-        run_config={"loggers": {"console": {"config": {"log_level": "CRITICAL"}}}},
-        raise_on_error=False,
-    )
-    assert result.success is not fails
-    assert len((home.settings.home / "audit_anchors.jsonl").read_text().splitlines()) == 1
 
 
 def test_set_is_kept_with_the_policy_trained_on_it(home: Home) -> None:

@@ -1,12 +1,11 @@
-"""`rlhf serve` as an operator meets it: ready soon, one link for the first admin, an anchor a day,
-an end when told.
+"""`rlhf serve` as an operator meets it: ready soon, one link for the first admin, an end
+when told.
 """
 
 import re
 import signal
 import socket
 import subprocess
-import time
 from pathlib import Path
 
 import httpx
@@ -14,7 +13,6 @@ import pytest
 from typer.testing import CliRunner
 
 from rlhf_pipeline.cli import app
-from rlhf_pipeline.store import anchors
 from tests.serving import RLHF, server_environment
 from tests.web.served import PROJECT, Served, served
 
@@ -52,17 +50,6 @@ def test_server_starts_in_an_empty_home_and_ends_on_a_signal(server: Served) -> 
     assert server.process is not None
     server.process.send_signal(signal.SIGTERM)
     server.process.wait(120)
-
-
-def test_server_start_writes_an_anchor(server: Served) -> None:
-    server.start()
-    path = server.home / anchors.FILE
-    deadline = time.monotonic() + 120
-    while not path.exists() and time.monotonic() < deadline:
-        time.sleep(0.05)
-    (anchor,) = anchors.read_anchors(path)
-    with server.opened() as store:
-        assert anchors.verify_with_anchors(store.audit, [anchor]) >= anchor.seq
 
 
 def test_used_port_is_named_with_its_option(server: Served) -> None:
