@@ -32,12 +32,13 @@ from rlhf_pipeline.reports.drift_page import DayEvidence
 from rlhf_pipeline.store import Store
 from rlhf_pipeline.watch.drift.cluster_history import DAYS_FOLLOWED, DayClusters, follow
 from rlhf_pipeline.watch.drift.clusters import ClusterParams, semantic_clusters
-from rlhf_pipeline.watch.drift.policy import PolicyDay, PolicyParams, summarise_policy_day
+from rlhf_pipeline.watch.drift.policy import PolicyDay, summarise_policy_day
 from rlhf_pipeline.watch.drift.reference import LEFT_OUT, Embed, Window, current_window
 from rlhf_pipeline.watch.reflection import served_predictions
 
 WINDOW_STAGES = ("reflection_log", "votes")
 POLICY_STAGES = ("completions", "comparisons")
+POLICY_DAYS = 28  # before a day: shown in its report, and read for the reference of its texts
 # increase one when the same inputs give other figures; what is stored is then measured again
 WINDOW_VERSION, POLICY_VERSION = 5, 1
 Measured = TypeVar("Measured", CalibrationWindow, PolicyDay)
@@ -171,19 +172,17 @@ class PolicySeries:
     new: Sequence[PolicyDay] = ()
     left_out: str | None = None
 
-    def until(self, day: str, n_days: int) -> list[PolicyDay]:
-        """Those of `day` and of the `n_days` before it, oldest first."""
-        first = _days_until(day, n_days + 1)[0]
+    def until(self, day: str) -> list[PolicyDay]:
+        """Those of `day` and of the POLICY_DAYS before it, oldest first."""
+        first = _days_until(day, POLICY_DAYS + 1)[0]
         return [self.days[past_day] for past_day in sorted(self.days) if first <= past_day <= day]
 
 
-def load_policy_days(
-    days: Sequence[str], files: Artefacts, store: Store, params: PolicyParams
-) -> PolicySeries:
+def load_policy_days(days: Sequence[str], files: Artefacts, store: Store) -> PolicySeries:
     """What the reports of `days` need. If a file of another day is broken, the series is left out
     with the reason, so that the reports are still made.
     """
-    near = {earlier for day in days for earlier in _days_until(day, params.policy_days + 1)}
+    near = {earlier for day in days for earlier in _days_until(day, POLICY_DAYS + 1)}
     policy_days = sorted(near & set(files.days("completions")))
     hashes = {
         day: content_hash(POLICY_VERSION, content)

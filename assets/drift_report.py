@@ -119,11 +119,11 @@ def drift_report(
     texts: dict[str, str] = {}
     series = load_windows(days, files, config, quarantines, store)
     clusters = ClusterSeries.load(days[0], files)
-    policy = load_policy_days(days, files, store, config)
+    policy = load_policy_days(days, files, store)
     evaluations = {gate.candidate: gate.evaluation for gate in store.gates.all() if gate.evaluation}
     for day in days:
         rows, cast = (frame[frame["day"] == day] for frame in (watched, votes))
-        deployed = policy.until(day, config.policy_days)
+        deployed = policy.until(day)
         evidence, evidently = _collect_evidence(
             day, rows, cast, deployed, streams, champions, files, config
         )
@@ -299,7 +299,7 @@ def _collect_evidence(
         return DayEvidence(
             project,
             day,
-            report_of(day, policy_days=deployed, params=config),
+            report_of(day, params=config),
         ), {}
     mine = rows[rows["reward_model"] == label]
     embed, not_embedded = find_embedding(champions, label)
@@ -343,7 +343,6 @@ def _collect_evidence(
             of_policy=read_policy_reference(deployed, label, files, champions),
             current=current,
             signals=DriftSignals(events, tests, last_seq),
-            policy_days=deployed,
             params=config,
         ),
         reference=reference,

@@ -448,7 +448,7 @@ DRIFT_REPORTS = FrameSchema(
         "space": text(
             "errors, calibration, overall; of the data: prompt_text, completion_text, "
             "prompt_length, completion_length, embeddings, scores, confidence, choices, strengths, "
-            "annotators, prompt_mix; of the deployed policy: policy"
+            "annotators, prompt_mix"
         ),
         "detector": text("detector or test"),
         "model_version": text("reward model of the stream; `none` before the first"),

@@ -54,8 +54,6 @@ SHORT_NAMES = {
     "word_classifier": "words",
     "chi_squared": "χ²",
     "error_rate": "error rate",
-    "mean_length": "mean length",
-    "mean_reward": "mean reward",
     "sequential_test": "sequential",
     "hddm_a": "HDDM-A",
     "adwin": "ADWIN",

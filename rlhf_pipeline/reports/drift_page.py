@@ -120,7 +120,7 @@ def render_drift_page(evidence: DayEvidence, params: ClusterParams | None = None
         calibration=_collect_calibration(evidence, rows),
         windows=_collect_windows(evidence.over_time),
         spaces=[row for row in rows if row["space"] not in OWN_SECTION],
-        policy=_collect_policy(evidence, rows),
+        policy=_collect_policy(evidence),
         metrics=[
             m for m in evidence.data_drift.get("metrics", []) if "column" in m.get("config", {})
         ],
@@ -263,16 +263,14 @@ def _collect_windows(windows: Sequence[CalibrationWindow] | str) -> dict[str, An
     }
 
 
-def _collect_policy(evidence: DayEvidence, rows: Sequence[Row]) -> dict[str, Any]:
+def _collect_policy(evidence: DayEvidence) -> dict[str, Any]:
     """The deployed policy by day, or the reason why it is missing."""
     days = evidence.policy_days
-    tests = [row for row in rows if row["space"] == "policy"]
     if isinstance(days, str) or not days:
         none = "No policy of this project completed prompts on this day or shortly before."
-        return {"missing": days or none, "tests": tests}
+        return {"missing": days or none}
     return {
         "missing": None,
-        "tests": tests,
         "latest_first": [
             (
                 day,

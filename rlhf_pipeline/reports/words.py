@@ -31,8 +31,6 @@ DISPLAY_NAMES = {
     "ece_lower_bound": "ECE, lower bound",
     "none": "no test was made",
     "confirmation": "confirming detectors",
-    "mean_reward": "mean reward",
-    "mean_length": "mean length",
     "word_classifier": "classifier of words",
     "chi_squared": "chi-squared",
     "prompt_mix": "kinds of prompts",

@@ -1,22 +1,14 @@
-"""Watches the deployed policy by day: mean reward, refusals and length of its completions.
+"""Summarises the deployed policy by day: mean reward, refusals and length of its completions.
 
-The days before are those of the same policy version, and for rewards those scored by the same
-reward model: scores of two models have no common scale.
+Scores of two reward models have no common scale, so each day names the one that gave its rewards.
 """
 
-import math
 import re
-from collections.abc import Sequence
-from dataclasses import replace
-from datetime import date, timedelta
-from typing import Any
 
 import pandas as pd
 from pydantic import Field
 
 from rlhf_pipeline.core.records import Record
-from rlhf_pipeline.watch.drift.two_sample import TestResult, mean_difference
-from rlhf_pipeline.watch.drift.windows import SpaceTest, WindowParams
 
 
 class PromptMean(Record):
@@ -60,33 +52,6 @@ REFUSING_TEXT = re.compile(
     re.IGNORECASE,
 )
 MAX_OPENING = 300  # characters: later, a refusal is quoted or part of a longer completion
-SPACE = "policy"
-
-
-class PolicyParams(WindowParams):
-    """When the deployed policy's completions of a day differ from those of the days before."""
-
-    policy_days: int = Field(
-        default=28,
-        ge=1,
-        le=365,
-        description="Days before the day that its completions are compared with, of the same "
-        "policy version",
-    )
-    reward_effect: float = Field(
-        default=0.4,
-        gt=0,
-        description="Change of the mean reward, in standard deviations between prompts, that "
-        "counts as drift",
-    )
-    refusal_effect: float = Field(
-        default=0.05, gt=0, le=1, description="Change of the share of refusals that is drift"
-    )
-    length_effect: float = Field(
-        default=0.25,
-        gt=0,
-        description="Change of the mean length, as a share of the mean before, that is drift",
-    )
 
 
 def find_refusals(completions: pd.DataFrame) -> "pd.Series[bool]":
@@ -131,103 +96,6 @@ def summarise_policy_day(
     )
 
 
-def policy_tests(
-    today: PolicyDay | None, earlier: Sequence[PolicyDay], params: PolicyParams
-) -> list[SpaceTest]:
-    """Tests of today's completions against those of `earlier` days, always the same three."""
-    before = _comparable_days(today, earlier, params)
-    same_judge = [d for d in before if today and d.reward_model == today.reward_model]
-    return [
-        _compare_means(
-            "mean_reward",
-            params.reward_effect,
-            [d.reward for d in same_judge if d.reward is not None],
-            today,
-            None if today is None else today.reward,
-            params,
-        ),
-        _compare_means(
-            "refusals",
-            params.refusal_effect,
-            [d.refused for d in before],
-            today,
-            None if today is None else today.refused,
-            params,
-        ),
-        _compare_means(
-            "mean_length",
-            params.length_effect,
-            [d.length for d in before],
-            today,
-            None if today is None else today.length,
-            params,
-        ),
-    ]
-
-
-def _comparable_days(
-    today: PolicyDay | None, earlier: Sequence[PolicyDay], params: PolicyParams
-) -> list[PolicyDay]:
-    """The days since this policy version began to complete the project's prompts."""
-    if today is None:
-        return []
-    first = (date.fromisoformat(today.day) - timedelta(days=params.policy_days)).isoformat()
-    inside = sorted((d for d in earlier if first <= d.day < today.day), key=lambda d: d.day)
-    changes = [i for i, d in enumerate(inside) if d.policy != today.policy]
-    return inside[changes[-1] + 1 if changes else 0 :]
-
-
-def _compare_means(
-    detector: str,
-    threshold: float,
-    earlier: Sequence[PromptMean],
-    today: PolicyDay | None,
-    now: PromptMean | None,
-    params: WindowParams,
-) -> SpaceTest:
-    before = _pool(earlier)
-    n_before, n_now = (0 if side is None else side.n for side in (before, now))
-    evidence: dict[str, Any] = {}
-    if today is not None:
-        evidence |= {"policy": today.policy, "n_days": len(earlier)}
-        if detector == "mean_reward":
-            evidence["reward_model"] = today.reward_model
-    result = None
-    if today is None:
-        evidence["reason"] = "no completions by a policy of this project on this day"
-    elif now is None:
-        evidence["reason"] = "no reward model scored the completions of this day"
-    elif before is None or n_before < params.min_reference:
-        evidence["reason"] = (
-            f"{n_before} prompts on earlier days of {today.policy}"
-            + (f" scored by {today.reward_model}" if detector == "mean_reward" else "")
-            + f"; {params.min_reference} are needed"
-        )
-    elif n_now < params.min_prompts:
-        evidence["reason"] = f"{n_now} prompts on this day; {params.min_prompts} are needed"
-    else:
-        result = _run_test(detector, before, now)
-        evidence |= {"mean_reference": before.mean, "mean_current": now.mean}
-    return SpaceTest(SPACE, detector, threshold, result, n_before, n_now, evidence)
-
-
-def _run_test(detector: str, before: PromptMean, now: PromptMean) -> TestResult:
-    if detector == "refusals":
-        # The variance of a share is known from its mean; a sample without refusals has none.
-        p = (before.mean * before.n + now.mean * now.n) / (before.n + now.n)
-        before, now = (side.model_copy(update={"variance": p * (1 - p)}) for side in (before, now))
-    test = mean_difference(
-        (before.mean, before.variance, before.n), (now.mean, now.variance, now.n)
-    )
-    effect = test.effect
-    if detector == "refusals":
-        effect = abs(test.statistic)
-    elif detector == "mean_length" and test.statistic:
-        effect = abs(test.statistic) / max(before.mean, 1.0)
-    # in the unit of its threshold
-    return replace(test, statistic=math.copysign(effect, test.statistic), effect=effect)
-
-
 def _collect_scores(
     completions: pd.DataFrame, comparisons: pd.DataFrame, predictions: pd.DataFrame
 ) -> tuple[pd.DataFrame | None, str | None]:
@@ -260,13 +128,3 @@ def _mean_of(values: "pd.Series[float]", prompts: "pd.Series[str]") -> PromptMea
     means = values.groupby(prompts).mean()
     variance = float(means.var()) if len(means) > 1 else 0.0
     return PromptMean(n=len(means), mean=float(means.mean()), variance=variance)
-
-
-def _pool(days: Sequence[PromptMean]) -> PromptMean | None:
-    """All prompts of several days as one sample."""
-    n = sum(day.n for day in days)
-    if n == 0:
-        return None
-    mean = sum(day.n * day.mean for day in days) / n
-    squares = sum((d.n - 1) * d.variance + d.n * (d.mean - mean) ** 2 for d in days)
-    return PromptMean(n=n, mean=mean, variance=squares / max(n - 1, 1))

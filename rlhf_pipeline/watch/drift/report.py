@@ -22,7 +22,6 @@ from rlhf_pipeline.watch.drift.confirmation import (
     find_confirming_events,
     list_confirmers,
 )
-from rlhf_pipeline.watch.drift.policy import PolicyDay, PolicyParams, policy_tests
 from rlhf_pipeline.watch.drift.reference import Window
 from rlhf_pipeline.watch.drift.sequential_test import SequentialTest
 from rlhf_pipeline.watch.drift.spc import ControlChartParams
@@ -33,7 +32,6 @@ _COMMON = (
     ConfirmationParams,
     DetectorChoice,
     ControlChartParams,
-    PolicyParams,
 )
 
 
@@ -72,7 +70,6 @@ def drift_report(
     of_policy: Window | None = None,
     current: Window | None = None,
     signals: DriftSignals | None = None,
-    policy_days: Sequence[PolicyDay] = (),
     params: DriftParams | None = None,
 ) -> pd.DataFrame:
     """One row per space and test, and `overall`, in the schema DRIFT_REPORTS. Of the detectors only
@@ -96,11 +93,7 @@ def drift_report(
         and e.seq <= until
         and e.detector not in unchosen
     ]
-    today = next((policy_day for policy_day in policy_days if policy_day.day == day), None)
-    tests = [
-        *run_tests(reference, current, params, of_policy),
-        *policy_tests(today, policy_days, params),
-    ]
+    tests = run_tests(reference, current, params, of_policy)
     compared = judge_tests(tests, params)  # at one false discovery rate
     n_current = 0 if current is None else int(current.rows["n_votes"].sum())
     n_reference = 0 if reference is None else len(reference.rows)

@@ -185,29 +185,6 @@ def _pool_rare_labels(counts: Floats, sizes: Floats) -> Floats:
     return np.column_stack([counts[:, first].sum(axis=1), counts[:, others]])
 
 
-def mean_difference(
-    reference: tuple[float, float, int], current: tuple[float, float, int]
-) -> TestResult:
-    """Difference of two means by Welch's test, from the mean, variance and number of each sample.
-    The effect is in standard deviations of the reference.
-    """
-    from scipy.stats import ttest_ind_from_stats
-
-    (before, variance_before, n), (now, variance_now, m) = reference, current
-    if min(n, m) < 2:
-        raise NotEnoughData(f"{n} and {m} rows; a test of means needs 2 of each.")
-    rise = now - before
-    if rise == 0:
-        return TestResult(0.0, 0.0, 1.0)
-    # of a constant reference: that of both samples together, which differ
-    spread = np.sqrt(variance_before or (variance_now * m + rise**2 * n * m / (n + m)) / (n + m))
-    if variance_before == variance_now == 0:  # two constants
-        return TestResult(rise, abs(rise) / float(spread), 0.0)
-    first, second = (now, np.sqrt(variance_now), m), (before, np.sqrt(variance_before), n)
-    p_value = ttest_ind_from_stats(*first, *second, equal_var=False).pvalue
-    return TestResult(rise, abs(rise) / float(spread), float(p_value))
-
-
 def adjust_p_values(p_values: Sequence[float]) -> list[float]:
     """Benjamini–Hochberg: rejecting those at most alpha keeps the false discovery rate at alpha
     over the whole family.

@@ -8,7 +8,6 @@ import pandas as pd
 
 from rlhf_pipeline.core.frames import DRIFT_REPORTS, check_frame
 from rlhf_pipeline.core.records import DriftEvent, Verdict
-from rlhf_pipeline.watch.drift.policy import PolicyDay, PromptMean
 from rlhf_pipeline.watch.drift.reference import Window
 from rlhf_pipeline.watch.drift.report import (
     DriftParams,
@@ -24,20 +23,6 @@ PASSED = [{"name": "slope", "passed": True, "value": 1.0, "threshold": 1.0}]
 FAILED = [
     {"name": "slope", "passed": False, "value": 0.2, "threshold": 1.0},
     {"name": "ece_lower_bound", "passed": False, "value": 0.2, "threshold": 0.05},
-]
-
-
-POLICY_DAYS = [
-    PolicyDay(
-        day=day,
-        policy="demo.policy@1",
-        n_completions=100,
-        refused=PromptMean(n=50, mean=0.02, variance=0.02),
-        length=PromptMean(n=50, mean=200, variance=900),
-        reward=PromptMean(n=50, mean=0.5, variance=1),
-        reward_model=MODEL,
-    )
-    for day in ("2026-01-04", DAY)
 ]
 
 
@@ -94,7 +79,7 @@ def report(current: Window | None = None, **more) -> pd.DataFrame:
 
 
 def test_a_quiet_day_is_stable_in_every_space():
-    rows = report(policy_days=POLICY_DAYS)
+    rows = report()
     assert set(rows["verdict"]) == {Verdict.STABLE}
     assert set(rows["space"]) == {
         "errors",
@@ -110,7 +95,6 @@ def test_a_quiet_day_is_stable_in_every_space():
         "strengths",
         "annotators",
         "prompt_mix",
-        "policy",
         "overall",
     }
     chosen = DriftParams().chosen()
