@@ -1,4 +1,4 @@
-"""The console log of runs, in the format and from the level of the settings."""
+"""The console log of runs, from the level of the settings."""
 
 import logging
 
@@ -15,13 +15,13 @@ FIELDS = {
 
 
 def use_run_logger(settings: Settings) -> None:
-    """Let runs of this process write their console log as the settings say, where these say
-    anything.
+    """Let runs of this process write their console log from the level of the settings, where
+    these name one.
 
     A run uses another logger only where its own configuration names one, and no sensor, schedule or
     launchpad would.
     """
-    if settings.log_format == "json" or settings.log_level is not None:
+    if settings.log_level is not None:
         _loggers.colored_console_logger = build_run_logger(settings)
 
 

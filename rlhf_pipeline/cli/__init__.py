@@ -183,9 +183,6 @@ def main() -> None:
             app()
     except PipelineError as error:
         from rlhf_pipeline.cli.tables import echo
-        from rlhf_pipeline.watch.telemetry.logs import log_as_json
 
-        message = f"{type(error).__name__}: {error}"
-        if not log_as_json(message):
-            echo(message, fg=typer.colors.RED, err=True)
+        echo(f"{type(error).__name__}: {error}", fg=typer.colors.RED, err=True)
         sys.exit(1)

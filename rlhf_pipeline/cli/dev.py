@@ -70,7 +70,6 @@ def dev(
                 *("-w", str(locations)),
                 # ticks would scroll the addresses and the login link away
                 *("--log-level", settings.log_level or "warning"),
-                *(("--log-format", "json") if settings.log_format == "json" else ()),
             ],
         ],
         # not the checkout: Dagster prefers a .env of the working directory to its environment

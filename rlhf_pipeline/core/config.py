@@ -521,10 +521,6 @@ class Settings(BaseSettings):
         "accepted beside loopback, and https makes cookies secure",
         pattern=r"^https?://[^/\s?#@]+/?$",
     )
-    log_format: Literal["text", "json"] = Field(
-        default="text",
-        description="Log lines as text, or as one JSON object per line",
-    )
     log_level: Literal["debug", "info", "warning", "error"] | None = Field(
         default=None,
         description="Least severe log lines that are written; empty = warning; for runs, all "
@@ -1016,13 +1012,6 @@ def silence_telemetry() -> None:
 def extend_environ(**variables: str) -> dict[str, str]:
     """The environment for a program that reads a secret from a variable."""
     return {**os.environ, **variables}
-
-
-def keep_mlflow_from_logging() -> None:
-    """Let MLflow's log lines go where those of this process go. Called before MLflow is imported,
-    which otherwise writes its own text to stderr.
-    """
-    os.environ.setdefault("MLFLOW_CONFIGURE_LOGGING", "false")
 
 
 def share_cores() -> None:

@@ -1,29 +1,24 @@
-"""Writes log lines as text or as JSON, as the settings say, without the secrets of these."""
+"""Writes log lines, from the level of the settings, without the secrets of these."""
 
-import json
 import logging
 import re
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import suppress
-from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
-from typing import Any, TextIO
+from typing import TextIO
 from urllib.parse import unquote, urlsplit
 
 from pydantic import SecretStr
 
-from rlhf_pipeline.core.config import Settings, keep_mlflow_from_logging
+from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.errors import ConfigurationError
 from rlhf_pipeline.core.secret_files import provider_key, read_secret
 from rlhf_pipeline.core.terminal import escape_controls
-from rlhf_pipeline.watch.telemetry.current_step import current_step
 
 # other libraries write warnings and errors only
 OURS = "rlhf_pipeline"
-# Dagster's processes have their own handlers for these, in the format that `rlhf dev` asks for.
+# Dagster's processes have their own handlers for these.
 OF_DAGSTER = ("dagster", "dagster-webserver")
 LEAST_TOKEN = 6  # of a URL of apprise, whose shorter parts may be ordinary words
 LEAST_SECRET = 4  # characters; replacing shorter ones would hide half of every line
@@ -72,30 +67,6 @@ class TextFormatter(logging.Formatter):
         return self._secrets.hide(escape_controls(super().format(record)))
 
 
-class JsonFormatter(logging.Formatter):
-    """One JSON object on one line, with the run and the step where there is one."""
-
-    def __init__(self, secrets: SecretFilter):
-        super().__init__()
-        self._secrets = secrets
-
-    def format(self, record: logging.LogRecord) -> str:
-        of_dagster: dict[str, Any] = getattr(record, "dagster_meta", None) or {}
-        step = current_step()
-        fields = {
-            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": of_dagster.get("orig_message") or record.getMessage(),
-            "run_id": of_dagster.get("run_id") or (step.run_id if step else None),
-            "job": of_dagster.get("job_name"),
-            "step": of_dagster.get("step_key") or (step.key if step else None),
-            "error": self.formatException(record.exc_info) if record.exc_info else None,
-        }
-        line = {name: self._secrets.hide(text) for name, text in fields.items() if text}
-        return json.dumps(line, ensure_ascii=False)
-
-
 class StderrHandler(logging.StreamHandler[TextIO]):
     """Writes to what stderr is at the moment."""
 
@@ -108,9 +79,8 @@ class StderrHandler(logging.StreamHandler[TextIO]):
 
 
 def configure_logs(settings: Settings) -> None:
-    """Write this process's log lines as the settings say. Safe to repeat; the last settings count.
-
-    As JSON, uncaught errors are records too.
+    """Write this process's log lines from the level of the settings. Safe to repeat; the last
+    settings count.
     """
     root = logging.getLogger()
     for previous in [h for h in root.handlers if isinstance(h, StderrHandler)]:
@@ -126,41 +96,13 @@ def configure_logs(settings: Settings) -> None:
     root.setLevel("ERROR" if level == "ERROR" else "WARNING")
     for name in (OURS,):
         logging.getLogger(name).setLevel(level)
-    if settings.log_format == "json":
-        keep_mlflow_from_logging()
-        logging.captureWarnings(True)
-        sys.excepthook = _log_uncaught
-        threading.excepthook = lambda args: _log_uncaught(
-            args.exc_type, args.exc_value, args.exc_traceback
-        )
-
-
-def log_as_json(error: str) -> bool:
-    """Log the error that ends a command, if this process writes JSON; otherwise do nothing."""
-    handlers = logging.getLogger().handlers
-    is_json = any(isinstance(handler.formatter, JsonFormatter) for handler in handlers)
-    if is_json:
-        logging.getLogger("rlhf_pipeline").error("%s", error)
-    return is_json
 
 
 def build_handler(settings: Settings) -> StderrHandler:
-    """A handler that writes to stderr in the format of the settings."""
-    secrets = SecretFilter(settings)
+    """A handler that writes to stderr without the secrets of the settings."""
     handler = StderrHandler()
-    handler.setFormatter(
-        JsonFormatter(secrets) if settings.log_format == "json" else TextFormatter(secrets)
-    )
+    handler.setFormatter(TextFormatter(SecretFilter(settings)))
     return handler
-
-
-def _log_uncaught(
-    kind: type[BaseException], error: BaseException | None, trace: TracebackType | None
-) -> None:
-    if error is not None and not issubclass(kind, KeyboardInterrupt | SystemExit):
-        logging.getLogger("rlhf_pipeline").critical(
-            "%s: %s", kind.__name__, error, exc_info=(kind, error, trace)
-        )
 
 
 def _find_change(file: Path) -> int:

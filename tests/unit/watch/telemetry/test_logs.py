@@ -1,9 +1,6 @@
-"""Log lines as text and as JSON: one line per record, the run's id, no secrets."""
+"""Log lines: from the level of the settings, without secrets."""
 
-import json
 import logging
-import sys
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,7 +10,6 @@ from pydantic import SecretStr
 
 from rlhf_pipeline.core.config import Settings
 from rlhf_pipeline.core.secret_files import generate_sealing_key, seal
-from rlhf_pipeline.watch.telemetry.current_step import in_step
 from rlhf_pipeline.watch.telemetry.logs import OURS, configure_logs
 
 WEBHOOK_SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -23,12 +19,8 @@ theirs = logging.getLogger("httpx")
 
 
 @pytest.fixture(autouse=True)
-def _restored(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("MLFLOW_CONFIGURE_LOGGING", "")
-    hooks = sys.excepthook, threading.excepthook
+def _restored() -> Iterator[None]:
     yield
-    sys.excepthook, threading.excepthook = hooks
-    logging.captureWarnings(False)
     configure_logs(Settings())
     for name in OURS:
         logging.getLogger(name).setLevel(logging.NOTSET)
@@ -42,42 +34,8 @@ def lines(capsys: pytest.CaptureFixture[str]) -> Any:
     return read
 
 
-def test_json_lines_name_the_run_and_the_step(lines: Any):
-    configure_logs(Settings(log_format="json"))
-    with in_step("0d9f2f52", "completions"):
-        ours.warning("%d rows\nare %s", 3, "late")
-    ours.warning("nobody asks")
-    [first, second] = [json.loads(line) for line in lines()]
-    assert first.pop("time").endswith("+00:00")
-    assert first == {
-        "level": "warning",
-        "logger": "rlhf_pipeline.store",
-        "message": "3 rows\nare late",
-        "run_id": "0d9f2f52",
-        "step": "completions",
-    }
-    assert set(second) == {"time", "level", "logger", "message"}
-
-
-def test_an_uncaught_error_is_one_json_line(lines: Any):
-    configure_logs(Settings(log_format="json"))
-
-    def fail() -> None:
-        raise ValueError("a cause")
-
-    thread = threading.Thread(target=fail)
-    thread.start()
-    thread.join()
-    [line] = lines()
-    line_fields = json.loads(line)
-    assert (line_fields["level"], line_fields["message"]) == ("critical", "ValueError: a cause")
-    assert "in fail\n" in line_fields["error"]
-
-
-@pytest.mark.parametrize("log_format", ["text", "json"])
-def test_secrets_of_the_settings_are_hidden_in_every_line(log_format: str, lines: Any):
+def test_secrets_of_the_settings_are_hidden_in_every_line(lines: Any):
     settings = Settings(
-        log_format=log_format,
         api_key="sk-12345",
         server_url="postgresql://ann:pass%2Fword@db",
         otlp_headers="Authorization=Basic%20c2VjcmV0",
