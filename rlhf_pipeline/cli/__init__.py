@@ -49,8 +49,7 @@ COMMANDS = {
     ),
     "chat": (
         "chat.chat",
-        "Talk to the deployed policy. `/up`, `/down`, `/rate N` and `/fix TEXT` judge its last "
-        "answer, `/quit` ends.",
+        "Talk to the deployed policy; `/quit` ends.",
     ),
     "run": ("run.run", "Run one job now, in this terminal, with one line per stage."),
     "loop": (

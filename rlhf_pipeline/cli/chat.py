@@ -1,4 +1,4 @@
-"""`rlhf chat`: talks to the deployed policy in a terminal, and judges its answers."""
+"""`rlhf chat`: talks to the deployed policy in a terminal."""
 
 import sys
 from collections.abc import Iterator
@@ -9,102 +9,59 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 from uuid import uuid4
 
 import typer
-from pydantic import ValidationError
 
 from rlhf_pipeline.cli.context import Workspace
-from rlhf_pipeline.cli.parameters import list_faults
 from rlhf_pipeline.cli.tables import echo
-from rlhf_pipeline.client import Client
-from rlhf_pipeline.core.conversations import parse_prompt
-from rlhf_pipeline.core.errors import ConfigurationError, PipelineError, ServerUnavailable
-from rlhf_pipeline.core.records import NewFeedback, Role
+from rlhf_pipeline.core.errors import ConfigurationError, ServerUnavailable
+from rlhf_pipeline.core.records import Role
 
 if TYPE_CHECKING:
     from openai import OpenAI
 
-HELP = "/up  /down  /rate 1-5  /fix BETTER ANSWER judge the last answer; /quit ends"
-
 
 @dataclass
 class ChatSession:
-    """One conversation; its answers are judged by lines that begin with a slash."""
+    """One conversation."""
 
-    api: Client
-    openai: "OpenAI"
+    client: "OpenAI"
     model: str
     lines: Iterator[str]
     out: TextIO
     session_id: str = field(default_factory=lambda: str(uuid4()))
     messages: list[dict[str, Any]] = field(default_factory=list)
-    answer_id: str | None = None
 
     def run(self) -> None:
         """Answer lines until they end, or `/quit`."""
         from openai import OpenAIError
 
-        echo(f"{self.model}. {HELP}", file=self.out)
+        echo(f"{self.model}. /quit ends", file=self.out)
         while True:
             echo("> ", nl=False, file=self.out)
             line = next(self.lines, "/quit").strip()
             if line == "/quit":
                 return
             try:
-                if line.startswith("/"):
-                    self.judge(*line.split(None, 1))
-                elif line:
+                if line:
                     self.ask(line)
-            except (OpenAIError, PipelineError) as cause:
+            except OpenAIError as cause:
                 echo(f"\nnot done: {cause}", file=self.out)
-            except ValidationError as cause:
-                echo(f"not done: {list_faults(cause)}", file=self.out)
 
     def ask(self, text: str) -> None:
         """Print the answer while it comes. One that fails leaves the conversation as it was."""
         messages = [*self.messages, {"role": "user", "content": text}]
-        stream: Any = self.openai.chat.completions.create(
+        stream: Any = self.client.chat.completions.create(
             model=self.model,
             messages=messages,  # type: ignore[arg-type]
             metadata={"session_id": self.session_id},
             stream=True,
         )
-        answer, answer_id = "", None
+        answer = ""
         for chunk in stream:
-            answer_id, piece = chunk.id, chunk.choices[0].delta.content or ""
+            piece = chunk.choices[0].delta.content or ""
             answer += piece
             echo(piece, nl=False, file=self.out)
         echo("", file=self.out)
         self.messages = [*messages, {"role": "assistant", "content": answer}]
-        self.answer_id = answer_id
-
-    def judge(self, command: str, argument: str = "") -> None:
-        """Send feedback on the last answer. A correction brings the texts, kept or not."""
-        judgements: dict[str, dict[str, Any]] = {
-            "/up": {"kind": "thumbs", "value": 1},
-            "/down": {"kind": "thumbs", "value": 0},
-            "/rate": {"kind": "rating", "value": _read_number(argument)},
-            "/fix": {"kind": "correction", "correction": argument},
-        }
-        if command not in judgements or self.answer_id is None:
-            is_known = command in judgements
-            echo("There is no answer yet." if is_known else HELP, file=self.out)
-            return
-        fields = judgements[command]
-        if command == "/fix" and not argument:
-            echo("Write the better answer after /fix.", file=self.out)
-            return
-        if command == "/fix":
-            *before, last = self.messages
-            fields |= {"prompt": parse_prompt(before), "completion": last["content"]}
-        self.api.send_feedback(NewFeedback(answer_id=self.answer_id, **fields))
-        echo("thank you", file=self.out)
-
-
-def _read_number(text: str) -> float | None:
-    """None for another text."""
-    try:
-        return float(text)
-    except ValueError:
-        return None
 
 
 def chat(
@@ -119,13 +76,11 @@ def chat(
         str | None,
         typer.Option(
             envvar="TOKEN",
-            help="A token for that server, with the scopes serve and feedback.send.",
+            help="A token for that server, with the scope serve.",
         ),
     ] = None,
 ) -> None:
-    """Talk to the deployed policy. `/up`, `/down`, `/rate N` and `/fix TEXT` judge its last answer,
-    `/quit` ends.
-    """
+    """Talk to the deployed policy; `/quit` ends."""
     if url is None:
         with _serve_home() as (own_url, own_token):
             _open_session(own_url, own_token).run()
@@ -145,7 +100,7 @@ def _open_session(url: str, token: str) -> ChatSession:
     except OpenAIError as cause:
         raise ServerUnavailable(f"{url} does not chat: {cause}") from cause
     lines = iter(sys.stdin.readline, "")
-    return ChatSession(Client(url, token), client, model.id, lines, sys.stdout)
+    return ChatSession(client, model.id, lines, sys.stdout)
 
 
 @contextmanager
@@ -167,7 +122,7 @@ def _serve_home() -> Iterator[tuple[str, str]]:
         kind="api",
         name="rlhf chat",
         lifetime=timedelta(days=1),
-        scopes=["serve", "feedback.send"],
+        scopes=["serve"],
         actor=user.user_id,
     )
     try:
