@@ -59,7 +59,7 @@ def test_the_commands_are_these():
         expected |= {f"{group} {name}".strip() for name in names.split()}
     groups = {path[:-1] for path in PATHS}
     assert {" ".join(path) for path in PATHS if path not in groups} == expected
-    assert len(expected) == 86
+    assert len(expected) == 85
 
 
 @pytest.mark.parametrize("path", PATHS, ids=" ".join)
