@@ -1,6 +1,6 @@
 """Builds charts of drift: error rate and signals in vote order, and clusters of prompts."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import date
 from itertools import pairwise
 
@@ -31,7 +31,7 @@ from rlhf_pipeline.watch.drift import DETECTORS
 from rlhf_pipeline.watch.drift.choice import DetectorChoice
 from rlhf_pipeline.watch.drift.cluster_history import PromptCluster
 
-MIN_VOTES = 30  # for a moving error rate
+MIN_VOTES, WINDOW = 30, 100  # of a moving error rate
 NO_RATE = f"fewer than {MIN_VOTES} votes: no rate is drawn yet"
 TOO_FEW = "today: too few"
 MAX_POINTS = 600  # more would not be visible
@@ -42,18 +42,15 @@ def chart_timeline(
     errors: pd.DataFrame,
     events: Sequence[DriftEvent] = (),
     *,
-    models: Mapping[int, str] | None = None,
     noise_ceiling: Interval | None = None,
-    window: int = 100,
     day: str | None = None,
-    title: str = "Errors of the reward model in vote order",
 ) -> Chart:
     """The trailing error rate in vote order with its 95% band (votes taken one by one), and above
     it a lane per detector with its drift.
 
-    `errors`: seq, day, error in any order. `models`: first seq -> label of every model that served;
-    the rate restarts with each. `noise_ceiling` is an accuracy; its error is drawn as the best that
-    any model can reach. `day` is shaded. Raises NotEnoughData for an empty stream.
+    `errors`: seq, day, error of one model in any order. `noise_ceiling` is an accuracy; its error
+    is drawn as the best that any model can reach. `day` is shaded. Raises NotEnoughData for an
+    empty stream.
     """
     if errors.empty:
         raise NotEnoughData(
@@ -62,8 +59,7 @@ def chart_timeline(
         )
     rows = errors.sort_values("seq", ignore_index=True)
     first, last = int(rows["seq"].min()), int(rows["seq"].max())
-    served = dict(sorted((models or {}).items()))
-    rates = _error_rates(rows, served, window)
+    rates = _draw_error_rate(rows)
     ends = [end for series in rates for end in series.high if end is not None]
     highest = max([0.5, *ends])
     high = float(np.ceil(highest * 10 - 1e-9) / 10)
@@ -81,14 +77,11 @@ def chart_timeline(
         else []
     )
     few = [] if rates else [Mark(style="word", role="small", label=NO_RATE)]
-    changes = [
-        Mark(style="line", role="model", x=(seq, seq), label=label) for seq, label in served.items()
-    ]
     ticks, borders = _divide_into_days(rows, day)
     return Chart(
         kind="timeline",
-        title=title,
-        alt=f"Error rate over the last {window} votes, in vote order, and what the detectors said",
+        title="Errors of the reward model in vote order",
+        alt=f"Error rate over the last {WINDOW} votes, in vote order, and what the detectors said",
         notes=() if noise_ceiling else (f"best reachable {UNKNOWN_CEILING}",),
         panels=(
             _signal_panel(
@@ -106,39 +99,32 @@ def chart_timeline(
                     ticks=percent_ticks(np.arange(0, high + 0.01, 0.1)),
                 ),
                 height=210,
-                series=tuple(rates),
-                marks=(*shade, *borders, *_mark_best_error(noise_ceiling), *changes, *few),
+                series=rates,
+                marks=(*shade, *borders, *_mark_best_error(noise_ceiling), *few),
             ),
         ),
     )
 
 
-def _error_rates(rows: pd.DataFrame, served: Mapping[int, str], window: int) -> list[Series]:
-    """One series per model, thinned to MAX_POINTS in all."""
-    model = np.searchsorted(
-        np.array(list(served), dtype=np.int64), rows["seq"].to_numpy(), side="right"
+def _draw_error_rate(rows: pd.DataFrame) -> tuple[Series, ...]:
+    """Thinned to MAX_POINTS; none of too few votes."""
+    trailing = rows["error"].astype(float).rolling(WINDOW, min_periods=MIN_VOTES)
+    rate = pd.DataFrame({"seq": rows["seq"], "mean": trailing.mean(), "n": trailing.count()})
+    rate = rate.iloc[np.unique(np.linspace(0, len(rows) - 1, MAX_POINTS).astype(int))].dropna()
+    if rate.empty:
+        return ()
+    low, high = wilson_bounds(rate["mean"], rate["n"])
+    return (
+        Series(
+            style="curve",
+            role="now",
+            name=f"error rate of the last {WINDOW} votes, with its 95% band",
+            x=to_numbers(rate["seq"]),
+            y=to_numbers(rate["mean"]),
+            low=to_numbers(low),
+            high=to_numbers(high),
+        ),
     )
-    curves = []
-    for _, part in rows.groupby(model):
-        trailing = part["error"].astype(float).rolling(window, min_periods=min(MIN_VOTES, window))
-        n_points = max(2, round(MAX_POINTS * len(part) / len(rows)))
-        places = np.unique(np.linspace(0, len(part) - 1, n_points).astype(int))
-        rate = pd.DataFrame({"seq": part["seq"], "mean": trailing.mean(), "n": trailing.count()})
-        rate = rate.iloc[places].dropna()
-        if len(rate):
-            low, high = wilson_bounds(rate["mean"], rate["n"])
-            curves.append(
-                Series(
-                    style="curve",
-                    role="now",
-                    name=f"error rate of the last {window} votes, with its 95% band",
-                    x=to_numbers(rate["seq"]),
-                    y=to_numbers(rate["mean"]),
-                    low=to_numbers(low),
-                    high=to_numbers(high),
-                )
-            )
-    return curves
 
 
 def _mark_best_error(noise_ceiling: Interval | None) -> tuple[Mark, ...]:

@@ -32,21 +32,14 @@ def judge_rubric(
     taste: Taste,
     pool: AnnotatorPool,
     *,
-    share: float = 1.0,
     seed: int = 0,
 ) -> list[NewVote]:
-    """`votes` of `pool` on COMPARISONS, with answers in each dimension of RUBRIC on about a `share`
-    of the comparisons; skips have none. Raises FrameError as
-    `utility_gaps`.
+    """`votes` of `pool` on COMPARISONS, with answers in each dimension of RUBRIC; skips have none.
+    Raises FrameError as `utility_gaps`.
     """
-    drawn = [
-        random_generator("rubric", seed, comparison_id).random() < share
-        for comparison_id in comparisons["comparison_id"]
-    ]
-    sample = comparisons[drawn]
-    gaps = utility_gaps(sample, references, [taste, *RUBRIC.values()])
+    gaps = utility_gaps(comparisons, references, [taste, *RUBRIC.values()])
     felt = gaps[:, 1:] + HALO * gaps[:, :1]
-    of_comparison = dict(zip(sample["comparison_id"], felt, strict=True))
+    of_comparison = dict(zip(comparisons["comparison_id"], felt, strict=True))
     annotators = {annotator.annotator_id: annotator for annotator in pool.annotators}
 
     def answer(vote: NewVote) -> NewVote:

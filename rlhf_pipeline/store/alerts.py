@@ -185,12 +185,10 @@ class AlertMessages(Repository):
             )
         return _build_message(row)
 
-    def prune(self, *, delivered_before: datetime, dry_run: bool = False) -> int:
+    def prune(self, *, delivered_before: datetime) -> int:
         """Delete messages that were delivered before a moment; returns their number."""
         columns = alert_messages.c
         old = (columns.state == "delivered", columns.delivered_at < delivered_before)
-        if dry_run:
-            return self._database.count(alert_messages, *old)
         with self._database.write_transaction() as connection:
             return connection.execute(alert_messages.delete().where(*old)).rowcount
 

@@ -84,8 +84,7 @@ QUANTITIES: dict[str, Callable[[pd.DataFrame], float]] = {
 
 
 def evidently_calibration_report(
-    current: pd.DataFrame,
-    reference: pd.DataFrame | None = None,
+    rows: pd.DataFrame,
     thresholds: CalibrationThresholds | None = None,
     *,
     noise_ceiling: Interval | None = None,
@@ -100,10 +99,9 @@ def evidently_calibration_report(
     or infinite values.
     """
     thresholds = thresholds or CalibrationThresholds()
-    now = _prepare(current, "current")
-    before = None if reference is None else _prepare(reference, "reference")
-    require_rows(len(now), thresholds)
-    snapshot = _run_evidently(now, before, thresholds, noise_ceiling)
+    prepared = _prepare(rows)
+    require_rows(len(prepared), thresholds)
+    snapshot = _run_evidently(prepared, thresholds, noise_ceiling)
     document = snapshot.dict()
     return EvidentlyResult(
         json=json.loads(snapshot.json()),
@@ -113,12 +111,11 @@ def evidently_calibration_report(
     )
 
 
-def _prepare(frame: pd.DataFrame, which: str) -> pd.DataFrame:
+def _prepare(frame: pd.DataFrame) -> pd.DataFrame:
     missing = sorted({"p", "outcome"} - set(frame.columns))
     if missing:
         raise FrameError(
-            f"The {which} calibration rows lack {missing}. They need p and outcome, and may have "
-            "group."
+            f"The calibration rows lack {missing}. They need p and outcome, and may have group."
         )
     if len(frame):
         metrics.FoldedRows.from_predictions(frame["p"], frame["outcome"])
@@ -136,8 +133,7 @@ def _prepare(frame: pd.DataFrame, which: str) -> pd.DataFrame:
 
 
 def _run_evidently(
-    current: pd.DataFrame,
-    reference: pd.DataFrame | None,
+    rows: pd.DataFrame,
     thresholds: CalibrationThresholds,
     noise_ceiling: Interval | None,
 ) -> Any:
@@ -159,19 +155,13 @@ def _run_evidently(
         },
     }
     definition = DataDefinition(numerical_columns=["p", "outcome"], categorical_columns=["group"])
-    sets = [
-        None if f is None else Dataset.from_pandas(f, data_definition=definition)
-        for f in (current, reference)
-    ]
-    # Quantities without a test get an empty list: Evidently would otherwise invent one from the
-    # reference.
-    # there is none of votes that all agree
-    quantities = [name for name in QUANTITIES if name != SLOPE or not all_agree(_rows(current))]
+    # there is no slope of votes that all agree
+    quantities = [name for name in QUANTITIES if name != SLOPE or not all_agree(_rows(rows))]
     metrics_asked = [
         metric(quantity=name, tests=tests.get(name, []), **options.get(name, {}))
         for name in quantities
     ]
-    return Report(metrics_asked).run(*sets)
+    return Report(metrics_asked).run(Dataset.from_pandas(rows, data_definition=definition))
 
 
 @cache
@@ -198,19 +188,13 @@ def _metric_class() -> Any:
         SingleValueCalculation[CalibrationQuantity]  # type: ignore[misc]
     ):
         def calculate(self, context: Any, current_data: Any, reference_data: Any) -> Any:
-            now, before = (
-                None if data is None else data.as_dataframe()
-                for data in (current_data, reference_data)
-            )
-            result = self.result(self.metric.measure(now))
+            frame = current_data.as_dataframe()
+            result = self.result(self.metric.measure(frame))
             if self.metric.quantity == RELIABILITY_QUANTITY:
                 result.widget = [
-                    _reliability_widget(now, self.metric.noise_ceiling, self.metric.ceiling_told),
+                    _reliability_widget(frame, self.metric.noise_ceiling, self.metric.ceiling_told),
                 ]
-            is_known = before is not None and not (
-                self.metric.quantity == SLOPE and all_agree(_rows(before))
-            )
-            return result, self.result(self.metric.measure(before)) if is_known else None
+            return result, None
 
         def display_name(self) -> str:
             return str(self.metric.quantity).replace("_", " ")

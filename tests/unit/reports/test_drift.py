@@ -49,7 +49,6 @@ def timeline() -> Chart:
     return chart_timeline(
         errors_frame(),
         [*result.events, failed],
-        models={1: MODEL, 700: "next@2"},
         noise_ceiling=CEILING,
     )
 
@@ -66,13 +65,6 @@ def test_timeline_is_a_reproducible_png():
     assert 1000 < width < 1100
     assert 400 < height < 600
     assert png == draw_png(timeline())
-
-
-def test_error_rate_restarts_with_each_model():
-    rates = timeline().panels[1].series
-    starts = [series.x[0] for series in rates]
-    assert starts == pytest.approx([30, 729], abs=3)
-    assert [mark.label for mark in lines(timeline(), "model")] == [MODEL, "next@2"]
 
 
 def test_signals_are_in_the_lane_of_their_detector():
