@@ -128,11 +128,11 @@ def test_approver_promotes_another_version_with_a_reason(paged: Web, tmp_path: P
         with workspace.registry.run(f"made {version}") as run:
             workspace.registry.register("policy", tmp_path / f"{version}", run=run)
     put_versions(paged.store, paged.settings.frames)  # 2 serves
-    approver, body = paged.client("approver"), {"model": "demo.policy@1", "reason": "too long"}
-    assert paged.client("engineer").post("/evolution:promote", json=body).status_code == 403
-    missing = approver.post("/evolution:promote", json=body | {"model": "demo.policy@9"})
-    assert missing.status_code == 404
-    promotion = approver.post("/evolution:promote", json=body).json()
+    approver, body = paged.client("approver"), {"reason": "too long"}
+    address = f"{paged.url}/api/models/demo.policy@{{}}/deploy"
+    assert paged.client("engineer").post(address.format(1), json=body).status_code == 403
+    assert approver.post(address.format(9), json=body).status_code == 404
+    promotion = approver.post(address.format(1), json=body).json()["promotion"]
     assert (promotion["version"], promotion["previous_version"], promotion["reason"]) == (
         1,
         2,

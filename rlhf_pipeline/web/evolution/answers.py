@@ -5,13 +5,13 @@ from typing import Annotated, Literal
 
 from pydantic import Field, computed_field
 
-from rlhf_pipeline.core.api_types.base import Answer, RequestBody
+from rlhf_pipeline.core.api_types.base import Answer
 from rlhf_pipeline.core.api_types.filters import Filter
 from rlhf_pipeline.core.api_types.project import DecisionOut
 from rlhf_pipeline.core.records import Interval, Text
 from rlhf_pipeline.improve.gate_sessions import GateProgress
 from rlhf_pipeline.web.calibration.answers import CalibrationOut
-from rlhf_pipeline.web.decisions.answers import GateOut, PromotionOut, Reason
+from rlhf_pipeline.web.decisions.answers import GateOut, PromotionOut
 
 DAY = (
     "Day of the gate's last decision on it; without one, of its last promotion, else of the fit of "
@@ -138,17 +138,6 @@ class RewardModelVersionOut(VersionOut):
         "unknown.",
     )
     served_until: date | None = Field(default=None, description="Last day of that window.")
-
-
-class NewPromotion(RequestBody):
-    """A version that a person makes the champion; an earlier one rolls back."""
-
-    model: Text = Field(max_length=200, description="A version, as name@version.")
-    reason: Reason
-    overrides: bool = Field(
-        default=False,
-        description="Promote a version that was refused; the refusal is kept with the reason.",
-    )
 
 
 class GateSessionOut(GateProgress):

@@ -9,14 +9,8 @@ from typing import Annotated
 from fastapi import APIRouter, Depends, Path, Query, Request, Response
 
 from rlhf_pipeline.core.api_types.base import Page
-from rlhf_pipeline.core.errors import (
-    ModelHashMismatch,
-    ModelNotFound,
-    ModelRefused,
-    ReleaseConflict,
-)
-from rlhf_pipeline.core.records import Promotion
-from rlhf_pipeline.core.releases import ReleaseAct, find_archived
+from rlhf_pipeline.core.errors import ModelNotFound, ReleaseConflict
+from rlhf_pipeline.core.releases import Deployment, find_archived
 from rlhf_pipeline.improve.lineage import ORIGINS
 from rlhf_pipeline.improve.releases import Releases
 from rlhf_pipeline.reports.chart import Chart
@@ -26,7 +20,6 @@ from rlhf_pipeline.reports.words import name_models
 from rlhf_pipeline.web.evolution import queries
 from rlhf_pipeline.web.evolution.answers import (
     EvolutionOut,
-    NewPromotion,
     TrainingOut,
     VersionFilter,
     VersionLabel,
@@ -45,6 +38,7 @@ from rlhf_pipeline.web.lists import (
 )
 from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.problems import Problem
+from rlhf_pipeline.web.releases.routes import NewDeployment, deploy
 from rlhf_pipeline.web.rendering import names_for, render, see_other
 from rlhf_pipeline.web.routing import AnySite, answer_chart, api_router, needs, problem_responses
 from rlhf_pipeline.web.site import Site
@@ -82,22 +76,6 @@ def read_chart(site: AnySite, _: Reader) -> Response:
     return answer_chart(chart_evolution(evaluations, champion, "/evolution#policy-{}".format))
 
 
-@api.post("/evolution:promote", responses=problem_responses(404, 409))
-def promote(site: AnySite, principal: Approver, body: NewPromotion) -> Promotion | ReleaseAct:
-    """Make a version the champion, which serves from then on; where the project asks for approval,
-    a request that waits for another approver. A refused one requires `overrides`. The act, its user
-    and the reason are in the audit chain.
-    """
-    try:
-        return Releases(site.champions, site.settings).deploy(
-            body.model, reason=body.reason, actor=principal.user_id, is_forced=body.overrides
-        )
-    except ModelNotFound as cause:
-        raise Problem(404, str(cause), kind="not_found") from None
-    except (ModelRefused, ModelHashMismatch, ReleaseConflict) as cause:
-        raise Problem(409, str(cause), kind="not_promoted") from None
-
-
 @pages.get("/evolution")
 def show_page(
     site: AnySite, request: Request, principal: Reader, filters: ShownVersions
@@ -107,18 +85,16 @@ def show_page(
 
 @pages.post("/evolution/promote")
 def submit_promotion(site: AnySite, request: Request, principal: Approver, form: Form) -> Response:
-    def act() -> Promotion | ReleaseAct:
-        values: dict[str, object] = {name: form.text(name).strip() for name in ("model", "reason")}
-        body = validate(NewPromotion, values | {"overrides": form.has("overrides")})
-        return promote(site, principal, body)
+    def act() -> Deployment:
+        fields = {"reason": form.text("reason").strip(), "overrides": form.has("overrides")}
+        return deploy(site, principal, label, validate(NewDeployment, fields))
 
-    promotion, problem = attempt(act)
-    if promotion is None:
-        opened = form.text("model")
-        return _render_versions(site, request, principal, VersionFilter(), problem, opened)
-    is_waiting = isinstance(promotion, ReleaseAct)
-    does = "waits for another approver" if is_waiting else "serves now"
-    return see_other("/evolution", notice=f"{name_models(promotion.label, is_first=True)} {does}.")
+    label = form.text("model").strip()
+    deployment, problem = attempt(act, ReleaseConflict)
+    if deployment is None:
+        return _render_versions(site, request, principal, VersionFilter(), problem, label)
+    does = "serves now" if deployment.promotion else "waits for another approver"
+    return see_other("/evolution", notice=f"{name_models(label, is_first=True)} {does}.")
 
 
 def _render_versions(
