@@ -169,7 +169,7 @@ def test_loop_continues_after_a_failure_and_retries_later(project: Any) -> None:
     runner = runner_of(project)
     failures: list[str] = []
     runner.write = failures.append
-    runner.stage_config = {"comparisons": {"pairs_per_prompt": 6}, "prompts": {"topic": "nothing"}}
+    runner.stage_config = {"comparisons": {"pairs_per_prompt": 6}, "prompts": {"must": ["nothing"]}}
     loop = Loop(runner)
     while loop.run_due():
         pass
