@@ -19,13 +19,14 @@ from tests.postgres import (  # noqa: F401 (fixtures)
 collect_garbage_rarely()
 
 # Long files start first, so that no worker ends minutes after the others. Two daemons at once would
-# want four cores.
+# want four cores. The first of them grows the project that most other files begin with; trainings
+# need none, and keep the other workers from waiting for it.
 DAEMONS = ("tests/processes/test_daemon", "tests/processes/test_dev")
 LONG = (
     DAEMONS,
+    "tests/training",
     "tests/processes",
     "tests/pipeline",
-    "tests/training",
     "tests/providers",
     "tests/on_postgres",
     "tests/browser",
