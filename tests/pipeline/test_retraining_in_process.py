@@ -88,11 +88,16 @@ def drift(project: Any, *detectors: str, change: int | None = None) -> list[Drif
 
 
 @pytest.fixture(scope="module")
-def retrained(grown: Any, branch: Callable[..., Any]) -> Any:
+def retrained(
+    grown: Any, branch: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory
+) -> Any:
     """The grown project after a change of taste on its third day was detected and retrained
-    upon.
+    upon. It is judged on every fifth prompt of the shipped set.
     """
-    project = branch(grown)
+    file = tmp_path_factory.mktemp("held_out") / "prompts.jsonl"
+    rows = frozen_prompts().iloc[::5][["text", "category", "reference"]]
+    rows.to_json(file, orient="records", lines=True)
+    project = branch(grown, evaluation_file=file)
     change = int(project.files.read_frame("votes", project.day(2))["seq"].min())
     drift(project, "sequential_test", change=change)
     requests = project.tick("retraining").run_requests
@@ -228,7 +233,7 @@ def test_canaries_measure_the_training_and_stand_in_no_file(retrained: Any) -> N
 def test_evaluation_compares_both_policies_on_the_frozen_prompts(retrained: Any) -> None:
     evaluation = retrained.files.read_record("evaluation", Evaluation)
     assert (evaluation.candidate, evaluation.champion) == ("demo.policy@2", "demo.policy@1")
-    assert evaluation.n_prompts == len(frozen_prompts())
+    assert evaluation.n_prompts == len(frozen_prompts()) / 5
     assert evaluation.win_rate.low <= evaluation.win_rate.value <= evaluation.win_rate.high
     assert evaluation.kl.value >= 0
     assert evaluation.length_controlled_win_rate is not None
