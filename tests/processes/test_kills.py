@@ -106,11 +106,11 @@ def test_kill_while_registering_leaves_one_version_and_the_champion(
 ) -> None:
     project = branch(grown)
     champion, before = project.judge, frames(project)
-    kill(project, "registering", "learning", stages={"calibration": {"min_pairs": 20}})
+    kill(project, "registering", "learning")
     assert [m.label for m in project.registry.list_versions("reward_model")] == [champion]
     assert project.judge == champion
     assert without_first_stages(frames(project)) == without_first_stages(before)
     project.champions.judge().p_chosen(project.files.read_frame("preference_pairs").head(3))
-    project.run("learning", config=config({"calibration": {"min_pairs": 20}}))
+    project.materialise(["preference_pairs", "annotator_model", "reward_model"])
     assert len(project.registry.list_versions("reward_model")) == 2
     assert project.files.read_record("reward_model", ModelVersion).parent == champion
