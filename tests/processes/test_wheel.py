@@ -55,6 +55,8 @@ def environ(tmp_path: Path) -> dict[str, str]:
 def test_the_demo_runs_outside_a_checkout(
     commands: Path, environ: dict[str, str], tmp_path: Path
 ) -> None:
+    # What the policy writes is of no interest here, and slow.
+    (tmp_path / "rlhf.yaml").write_text("loop: {completions: {max_new_tokens: 4}}")
     ran = subprocess.run(
         [commands / "rlhf", "demo", "--days", "1"],
         cwd=tmp_path,
