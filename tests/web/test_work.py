@@ -77,6 +77,17 @@ def test_empty_table_says_why(web: Web):
     assert web.store.votes.count() == 4
 
 
+def test_stale_rules_replace_nothing(web: Web):
+    curator = web.client("curator")
+    read = curator.get("/rules").headers["ETag"]
+    rules = {"overlap": 4}
+    assert curator.put("/rules", json=rules).status_code == 428
+    assert curator.put("/rules", json=rules, headers={"If-Match": read}).status_code == 200
+    stale = curator.put("/rules", json={"overlap": 5}, headers={"If-Match": read})
+    assert stale.status_code == 412
+    assert curator.get("/rules").json()["rules"]["overlap"] == 4
+
+
 def test_guidelines_are_versioned_and_a_vote_keeps_its_version(web: Web):
     web.publish(2)
     curator, ann = web.client("curator"), web.client("annotator")

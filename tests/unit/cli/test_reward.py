@@ -266,7 +266,10 @@ def _calibrations(home: LearntHome) -> list[dict[str, float]]:
 
 
 def test_a_candidate_becomes_champion_only_on_request(mine: LearntHome) -> None:
-    mine.rlhf("reward", "train", *QUICK)
+    mine.rlhf("reward", "train", "--checkpoint", str(files(mine).checkpoint), *QUICK)
+    version = champions(mine).registry.get("reward_model", "candidate")
+    assert version is not None
+    assert version.parent == "demo.reward_model@1"  # whose files the folder has
     output = mine.rlhf(
         "reward", "calibrate", "--no-promote", "--set", "min_pairs=10", "--set", "n_resamples=100"
     ).output
