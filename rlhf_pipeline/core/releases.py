@@ -155,13 +155,15 @@ def find_previous(history: Sequence[Promotion], archived: Iterable[int] = ()) ->
     """The version that a roll back returns to: the one deployed before the present one. None at
     the start.
 
-    A roll back takes the version that it leaves off the history, so the next one goes further back
-    and never returns to what was rolled back. Archived versions are passed over.
+    A roll back takes the version that it leaves off the history, wherever it stands in it, so the
+    next one goes further back and never returns to what was rolled back. Archived versions are
+    passed over.
     """
     deployed: list[int] = []
     for promotion in history:
         if promotion.rolls_back:
-            del deployed[-1:]
+            left = deployed[-1:]
+            deployed = [version for version in deployed if version not in left]
             while deployed and deployed[-1] != promotion.version:
                 deployed.pop()
             del deployed[-1:]

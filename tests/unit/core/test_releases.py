@@ -35,7 +35,9 @@ def make_history(words):
         ("1 2 3 <2 4 <2", 1),
         ("1 2 3 <1 4", 1),  # when 2 was archived
         ("1 2 1", 2),
-        ("1 2 1 <2", 1),
+        ("1 2 1 <2", None),  # 1 was rolled back, though it was deployed before
+        ("1 2 1 2 <1", None),
+        ("1 2 3 2 <3", 1),
     ],
 )
 def test_roll_back_walks_history_and_never_toggles(words, previous):
