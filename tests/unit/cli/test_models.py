@@ -168,9 +168,9 @@ def test_release_waits_for_an_approver_and_is_rolled_back(rlhf, home, monkeypatc
     with pytest.raises(ReleaseConflict, match="second person"):
         rlhf(*approve, "ann@x.org", home=home)
     output = rlhf(*approve, "bob@x.org", home=home).output
-    assert output == "demo.policy@1 is champion, before it version 2\n"
+    assert output == "demo.policy@1 is champion, before it demo.policy@2\n"
     back = rlhf("models", "rollback", "--reason", "rude", home=home).output
-    assert back == "demo.policy@2 is champion, before it version 1\n"
+    assert back == "demo.policy@2 is champion, before it demo.policy@1\n"
     events = json.loads(rlhf("models", "history", "--json", home=home).output)
     assert [event["act"] for event in events[2:]] == ["request", "approve", "deploy", "roll back"]
     at = rlhf("models", "history", "--at", "2020-01-01", home=home).output

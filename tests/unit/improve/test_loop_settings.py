@@ -79,6 +79,6 @@ def test_file_is_read_anew_and_its_path_is_in_the_error(tmp_path: Path) -> None:
 
 def test_other_calls_inherit_prices_and_daily_budget() -> None:
     shared = {"prompt_price": 1.0, "completion_price": 2.0, "budget_per_day": 3.0}
-    own = {"batch": True, "max_attempts": 3, "budget_per_run": 0.5}
+    own = {"max_attempts": 3, "budget_per_run": 0.5}
     calls = LoopSettings.parse({"completions": shared | own}).calls(concurrency=1)
     assert calls == CallParams(**shared, concurrency=1)
