@@ -3,7 +3,7 @@
 from typing import Any
 
 from rlhf_pipeline.core.records import NewFeedback, Role
-from tests.browser.page_actions import log_in
+from tests.browser.page_actions import log_in, until
 from tests.browser.people import People
 
 
@@ -27,13 +27,14 @@ def test_a_curator_reviews_fifty_thumbs_and_corrections(site: People, context: A
 
     page.get_by_label("Kind").select_option("correction")
     page.wait_for_url("**kind=correction*")
+    until(lambda: page.locator(".list details").count() == 5, "the corrections")
     page.keyboard.press("j")
     page.keyboard.press("Enter")
     page.locator("details[open] mark.plus").get_by_text("Account").wait_for()
     for n in range(1, 5):
         page.keyboard.press("r" if n == 3 else "a")
         page.get_by_text(f"{50 - n} of 50 pending").wait_for()
-        assert page.locator(".list details[open]").count() == 1, "the next one is open"
+        until(lambda: page.locator(".list details[open]").count() == 1, "the next one to open")
     page.keyboard.press("a")
     page.get_by_text("No matching feedback").wait_for()
 
