@@ -79,10 +79,13 @@ def build(
     change: DatasetChange = NO_CHANGE,
 ) -> Dataset:
     """Edit a data set, count its rows and measure their quality now, or nothing. Raises as
-    `read_draft`, and DatasetConflict for an archived one.
+    `read_draft`, and DatasetConflict for an archived one and if another change was faster.
     """
-    _, quality = _measure(files, store, change.edit(store.datasets.get(dataset_id)))
-    return store.datasets.record_build(dataset_id, quality, actor=actor, change=change)
+    old = store.datasets.get(dataset_id)
+    _, quality = _measure(files, store, change.edit(old))
+    return store.datasets.record_build(
+        dataset_id, quality, actor=actor, change=change, read_at=old.updated_at
+    )
 
 
 def freeze(
@@ -94,10 +97,14 @@ def freeze(
     change: DatasetChange = NO_CHANGE,
 ) -> DatasetVersion:
     """Edit a data set and freeze its rows as its next version, or nothing. Raises as `read_draft`,
-    and DatasetConflict where its status or a problem of its quality forbids it.
+    and DatasetConflict where its status or a problem of its quality forbids it, and if another
+    change was faster.
     """
-    rows, quality = _measure(files, store, change.edit(store.datasets.get(dataset_id)))
-    return store.datasets.freeze(dataset_id, rows, quality, actor=actor, change=change)
+    old = store.datasets.get(dataset_id)
+    rows, quality = _measure(files, store, change.edit(old))
+    return store.datasets.freeze(
+        dataset_id, rows, quality, actor=actor, change=change, read_at=old.updated_at
+    )
 
 
 def export(

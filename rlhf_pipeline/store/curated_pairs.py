@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Sequence
-from datetime import UTC
+from datetime import UTC, datetime
 from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, Select, func, select
@@ -45,7 +45,7 @@ class CuratedPairs(Repository):
         for a data set that does not exist, DatasetConflict for an archived one.
         """
         with audited_transaction(self._database) as (connection, ledger):
-            _open_dataset(connection, dataset_id)
+            self._open_dataset(connection, dataset_id)
             first = self._database.next_number(connection, pair_revisions.c.pair_id)
             rows = [
                 self._make_row(first + i, 1, dataset_id, "accepted", texts, feedback_ids, actor)
@@ -95,7 +95,7 @@ class CuratedPairs(Repository):
         """
         with audited_transaction(self._database) as (connection, ledger):
             old = _get(connection, pair_id)
-            _open_dataset(connection, old.dataset_id)
+            self._open_dataset(connection, old.dataset_id)
             texts = PairTexts.model_validate(old.model_dump(include=TEXTS) | change)
             if status == old.status and texts.model_dump() == old.model_dump(include=TEXTS):
                 return old
@@ -123,7 +123,7 @@ class CuratedPairs(Repository):
             "status": status,
             "record": json_of(record, "The pair"),
             "edited_by": actor,
-            "edited_at": self._database.clock.now().astimezone(UTC),
+            "edited_at": self._now(),
         }
 
     def _insert(
@@ -139,6 +139,23 @@ class CuratedPairs(Repository):
             )
         return [_build(row) for row in rows]
 
+    def _open_dataset(self, connection: Connection, dataset_id: int) -> None:
+        """A data set whose pairs change has a version to come."""
+        query = select(datasets.c.name, datasets.c.status).where(
+            datasets.c.dataset_id == dataset_id
+        )
+        row = connection.execute(query).first()
+        if row is None:
+            raise NotFound(f"There is no data set {dataset_id}.")
+        connection.execute(
+            datasets.update()
+            .where(datasets.c.dataset_id == dataset_id)
+            .values(status=find_edited_status(row.name, row.status), updated_at=self._now())
+        )
+
+    def _now(self) -> datetime:
+        return self._database.clock.now().astimezone(UTC)
+
     def _read(self, query: Select[Any]) -> list[CuratedPair]:
         return [_build(row) for row in self._database.fetch_mappings(query)]
 
@@ -149,19 +166,6 @@ def _get(connection: Connection, pair_id: int) -> CuratedPair:
     if row is None:
         raise NotFound(f"There is no preference pair {pair_id}.")
     return _build(row)
-
-
-def _open_dataset(connection: Connection, dataset_id: int) -> None:
-    """A data set whose pairs change has a version to come."""
-    query = select(datasets.c.name, datasets.c.status).where(datasets.c.dataset_id == dataset_id)
-    row = connection.execute(query).first()
-    if row is None:
-        raise NotFound(f"There is no data set {dataset_id}.")
-    status = find_edited_status(row.name, row.status)
-    if status != row.status:
-        connection.execute(
-            datasets.update().where(datasets.c.dataset_id == dataset_id).values(status=status)
-        )
 
 
 def _build(row: Any) -> CuratedPair:

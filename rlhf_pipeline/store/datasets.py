@@ -138,12 +138,15 @@ class Datasets(Repository):
         *,
         actor: str,
         change: DatasetChange = NO_CHANGE,
+        read_at: datetime | None = None,
     ) -> Dataset:
         """Edit a data set, with the number of rows and the quality that it was built with; a draft
-        becomes `curating`.
+        becomes `curating`. `read_at`: its `updated_at` when the rows were read. Raises
+        DatasetConflict if it was changed since.
         """
         with audited_transaction(self._database) as (connection, ledger):
             old = self._get(connection, datasets.c.dataset_id == dataset_id, str(dataset_id))
+            _require_unchanged(old, read_at)
             values = {
                 **_edits(connection, old, change),
                 "status": find_edited_status(old.name, old.status, begins=True),
@@ -160,11 +163,13 @@ class Datasets(Repository):
         *,
         actor: str,
         change: DatasetChange = NO_CHANGE,
+        read_at: datetime | None = None,
     ) -> DatasetVersion:
         """Edit a data set, store DATASET_ROWS as its next version, and make it ready.
 
-        Raises NotFound, and DatasetConflict where its status or a problem of the quality forbids
-        it. A freeze that is killed leaves rows that nothing names and that the next one uses.
+        Raises NotFound, DatasetConflict as `record_build` and where its status or a problem of the
+        quality forbids it. A freeze that is killed leaves rows that nothing names and that the next
+        one uses.
         """
         dataset = change.edit(self.get(dataset_id))
         _require_freezable(dataset, quality)
@@ -174,6 +179,7 @@ class Datasets(Repository):
         self._store_rows(digest, lines, [record["sources"] for record in records])
         with audited_transaction(self._database) as (connection, ledger):
             old = self._get(connection, datasets.c.dataset_id == dataset_id)
+            _require_unchanged(old, read_at)
             dataset = change.edit(old)
             _require_freezable(dataset, quality)
             edits = _edits(connection, old, change)
@@ -312,6 +318,15 @@ def _select_datasets() -> Any:
 def _require_free(connection: Connection, name: str) -> None:
     if connection.execute(select(datasets.c.name).where(datasets.c.name == name)).first():
         raise DatasetConflict(f"There is a data set {name!r} already. Choose another name.")
+
+
+def _require_unchanged(dataset: Dataset, read_at: datetime | None) -> None:
+    """Rows that were read before another edit are not those that the data set holds now."""
+    if read_at not in (None, dataset.updated_at):
+        raise DatasetConflict(
+            f"Data set {dataset.name!r} was changed while its rows were read, so nothing was "
+            "stored. Look at the change, then repeat yours."
+        )
 
 
 def _edits(connection: Connection, old: Dataset, change: DatasetChange) -> dict[str, Any]:

@@ -124,6 +124,29 @@ def test_a_build_counts_and_measures_and_begins_curation(files, store):
     assert (dataset.status, dataset.n_rows, dataset.quality.n_rows) == ("curating", 2, 2)
 
 
+@pytest.mark.parametrize("act", [curated_sets.build, curated_sets.freeze])
+@pytest.mark.parametrize(
+    "edit",
+    [
+        lambda store: store.datasets.change(1, query=DatasetQuery(), actor="ada"),
+        lambda store: store.curated_pairs.add(1, [(TEXTS, ())], actor="ada"),
+        lambda store: store.curated_pairs.revise(1, {"notes": "n"}, actor="ada"),
+    ],
+)
+def test_rows_read_before_another_edit_are_not_stored(files, store, act, edit):
+    class EditedMeanwhile(Artefacts):
+        def read_frame(self, *args):
+            edit(store)
+            return super().read_frame(*args)
+
+    number = add(store).dataset_id
+    store.curated_pairs.add(number, [(TEXTS, ())], actor="cara")
+    curated_sets.build(files, store, number, actor="cara")
+    with pytest.raises(DatasetConflict, match="while its rows were read"):
+        act(EditedMeanwhile(files.base), store, number, actor="cara")
+    assert (store.datasets.get(number).n_rows, store.datasets.versions(number)) == (3, [])
+
+
 def test_an_empty_set_is_not_frozen(files, store):
     with pytest.raises(DatasetConflict, match="no rows"):
         freeze(files, store, DatasetQuery())
