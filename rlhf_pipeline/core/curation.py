@@ -29,6 +29,7 @@ TYPE_ALIASES: dict[str, DatasetType] = {
     "dpo": "preference",
     "instruction_tuning": "sft",
 }
+KnownType = Annotated[DatasetType, BeforeValidator(lambda name: TYPE_ALIASES.get(str(name), name))]
 # `ready` is reached by freezing a version; work on the next one returns to `curating`.
 MOVES: dict[DatasetStatus, tuple[DatasetStatus, ...]] = {
     "draft": ("curating", "archived"),
@@ -143,9 +144,9 @@ class NewDataset(Record):
     """A data set to make. The names of other tools for types and fields are accepted too."""
 
     name: SetName
-    type: Annotated[
-        DatasetType, BeforeValidator(lambda name: TYPE_ALIASES.get(str(name), name))
-    ] = Field(default="preference", validation_alias=AliasChoices("type", "dataset_type"))
+    type: KnownType = Field(
+        default="preference", validation_alias=AliasChoices("type", "dataset_type")
+    )
     description: Text = Field(default="", max_length=20_000)
     query: DatasetQuery = DatasetQuery()
 

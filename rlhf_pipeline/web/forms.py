@@ -9,7 +9,7 @@ from typing import Annotated, TypeVar
 from fastapi import Depends, Request
 from pydantic import BaseModel, ValidationError
 
-from rlhf_pipeline.web.problems import Problem, problem_of
+from rlhf_pipeline.web.problems import Problem, describe_invalid, problem_of
 
 MOST_FIELDS = 1_000
 T = TypeVar("T")
@@ -72,10 +72,7 @@ def validate(model: type[M], values: dict[str, object]) -> M:
         return model.model_validate(values)
     except ValidationError as cause:
         wrong = [
-            (
-                ".".join(str(part) for part in error["loc"]),
-                error["msg"].removeprefix("Value error, "),
-            )
+            (".".join(str(part) for part in error["loc"]), describe_invalid(error))
             for error in cause.errors()[:20]
         ]
         raise Problem(

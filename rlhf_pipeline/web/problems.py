@@ -110,7 +110,7 @@ def problem_of(error: Exception) -> Problem:
         return error
     if isinstance(error, RequestValidationError):
         wrong = [
-            (_join_path(field_error["loc"]), _describe_invalid(field_error))
+            (_join_path(field_error["loc"]), describe_invalid(field_error))
             for field_error in error.errors()[:50]
         ]
         summary = "; ".join(f"{path.removeprefix(QUERY)}: {message}" for path, message in wrong[:3])
@@ -148,11 +148,15 @@ def problem_of(error: Exception) -> Problem:
     )
 
 
-def _describe_invalid(error: Mapping[str, Any]) -> str:
-    """Pydantic's message, or plain words for a text that cannot be read."""
+def describe_invalid(error: Mapping[str, Any]) -> str:
+    """Pydantic's message, or plain words for a text that cannot be read or has a wrong length."""
     expectation = UNREADABLE.get(error["type"])
     if expectation:
         return f"{str(error['input'])[:50]!r} is not {expectation}"
+    if error["type"] == "too_short" and not error["input"]:
+        return "must not be empty"
+    if error["type"] == "too_long" and isinstance(error["input"], str):
+        return f"must have at most {error['ctx']['max_length']:,} characters"
     return str(error["msg"]).removeprefix("Value error, ")
 
 

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from rlhf_pipeline.core.artefacts import Artefacts
-from rlhf_pipeline.core.curation import DatasetQuality, DatasetQuery
+from rlhf_pipeline.core.curation import DatasetQuality, DatasetQuery, PairTexts
 from rlhf_pipeline.core.records import NewFeedback
 from tests.dataset_rows import build_dataset_rows, build_vote_pairs
 from tests.policy_versions import put_versions
@@ -111,7 +111,7 @@ def test_one_change_edits_and_freezes(ask, curated):
 def test_lists_have_filters_and_pages(ask, curator):
     for i, kind in enumerate(["dpo", "instruction_tuning", "unpaired", "sft", "sft"]):
         ask(curator, "POST", SETS, {"name": f"set {i}", "dataset_type": kind})
-    first = ask(curator, "GET", f"{SETS}?type=sft&limit=2").json()
+    first = ask(curator, "GET", f"{SETS}?type=instruction_tuning&limit=2").json()
     assert [each["name"] for each in first["items"]] == ["set 4", "set 3"]
     rest = ask(curator, "GET", f"{SETS}?type=sft&limit=2&cursor={first['next']}").json()
     assert [each["name"] for each in rest["items"]] == ["set 1"]
@@ -195,6 +195,28 @@ def test_a_part_of_the_quality_leads_to_its_rows(paged, ask, curator):
     assert "Where is Oslo?" in html
     assert "Where is Bern?" not in html
     assert ask(curator, "PATCH", f"{SETS}/1", {"status": "ready"}).status_code == 409
+
+
+def test_a_cut_list_says_how_many_rows_there_are(paged, ask, curator):
+    ask(curator, "POST", SETS, {"name": "x"})
+    texts = [
+        PairTexts(prompt=f"q{n}?", chosen="longer" if n < 60 else "c", rejected="r")
+        for n in range(201)
+    ]
+    paged.store.curated_pairs.add(1, [(pair, ()) for pair in texts], actor="cara")
+    ask(curator, "PATCH", f"{SETS}/1", {"status": "curating"})
+    html = " ".join(ask(curator, "GET", "/datasets/1?part=length_gap").text.split())
+    assert "the first 50 of 60 rows that lower it" in html
+    assert "The newest 200 of them." in html
+
+
+@pytest.mark.parametrize(
+    ("name", "words"), [("x" * 201, "must have at most 200 characters"), ("", "must not be empty")]
+)
+def test_a_wrong_length_is_named_in_characters(paged, ask, curator, name, words):
+    answer = ask(curator, "POST", SETS, {"name": name})
+    assert answer.json()["errors"] == [{"path": "body.name", "message": words}]
+    assert f"name: {words}" in curator.post(f"{paged.url}/datasets", data={"name": name}).text
 
 
 def test_a_version_leads_to_its_models_and_they_to_it(paged, ask, curator):

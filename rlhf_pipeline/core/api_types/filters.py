@@ -14,7 +14,7 @@ from pydantic import (
 )
 
 from rlhf_pipeline.core.api_types.base import MOST_LISTED
-from rlhf_pipeline.core.curation import DatasetStatus, DatasetType, PairStatus
+from rlhf_pipeline.core.curation import DatasetStatus, KnownType, PairStatus
 from rlhf_pipeline.core.monitoring import AlertState, MessageState
 from rlhf_pipeline.core.records import (
     FeedbackStatus,
@@ -184,7 +184,7 @@ class DatasetFilter(Filter):
     """Which data sets. Archived ones are listed only where `status` names them."""
 
     status: DatasetStatus | None = None
-    type: DatasetType | None = None
+    type: KnownType | None = None
 
 
 class PairFilter(Filter):
