@@ -30,7 +30,7 @@ from tests.serving import find_free_port
 
 USER, PASSWORD = "rlhf", "p@ss/word"  # a password that only a well-made URL survives
 QUOTED_PASSWORD = "p%40ss%2Fword"
-SECONDS_TO_START = 30
+SECONDS_TO_START = 180
 # Nothing here outlives the tests, so nothing waits for a disk. Of commits, only those of the store
 # survive a crash, because it asks for it. The server's time zone is far from UTC, which finds
 # whoever forgets it.

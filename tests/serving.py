@@ -13,7 +13,7 @@ from pathlib import Path
 ROOT = Path(__file__).parent.parent
 RLHF = str(Path(sys.executable).with_name("rlhf"))
 PROJECT = "bench"
-SECONDS_TO_START = 60
+SECONDS_TO_START = 180
 _PORTS = itertools.count(os.getpid())  # another run of the tests starts elsewhere
 
 

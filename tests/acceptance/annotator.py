@@ -8,7 +8,7 @@ from typing import Any
 from tests.acceptance.home import Person, Server, rows
 
 # outbox.js waits up to 19 s between two tries; a try on a busy machine takes some seconds more.
-PATIENCE_S = 40
+PATIENCE_S = 180
 Card = tuple[str, str, str]
 
 

@@ -81,7 +81,7 @@ def context(browser: Any) -> Iterator[Any]:
     browser_context = browser.new_context(
         viewport={"width": 1280, "height": 800}, reduced_motion="reduce"
     )
-    browser_context.set_default_timeout(15_000)
+    browser_context.set_default_timeout(60_000)
     errors: list[str] = []
     browser_context.on("weberror", lambda error: errors.append(str(error.error)))
     yield browser_context

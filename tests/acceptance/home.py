@@ -22,7 +22,7 @@ from tests.serving import find_free_port
 
 RLHF = str(Path(sys.executable).with_name("rlhf"))
 ROLES = ("annotator", "curator", "engineer", "approver", "auditor", "admin")
-SECONDS_TO_START = 60  # a busy machine needs ten times what a quiet one does
+SECONDS_TO_START = 180  # a busy machine needs ten times what a quiet one does
 UNASKED = ("--yes", "--no-replay")
 COLUMNS = ("source_pair_id", "prompt", "completion_a", "completion_b")
 

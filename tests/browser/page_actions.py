@@ -22,6 +22,7 @@ ON_ITS_WAY = ("Loading comparisons", "Sending your votes")
 
 def log_in(page: Any, site: People, user: User, path: str = "/annotate") -> None:
     """By a one-time link, as somebody new does."""
+    page.set_default_timeout(60_000)
     page.goto(site.login_link(user))
     page.get_by_role("button", name="Log in with this link").press("Enter")
     page.wait_for_url(lambda url: "/login" not in url)
@@ -89,7 +90,7 @@ def voted(page: Any, site: People, user: User, n: int) -> bool:
     return len(site.votes(user)) == n
 
 
-def until(holds: Callable[[], bool], what: str, seconds: float = SECONDS) -> None:
+def until(holds: Callable[[], object], what: str, seconds: float = SECONDS) -> None:
     deadline = time.monotonic() + seconds
     while not holds():
         assert time.monotonic() < deadline, f"waited {seconds:g} s for {what}"

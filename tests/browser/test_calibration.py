@@ -18,7 +18,7 @@ from rlhf_pipeline.core.records import (
     Role,
     utc_now,
 )
-from tests.browser.page_actions import log_in
+from tests.browser.page_actions import log_in, until
 from tests.browser.people import People
 from tests.browser.test_access import SIZES, faults
 from tests.policy_versions import put_versions
@@ -132,13 +132,13 @@ def opened(
 
 def settled(page: Any) -> None:
     """Until the predictions are counted and drawn."""
-    for _ in range(50):
-        if page.locator(f"{LATER_VOTES} canvas").count():
-            return
-        page.wait_for_timeout(100)
+
+    def drawn() -> int:
         page.reload()
         page.wait_for_load_state("networkidle")
-    pytest.fail("never counted")
+        return int(page.locator(f"{LATER_VOTES} canvas").count())
+
+    until(drawn, "the drawing of later votes")
 
 
 def open_bins(page: Any) -> Any:

@@ -58,11 +58,11 @@ def test_drift_pages_pass_axe_and_answer_a_decision(site: People, browser: Any) 
     context.close()
 
 
-def test_an_event_is_listed_within_ten_seconds_of_its_detection(site: People, context: Any) -> None:
+def test_an_event_is_listed_without_a_reload(site: People, context: Any) -> None:
     page = context.new_page()
     log_in(page, site, site.add("eve@example.org", Role.ENGINEER, name="Eve"), "/drift-events")
     page.get_by_text("No drift events").wait_for()
     ask_people(site.store)
     event = page.locator("tbody tr", has_text="sequential test")
-    event.wait_for(timeout=10_000)
+    event.wait_for()
     assert event.count() == 1

@@ -39,7 +39,6 @@ def site(tmp_path: Path, migrated: Path) -> Iterator[People]:
 
 def open_page(site: People, browser: Any, user: User, path: str) -> Any:
     page = browser.new_context(reduced_motion="reduce").new_page()
-    page.set_default_timeout(15_000)
     log_in(page, site, user, path)
     return page
 

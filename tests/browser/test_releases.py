@@ -26,7 +26,6 @@ def site(tmp_path: Path, migrated: Path) -> Iterator[People]:
 def test_buttons_of_a_release_and_their_permission(site: People, browser: Any) -> None:
     def open_page(name: str, role: Role, path: str) -> Any:
         page = browser.new_context(reduced_motion="reduce").new_page()
-        page.set_default_timeout(15_000)
         log_in(page, site, site.add(f"{name}@example.org", role, name=name), path)
         return page
 

@@ -20,7 +20,7 @@ from tests.postgres import PostgresServer
 pytestmark = pytest.mark.parametrize("dialect", ["postgres"])
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 N_WRITERS, N_VOTES = 4, 60
-PATIENCE_S = 60
+PATIENCE_S = 180
 UNDERSTOOD = (
     "the server ended the connection",
     "the server does not answer",
@@ -119,11 +119,11 @@ def test_readers_do_not_block_on_a_writer(store, make_comparisons):
                 text("INSERT INTO heartbeats VALUES ('r', 1, 'h', 'j', now(), now())")
             )
             half.set()
-            is_open.wait(10)
+            is_open.wait(120)
 
     writer = threading.Thread(target=write)
     writer.start()
-    half.wait(10)
+    half.wait(120)
     assert store.heartbeats.get("r") is None
     is_open.set()
     writer.join()

@@ -14,7 +14,20 @@ from typing import Any
 
 import dagster as dg
 import pytest
+from dagster._core.events import DagsterEvent
+from dagster._core.remote_origin import (
+    ManagedGrpcPythonEnvCodeLocationOrigin,
+    RemoteJobOrigin,
+    RemoteRepositoryOrigin,
+)
+from dagster._core.types.loadable_target_origin import LoadableTargetOrigin
+from dagster._core.utils import make_new_run_id
+from dagster._core.workspace.context import WorkspaceProcessContext
+from dagster._core.workspace.load_target import ModuleTarget
 from dagster._daemon.monitoring.run_monitoring import monitor_started_run
+from dagster._daemon.run_coordinator.queued_run_coordinator_daemon import (
+    QueuedRunCoordinatorDaemon,
+)
 from sqlalchemy import text
 
 from rlhf_pipeline.application.driver import run_launcher
@@ -173,9 +186,33 @@ def test_run_without_a_heartbeat_is_failed(world: World) -> None:
     run = world.run("feedback", Status.STARTED, dagster__partition=DAY)
     record = world.instance.get_run_record_by_id(run.run_id)
     assert record is not None
-    limit, made_at = timedelta(seconds=60), record.update_timestamp
+    limit, made_at = timedelta(seconds=100), record.update_timestamp
     assert not is_dead(made_at, None, made_at + 2 * limit, limit)
     assert is_dead(made_at, None, made_at + 2.1 * limit, limit)
+
+
+def test_queued_run_waits_while_the_code_cannot_be_loaded(world: World) -> None:
+    # a mistake in rlhf.yaml, or a machine too busy to start the code server in time
+    code = ManagedGrpcPythonEnvCodeLocationOrigin(
+        LoadableTargetOrigin(module_name="no_such_module"), "rlhf_pipeline"
+    )
+    origin = RemoteJobOrigin(RemoteRepositoryOrigin(code, "__repository__"), "feedback")
+    run = dg.DagsterRun(
+        job_name="feedback",
+        status=Status.QUEUED,
+        remote_job_origin=origin,
+        run_id=make_new_run_id(),
+    )
+    world.instance.add_run(run)
+    world.instance.report_dagster_event(DagsterEvent.job_enqueue(run), run.run_id)
+    target = ModuleTarget("no_such_module", None, None, "rlhf_pipeline")
+    with (
+        pytest.warns(UserWarning, match="no_such_module"),
+        WorkspaceProcessContext(world.instance, target) as workspace,
+    ):
+        list(QueuedRunCoordinatorDaemon(interval_seconds=5).run_iteration(workspace))
+    assert world.status(run) == Status.QUEUED
+    assert "failed to reach the user code server" in str(world.instance.all_logs(run.run_id))
 
 
 def test_daemon_of_another_home_fails_no_run(
@@ -222,7 +259,7 @@ def test_interrupted_run_leaves_its_heartbeat_but_a_failed_one_does_not(
 ) -> None:
     def work(run_id: str, error: BaseException) -> None:
         with world.store.heartbeats.keep_beating(run_id, job="feedback", seconds=5):
-            eventually(lambda: world.store.heartbeats.get(run_id), seconds=60, what="a beat")
+            eventually(lambda: world.store.heartbeats.get(run_id), what="a beat")
             raise error
 
     with pytest.raises(KeyboardInterrupt):

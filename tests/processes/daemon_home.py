@@ -24,8 +24,12 @@ BINARIES = Path(sys.executable).parent
 T = TypeVar("T")
 
 
-def eventually(check: Callable[[], T], *, seconds: float, what: str, every: float = 0.5) -> T:
-    """The first true answer of `check`; fails the test after `seconds`."""
+def eventually(
+    check: Callable[[], T], *, what: str, seconds: float = 1200, every: float = 0.5
+) -> T:
+    """The first true answer of `check`; fails the test after `seconds`, in which a crowded machine
+    goes through a run of six processes.
+    """
     deadline = time.monotonic() + seconds
     while time.monotonic() < deadline:
         if value := check():

@@ -3,20 +3,22 @@
 import json
 import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import dagster as dg
 from standardwebhooks import Webhook
 
 from rlhf_pipeline.core.alert_targets import parse_targets
-from tests.processes.daemon_home import Server, daemons, runs_of
+from tests.processes.daemon_home import Server, daemons, eventually, runs_of
 from tests.processes.network_watch import watch_network
 from tests.unit.watch.alerts.receivers import Hook
+
+T = TypeVar("T")
 
 SECRET = "whsec_MDEyMzQ1Njc4OTAxMjM0NTY3ODkwMTIz"
 
@@ -50,6 +52,19 @@ class Household:
     def end(self) -> None:
         self.stack.close()
         self.running = []
+
+    def eventually(self, check: Callable[[], T], *, what: str, every: float = 0.5) -> T:
+        """As `daemon_home.eventually`, with the runs and the daemons' last lines in the error."""
+        try:
+            return eventually(check, what=what, every=every)
+        except AssertionError as error:
+            runs = [
+                f"{run.job_name} {run.run_id} {run.status.value}"
+                for run in self.instance.get_runs()
+            ]
+            output = [line for daemon in self.running for line in daemon.text.splitlines()]
+            lines = [line for line in output if "SensorDaemon - " not in line][-60:]
+            raise AssertionError("\n".join([str(error), *runs, *lines])) from None
 
     def launch(self, n: int) -> None:
         """How many runs the daemons that start next launch at once; more wait in the queue."""

@@ -17,7 +17,6 @@ from tests.flipped_votes import flip_votes
 from tests.pipeline.test_retraining_in_process import QUICK
 from tests.processes.daemon_home import (
     distant_schedules,
-    eventually,
     forget,
     held_slots,
     kill,
@@ -31,7 +30,7 @@ from tests.processes.household import Household
 from tests.processes.network_watch import attempts
 from tests.unit.watch.alerts.receivers import Hook, serve_hook
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(3600)
 
 SENSORS = ("votes", "learning", "retraining", "alerts")
 DECISION = "rlhf/decision_id"
@@ -82,7 +81,7 @@ def submitted(household: Household) -> dg.DagsterRun:
     # second process fails it.
     household.launch(0)
     household.start(n=2)
-    return eventually(household.retrainings, seconds=300, what="a retraining run")[0]
+    return household.eventually(household.retrainings, what="a retraining run")[0]
 
 
 @pytest.fixture(scope="module")
@@ -92,22 +91,24 @@ def cut(household: Household, submitted: dg.DagsterRun) -> None:
     household.launch(4)
     household.start()
     run_id, instance = submitted.run_id, household.instance
-    eventually(
-        lambda: run_id in held_slots(instance, "training"),
-        seconds=240,
+
+    def trains() -> bool:
+        assert not instance.get_run_by_id(run_id).is_finished, "it ended before it trained"
+        return run_id in held_slots(instance, "training")
+
+    household.eventually(
+        trains,
         what="the run in the training pool",
         every=0.1,
     )
     began, heartbeats = utc_now(), household.project.store.heartbeats
-    beat = eventually(
+    beat = household.eventually(
         lambda: (last := heartbeats.get(run_id)).at > began and last,
-        seconds=120,
         what="a heartbeat during a step that does not hold the store",
         every=0.1,
     )
-    steps = eventually(
+    steps = household.eventually(
         lambda: [pid for pid in step_pids(instance, run_id) if lives(pid)],
-        seconds=120,
         what="a training process",
         every=0.1,
     )
@@ -121,9 +122,8 @@ def cut(household: Household, submitted: dg.DagsterRun) -> None:
     for process in servers:  # daemons and code servers first: none of them sees the run die
         kill(process.pid)
     kill(beat.pid)
-    eventually(
+    household.eventually(
         lambda: not any(lives(pid) for pid in steps),
-        seconds=60,
         what="the end of the training process whose run was killed",
     )
     household.end()
@@ -137,26 +137,22 @@ def retried(household: Household, cut: None) -> dg.DagsterRun:
         == dg.DagsterRunStatus.STARTED
     )
     household.start()
-    return eventually(
-        household.second_attempt, seconds=300, what="a second attempt that has started"
-    )
+    return household.eventually(household.second_attempt, what="a second attempt that has started")
 
 
 def test_one_change_gives_one_run_despite_re_ticks_and_two_daemons(
     household: Household, submitted: dg.DagsterRun
 ) -> None:
-    eventually(ticked_again(household.instance, "retraining", 1), seconds=180, what="another tick")
+    household.eventually(ticked_again(household.instance, "retraining", 1), what="another tick")
     for sensor in ("retraining", "votes"):
         forget(household.instance, sensor)
-    eventually(
+    household.eventually(
         ticked_again(household.instance, "retraining", 2),
-        seconds=180,
         what="two ticks after everything was forgotten",
     )
     ticked = "Checking for new runs for sensor: retraining"
-    eventually(
+    household.eventually(
         lambda: all(ticked in daemon.text for daemon in household.running),
-        seconds=180,
         what="a tick of each daemon",
     )
     assert [run.run_id for run in household.retrainings()] == [submitted.run_id]
@@ -176,8 +172,8 @@ def test_one_change_gives_one_run_despite_re_ticks_and_two_daemons(
 def test_the_receiver_gets_one_signed_message_with_cause_and_link(
     household: Household, submitted: dg.DagsterRun
 ) -> None:
-    eventually(household.messages_of_drift, seconds=180, what="a message to the webhook")
-    eventually(ticked_again(household.instance, "alerts", 1), seconds=180, what="another tick")
+    household.eventually(household.messages_of_drift, what="a message to the webhook")
+    household.eventually(ticked_again(household.instance, "alerts", 1), what="another tick")
     (message,) = household.messages_of_drift()
     assert message["type"] == "alert.opened"
     data = message["data"]
@@ -200,20 +196,18 @@ def test_killed_training_is_retried(
 def test_second_attempt_ends_with_a_gated_candidate(
     household: Household, retried: dg.DagsterRun
 ) -> None:
-    eventually(
+    household.eventually(
         lambda: household.instance.get_run_by_id(retried.run_id).is_finished,
-        seconds=300,
         what="the end of the second attempt",
         every=1,
     )
     assert household.instance.get_run_by_id(retried.run_id).status == dg.DagsterRunStatus.SUCCESS
     store = household.project.store
-    eventually(
+    household.eventually(
         lambda: store.decisions.all()[0].state == "succeeded",
-        seconds=180,
         what="a decision that has succeeded",
     )
-    eventually(ticked_again(household.instance, "retraining", 1), seconds=180, what="another tick")
+    household.eventually(ticked_again(household.instance, "retraining", 1), what="another tick")
     assert len(store.decisions.all()) == 1
     assert len(household.retrainings()) == 2
     assert len(store.gates.all()) == 1

@@ -15,7 +15,7 @@ import pytest
 from tests.processes.daemon_home import BINARIES, Server, eventually
 from tests.serving import find_free_port
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = pytest.mark.timeout(2400)
 
 LOCATION = {"repositoryLocationName": "rlhf_pipeline", "repositoryName": "__repository__"}
 
@@ -62,7 +62,6 @@ def dev(
     try:
         eventually(
             lambda: "/login?token=rlhf_" in server.text or server.process.poll(),
-            seconds=120,
             what="addresses",
         )
         assert server.process.poll() is None, server.text
@@ -88,7 +87,7 @@ def test_printed_addresses_are_served(dev: Dev) -> None:
         headers={"Content-Type": "application/json"},
         method="GET",
     )
-    with urllib.request.urlopen(search, timeout=30) as answer:
+    with urllib.request.urlopen(search, timeout=120) as answer:
         assert [model["name"] for model in json.load(answer)["registered_models"]] == [
             "demo.policy"
         ]

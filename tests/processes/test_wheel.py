@@ -14,7 +14,7 @@ import pytest
 from tests.processes.daemon_home import ROOT, Server, eventually
 from tests.serving import find_free_port
 
-pytestmark = pytest.mark.timeout(900)
+pytestmark = pytest.mark.timeout(2400)
 
 
 @pytest.fixture(scope="module")
@@ -88,7 +88,6 @@ def test_dev_serves_a_new_project_with_its_own_asset(
     try:
         eventually(
             lambda: "/login?token=rlhf_" in server.text or server.process.poll(),
-            seconds=180,
             what="addresses",
         )
         assert server.process.poll() is None, server.text

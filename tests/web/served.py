@@ -82,7 +82,7 @@ class Served:
         if self.process is not None:
             with suppress(ProcessLookupError):
                 os.killpg(self.process.pid, how)
-            self.process.wait(30)
+            self.process.wait(120)
             self.process = None
 
     def token(self, email: str, *roles: Role, kind: str = "person") -> str:

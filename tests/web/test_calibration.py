@@ -129,7 +129,7 @@ def vote(web: Web, ids: list[str], choices: str, *, person: str = "ann", **more:
 
 def get_counted(client: httpx.Client, path: str, **params: object) -> dict:
     """What a GET answers, once it has been counted."""
-    for _ in range(100):
+    for _ in range(1000):
         answer = client.get(path, params=params)
         if answer.status_code == 503 or (
             answer.status_code == 200 and answer.json().get("is_current") is False
@@ -143,7 +143,7 @@ def get_counted(client: httpx.Client, path: str, **params: object) -> dict:
 
 def get_counted_page(browser: httpx.Client, address: str, **params: object) -> httpx.Response:
     """A page, once what it shows has been counted."""
-    for _ in range(100):
+    for _ in range(1000):
         answer = browser.get(address, params=params)
         if 'hx-trigger="load delay:2s"' not in answer.text:
             return answer

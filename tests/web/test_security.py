@@ -95,7 +95,7 @@ def test_every_response_has_the_security_headers(web: Web):
 
 def test_declared_gigabyte_is_refused_unread(web: Web):
     ann = web.client("annotator")
-    connection = http.client.HTTPConnection(ann.base_url.host, ann.base_url.port, timeout=10)
+    connection = http.client.HTTPConnection(ann.base_url.host, ann.base_url.port, timeout=120)
     connection.putrequest("POST", "/api/v1/votes")
     for name, value in (
         ("Authorization", ann.headers["Authorization"]),

@@ -24,7 +24,7 @@ def test_waiting_threads_share_a_transaction(published, make_vote):
                 pool.submit(published.votes.cast, make_vote("c0", f"ann{i}")) for i in range(8)
             ]
             _until(lambda: len(published.votes._waiting) >= 7)
-        cast = [future.result(10) for future in waiting]
+        cast = [future.result(120) for future in waiting]
     assert sorted(vote.seq for vote in cast) == list(range(1, 9))
     assert len({vote.received_at for vote in cast}) <= 2
     assert published.audit.verify() == 9
@@ -43,7 +43,7 @@ def test_one_refused_vote_does_not_refuse_its_neighbours(published, make_vote):
         with published.database.write_transaction():
             waiting = [pool.submit(published.votes.cast, vote) for vote in batch]
             _until(lambda: len(published.votes._waiting) >= 4)
-        errors = [type(future.exception(10)) for future in waiting]
+        errors = [type(future.exception(60)) for future in waiting]
     assert errors == [type(None), UnknownComparison, type(None), IdempotencyConflict, type(None)]
     assert published.votes.count() == 4
     assert published.audit.verify() == 5
@@ -60,13 +60,13 @@ def test_store_failure_reaches_every_waiting_thread(published, make_vote, monkey
             ]
             _until(lambda: len(published.votes._waiting) >= 3)
             monkeypatch.setattr(published.votes, "_record", fail)
-        errors = [str(future.exception(10)) for future in waiting]
+        errors = [str(future.exception(60)) for future in waiting]
     assert errors.count("disk full") >= 3  # the first may have begun before
     monkeypatch.undo()
     assert published.votes.cast(make_vote("c1")).seq == published.votes.count()
 
 
-def _until(is_so, seconds: float = 20) -> None:
+def _until(is_so, seconds: float = 120) -> None:
     deadline = time.monotonic() + seconds
     while not is_so():
         assert time.monotonic() < deadline

@@ -19,7 +19,7 @@ def test_waiting_readers_share_a_slow_read() -> None:
     value = CachedValue(read, seconds=0.05)
 
     def ask(_: int) -> int:
-        together.wait(20)
+        together.wait(120)
         return value()
 
     with ThreadPoolExecutor(6) as pool:

@@ -19,7 +19,7 @@ class Unreadable:
 
     def policy(self):
         self.is_asked.set()
-        self.may_fail.wait(30)
+        self.may_fail.wait(120)
         raise ModelNotFound("gone")
 
 
@@ -29,7 +29,7 @@ def test_failed_check_is_logged_unless_the_server_ends(tmp_path, caplog, is_clos
     checks = ServedChecks(Settings(home=tmp_path), champions)
     with caplog.at_level(logging.WARNING):
         checks.consider(LocalBackend("policy", "demo.policy@1"))
-        assert champions.is_asked.wait(30)
+        assert champions.is_asked.wait(120)
         if is_closed:
             checks.close()
         champions.may_fail.set()

@@ -82,8 +82,8 @@ def job_at(seconds: float, beat_after: float | None) -> TrainingJob:
 @pytest.mark.parametrize(
     ("seconds", "beat_after", "state"),
     [
-        (119, None, "running"),  # it may still start
-        (121, None, "lost"),
+        (179, None, "running"),  # it may still start
+        (181, None, "lost"),
         (90, 40, "running"),
         (101, 40, "lost"),
     ],
