@@ -1,6 +1,7 @@
 """Data sets and pairs over REST and pages: who may do what, and what each act leads to."""
 
 import json
+import re
 
 import pytest
 
@@ -208,6 +209,19 @@ def test_a_cut_list_says_how_many_rows_there_are(paged, ask, curator):
     html = " ".join(ask(curator, "GET", "/datasets/1?part=length_gap").text.split())
     assert "the first 50 of 60 rows that lower it" in html
     assert "The newest 200 of them." in html
+
+
+def test_a_form_loaded_before_another_edit_is_refused(paged, ask, curated):
+    page = f"{paged.url}/datasets/1"
+    read_at = re.search('name="read_at" value="([^"]+)"', curated.get(page).text)[1]
+    form = {"edit": "yes", "name": "Support Q4", "votes": "yes", "read_at": read_at}
+    answers = [
+        curated.post(page, data=form | {"category": category}).status_code
+        for category in ("creative", "coding")
+    ]
+    assert answers == [303, 409]
+    votes = ask(curated, "GET", f"{SETS}/1").json()["query"]["votes"]
+    assert votes["categories"] == ["creative"]
 
 
 @pytest.mark.parametrize(

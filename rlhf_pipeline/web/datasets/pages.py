@@ -144,10 +144,13 @@ def submit(
     """Build, freeze, archive or change what it holds."""
     values: dict[str, object] = {"status": form.text("status") or None}
     if form.has("edit"):
-        old = site.store.datasets.get(dataset_id).query
+        old = site.store.datasets.get(dataset_id)
+        if form.text("read_at") not in ("", str(old.updated_at)):
+            fault = "It was changed since this page was loaded. Look at it, then repeat yours."
+            return _show(site, request, principal, dataset_id, problem=Problem(409, fault))
         values = {
             "name": form.text("name").strip(),
-            "query": _parse_query(form, old),
+            "query": _parse_query(form, old.query),
             "status": "curating",
         }
     change, problem = attempt(lambda: validate(DatasetChange, values))
