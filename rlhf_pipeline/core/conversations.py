@@ -117,7 +117,8 @@ def parse_prompt(value: Any) -> str:
     document = _parse_list(value) if isinstance(value, str) else value
     if document is None:
         _refuse_rendered(value)
-        messages = parse_transcript(value)
+        is_open = value.rstrip().endswith(":")
+        messages = parse_transcript(value) if is_open else None
         if messages is None or messages[-1].text or messages[-1].role != "assistant":
             return str(value)
         messages = messages[:-1]

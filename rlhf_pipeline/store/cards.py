@@ -361,10 +361,13 @@ def fill_offers(connection: Connection, rows: Sequence[Mapping[str, Any]]) -> No
     comparisons: a file names no cards, and without this its comparisons would wait for judgements
     that are there.
     """
+    ids = sorted({row["comparison_id"] for row in rows if row["origin"] == "import"})
+    offered = {*connection.execute(_SELECT_OFFERED, {"values": ids}).scalars()} if ids else ()
     parameters = [
         {"comparison": row["comparison_id"], "annotator": row["annotator_id"]}
         for row in rows
         if row["origin"] == "import"
+        and row["comparison_id"] in offered
         and row["annotator_kind"] != AnnotatorKind.MACHINE
         and row["choice"] != Choice.SKIP
     ]
@@ -391,3 +394,6 @@ def _fill_one_offer() -> Update:
 
 
 _FILL = _fill_one_offer()
+_SELECT_OFFERED = select(offers.c.comparison_id).where(
+    offers.c.comparison_id.in_(bindparam("values", expanding=True))
+)

@@ -47,15 +47,7 @@ def parse_text(value: Any, name: str, *, may_be_empty: bool = False) -> str:
     """A text that both databases can store. Raises RowRejected if it is missing, too long or badly
     encoded.
     """
-    if value is None or (isinstance(value, float) and math.isnan(value)):
-        raise RowRejected(f"{name} is missing")
-    if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise RowRejected(f"{name} is a {type(value).__name__}, not a text")
-    if isinstance(value, float) and math.isinf(value):
-        raise RowRejected(
-            f"{name} is {value}, not a text. Numbers this large must be written as text"
-        )
-    text = value if isinstance(value, str) else _number_as_text(value)
+    text = value if isinstance(value, str) else _number_as_text(value, name)
     if not may_be_empty and not text.strip():
         raise RowRejected(f"{name} is empty")
     try:
@@ -87,7 +79,7 @@ def parse_completion(value: Any, name: str) -> str:
     """
     text = parse_text(value, name, may_be_empty=True)
     ended = text.rstrip()
-    token = next((token for token in END_TOKENS if ended.endswith(token)), None)
+    token = next(filter(ended.endswith, END_TOKENS), None)
     if token is not None and not (token == "</s>" and "<s>" in text):  # HTML has <s>…</s>
         raise RowRejected(f"{name} ends with {token!r}, which a chat template wrote. Leave it out")
     if text.lstrip().startswith(RENDERED):
@@ -124,11 +116,13 @@ def parse_identifier(value: Any, name: str) -> str:
 
 
 def parse_optional_identifier(value: Any, name: str) -> str | None:
+    if is_missing(value):
+        return None
     if isinstance(value, list | dict):
         raise RowRejected(
             f"{name} is a {type(value).__name__}, not a text. Leave its column out with --leave-out"
         )
-    return None if is_missing(value) else parse_identifier(value, name)
+    return parse_identifier(value, name)
 
 
 def parse_number(value: Any, name: str, *, low: float, high: float = math.inf) -> float | None:
@@ -303,10 +297,18 @@ def write_whole_numbers(text: str) -> str:
     >>> write_whole_numbers("7.0"), write_whole_numbers("7.05")
     ('7', '7.05')
     """
-    return WHOLE_NUMBER.sub(r"\1", text)
+    return WHOLE_NUMBER.sub(r"\1", text) if text.endswith("0") else text
 
 
-def _number_as_text(value: float) -> str:
+def _number_as_text(value: Any, name: str) -> str:
+    if value is None or (isinstance(value, float) and math.isnan(value)):
+        raise RowRejected(f"{name} is missing")
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RowRejected(f"{name} is a {type(value).__name__}, not a text")
+    if isinstance(value, float) and math.isinf(value):
+        raise RowRejected(
+            f"{name} is {value}, not a text. Numbers this large must be written as text"
+        )
     return str(int(value)) if isinstance(value, float) and value.is_integer() else str(value)
 
 

@@ -46,6 +46,7 @@ CONVERSATIONS = (
     *("completion", "completion_a", "completion_b", "chosen", "rejected"),
 )
 
+DESCRIPTIONS = (*mapping.COMPARISONS, *mapping.OWN_COMPARISONS)
 # What a row may hold beside the columns of comparisons and votes. The first four are read into the
 # conversation; the others say which completion is better.
 COMPANIONS: Names = {
@@ -209,8 +210,7 @@ class FileShape:
 
     def describe(self, bound: Cells, pair: dict[str, Any]) -> dict[str, Any]:
         """The cells of a comparison: its texts, and what the row says about it."""
-        own = (*mapping.COMPARISONS, *mapping.OWN_COMPARISONS)
-        return {name: bound[name] for name in own if name in bound} | pair
+        return {name: bound[name] for name in DESCRIPTIONS if name in bound} | pair
 
     def read_rows(self, rows: Iterable[FileRow]) -> Iterator[tuple[FileRow, RowReading]]:
         """What each row says; a row that cannot be read comes with its fault. Shapes that need
