@@ -143,7 +143,12 @@ def run_stub(latency_s: float, refused: float, is_late: bool) -> None:
     ]
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(
-        uvicorn.Config(Starlette(routes=routes), log_level="error", lifespan="off")
+        uvicorn.Config(
+            Starlette(routes=routes),
+            log_level="error",
+            lifespan="off",
+            timeout_keep_alive=60,  # by default it would close some in use on a busy machine
+        )
     )
 
     async def serve() -> None:

@@ -35,6 +35,9 @@ from rlhf_pipeline.generate.completions.redaction import (
 )
 
 C = TypeVar("C", bound="SDKClient")
+# Servers by uvicorn, such as vLLM, close idle connections after 5 s; a request that is sent just
+# then is lost.
+IDLE_S = 2.0
 
 
 class SDKClient(Protocol):
@@ -251,7 +254,9 @@ class HTTPBackend(ABC, Generic[C]):
                 auth=(url.username, url.password) if url.userinfo else None,
                 params=url.params,
                 timeout=self.timeout_s,
-                limits=httpx2.Limits(max_connections=None, max_keepalive_connections=None),
+                limits=httpx2.Limits(
+                    max_connections=None, max_keepalive_connections=None, keepalive_expiry=IDLE_S
+                ),
                 follow_redirects=False,
             ),
         }

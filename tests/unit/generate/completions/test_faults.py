@@ -5,6 +5,7 @@ functions of what was said.
 from datetime import UTC, datetime
 
 import pytest
+import uvicorn
 from pydantic import ValidationError
 
 from rlhf_pipeline.core.errors import ConfigurationError
@@ -14,6 +15,7 @@ from rlhf_pipeline.generate.completions.faults import (
     http_fault,
     waiting_time,
 )
+from rlhf_pipeline.generate.completions.http_backend import IDLE_S
 from rlhf_pipeline.generate.completions.limits import (
     FULL,
     OVERHEAD,
@@ -184,3 +186,7 @@ def test_without_a_limit_no_call_waits() -> None:
     rate = Rate(None)
     rate.take(10**9)
     assert rate.left_s == 0
+
+
+def test_idle_connections_end_before_servers_close_them() -> None:
+    assert uvicorn.Config("app").timeout_keep_alive >= 2 * IDLE_S
