@@ -299,7 +299,7 @@ def test_home_says_how_to_train_a_policy_after_a_replay(paged: Web):
     confirm_change(paged)
     text = paged.client("approver").get("/home").json()["headline"]["text"]
     assert text == (
-        f"Taste changed on {paged.clock.now():%-d %b}. The policy does not follow it yet: "
+        f"Taste changed around {paged.clock.now():%-d %b}. The policy does not follow it yet: "
         "rlhf policy train trains one on these votes."
     )
 
@@ -314,7 +314,9 @@ def test_refused_candidate_keeps_the_change_first(paged: Web):
     headline = approver.get("/home").json()["headline"]
     today = f"{paged.clock.now():%-d %b}"
     assert headline["tone"] == "problem"
-    assert headline["text"].startswith(f"Taste changed on {today}. The policy does not: policy 3 ")
+    assert headline["text"].startswith(
+        f"Taste changed around {today}. The policy does not: policy 3 "
+    )
     assert [act["label"] for act in headline["acts"]] == [
         "Serve policy 3 anyway",
         "Compare them",
@@ -325,7 +327,7 @@ def test_refused_candidate_keeps_the_change_first(paged: Web):
     form = {"answer": "nothing", "reason": "the old style is asked for"}
     assert approver.post(f"/decisions/{number}:answer", json=form).status_code == 201
     headline = approver.get("/home").json()["headline"]
-    assert headline["text"] == f"Taste changed on {today}. A person kept the present policy."
+    assert headline["text"] == f"Taste changed around {today}. A person kept the present policy."
 
 
 def test_dismissed_rise_does_not_show_a_cause(paged: Web):

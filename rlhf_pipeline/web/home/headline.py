@@ -14,13 +14,13 @@ from rlhf_pipeline.web.home.answers import Act, ChampionState, Headline
 from rlhf_pipeline.web.permissions import Permission, Principal
 from rlhf_pipeline.web.site import Site
 
-# what happened, before its day
+# what happened; detectors estimate its day
 EVENTS: dict[CauseName, str] = {
-    "taste": "Taste changed on {day}.",
-    "category": "Taste changed in {category} on {day}.",
+    "taste": "Taste changed around {day}.",
+    "category": "Taste changed in {category} around {day}.",
     "newcomers": "Newcomers with another taste have voted since {day}.",
     "carelessness": "Some annotators have voted carelessly since {day}.",
-    "mix": "The mix of votes changed on {day}.",
+    "mix": "The mix of votes changed around {day}.",
     "calibration": "Stated probabilities have not fitted the votes since {day}.",
     "nothing": "Errors have risen since {day}, perhaps by chance.",
 }
