@@ -103,7 +103,7 @@ def describe_votes(settings: Settings, store: Store, today: str) -> str:
     return (
         f"{sum(t.n_new for t in touched):,} in all and {n_today:,} today, skips included; "
         f"{work.n_open:,} judgements wait for people; a day's feedback runs after "
-        f"{settings.votes_per_request:,} new votes or {settings.quiet_minutes:g} quiet minutes"
+        f"{settings.votes_per_request:,} new votes or {settings.quiet_minutes:g} min without one"
         f"{replay}"
     )
 

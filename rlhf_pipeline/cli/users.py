@@ -163,7 +163,10 @@ def _print_login_link(workspace: Workspace, user: User) -> None:
         f"{workspace.settings.web_url.rstrip('/')}/login?token={secret}"
     )
     if "web_url" not in workspace.settings.model_fields_set:
-        echo("Where `rlhf serve` listens elsewhere, set RLHF_WEB_URL to its address.", err=True)
+        echo(
+            "If `rlhf serve` or `rlhf dev` has another port, write it into the link.",
+            err=True,
+        )
 
 
 def _describe_user(user: User) -> str:
