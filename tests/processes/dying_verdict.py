@@ -1,24 +1,15 @@
-"""Not a test: carries out the gate's verdict in a process that kills itself with -9 at a given
-moment.
-
-`python dying_verdict.py MOMENT`, the project in the environment.
-"""
+"""Carries out the gate's verdict in a process that kills itself with -9 at a given moment."""
 
 import os
 import signal
-import sys
-from pathlib import Path
 from typing import Any
 
-ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-from rlhf_pipeline.cli.context import Workspace  # noqa: E402
-from rlhf_pipeline.improve.gate_decisions import conclude  # noqa: E402
-from rlhf_pipeline.registry import Registry  # noqa: E402
-from rlhf_pipeline.store.cards import Cards  # noqa: E402
-from rlhf_pipeline.store.gate_sessions import GateSessions  # noqa: E402
-from rlhf_pipeline.store.promotions import Gates, Promotions  # noqa: E402
+from rlhf_pipeline.cli.context import Workspace
+from rlhf_pipeline.improve.gate_decisions import conclude
+from rlhf_pipeline.registry import Registry
+from rlhf_pipeline.store.cards import Cards
+from rlhf_pipeline.store.gate_sessions import GateSessions
+from rlhf_pipeline.store.promotions import Gates, Promotions
 
 # in the order of the steps
 MOMENTS: dict[str, tuple[Any, str]] = {
@@ -31,7 +22,7 @@ MOMENTS: dict[str, tuple[Any, str]] = {
 }
 
 
-def main(moment: str) -> None:
+def conclude_until_death(moment: str) -> None:
     workspace = Workspace.open()
     owner, step = MOMENTS[moment]
     promotions = workspace.store.promotions
@@ -43,7 +34,3 @@ def main(moment: str) -> None:
 
     setattr(owner, step, die)
     conclude(workspace.champions, workspace.settings)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -1,10 +1,6 @@
 """kill -9 between the steps by which the gate carries out a verdict: the next start ends them."""
 
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +10,10 @@ from rlhf_pipeline.improve.gate_decisions import conclude
 from rlhf_pipeline.improve.gate_sessions import advance, find_running
 from rlhf_pipeline.improve.releases import Releases
 from tests.pipeline.test_gate_asks_people import register_candidate
-from tests.processes.dying_verdict import MOMENTS
+from tests.processes.deaths import expect_death
+from tests.processes.dying_verdict import MOMENTS, conclude_until_death
 from tests.unit.improve.test_gate_sessions import PEOPLE, begin, vote_all
 
-DYING = Path(__file__).with_name("dying_verdict.py")
 CHAMPION = "demo.policy@1"
 
 
@@ -35,24 +31,12 @@ def decided(make_project: Callable[..., Any]) -> Any:
     return project
 
 
-def kill(project: Any, moment: str) -> None:
-    died = subprocess.run(
-        [sys.executable, str(DYING), moment],
-        env=project.environ,
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-    )
-    assert died.returncode == -signal.SIGKILL, died.stdout[-2000:] + died.stderr[-4000:]
-
-
 @pytest.mark.parametrize("moment", MOMENTS)
 def test_next_start_ends_what_a_kill_left(
     decided: Any, branch: Callable[..., Any], moment: str
 ) -> None:
     project = branch(decided)
-    kill(project, moment)
+    expect_death(conclude_until_death, project.environ, moment)
     champions, store = project.champions, project.store
     assert champions.policy().version == champions.registry.get("policy", "champion").version
     decision = conclude(champions, project.settings)
@@ -73,7 +57,8 @@ def test_a_verdict_is_not_carried_out_again_after_a_roll_back(
     decided: Any, branch: Callable[..., Any]
 ) -> None:
     project = branch(decided)
-    kill(project, "before the session is closed")
+    moment = "before the session is closed"
+    expect_death(conclude_until_death, project.environ, moment)
     releases = Releases(project.champions, project.settings)
     releases.roll_back("demo.policy", reason="rude", actor="ann")
     conclude(project.champions, project.settings)
