@@ -1,4 +1,6 @@
-"""The notebooks of the documents run as they stand, by commands and the public API."""
+"""The notebooks of the documents run as they stand, by commands and the public API. The first one
+runs outside a checkout: test_dev.
+"""
 
 from pathlib import Path
 
@@ -15,13 +17,16 @@ NOTEBOOKS = sorted((DOCS / "notebooks").glob("*.ipynb"))
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_notebook_has_at_most_60_lines_of_code(path: Path) -> None:
+    cells = nbformat.read(path, as_version=4).cells
+    lines = [line for c in cells if c.cell_type == "code" for line in c.source.splitlines()]
+    assert sum(bool(line.strip()) for line in lines) <= 60
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS[1:], ids=lambda path: path.stem)
 def test_notebook_runs(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NOTEBOOK_FOLDER", str(tmp_path))
-    if path.stem.startswith("1-"):  # what the policy writes is of no interest here, and slow
-        monkeypatch.setenv("RLHF_COMPLETION_BACKEND", "template")
     notebook = nbformat.read(path, as_version=4)
-    code = [cell.source for cell in notebook.cells if cell.cell_type == "code"]
-    assert sum(bool(line.strip()) for source in code for line in source.splitlines()) <= 60
     nbclient.NotebookClient(notebook, kernel_name="python3", timeout=600).execute()
     assert (tmp_path / "report.html").exists() == path.stem.startswith("5-")
     if path.stem.startswith("3-"):
