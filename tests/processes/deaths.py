@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 _FORKED = multiprocessing.get_context("forkserver")
-_FORKED.set_forkserver_preload(["tests.processes.dying_verdict", "mlflow"])
+_FORKED.set_forkserver_preload(
+    ["tests.processes.dying_run", "tests.processes.dying_verdict", "mlflow", "great_expectations"]
+)
 
 
 def expect_death(act: Callable[..., None], environ: Mapping[str, str], *arguments: Any) -> None:

@@ -1,27 +1,20 @@
-"""Not a test: one job of a project in a process of its own that kills itself with -9 at a given
-moment.
+"""One job of the project in the environment; its process kills itself with -9 at a given moment."""
 
-`python dying_run.py MOMENT JOB DAY RUN_CONFIG`, the project in the environment.
-"""
-
-import json
 import os
 import signal
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import dagster as dg
+
+from rlhf_pipeline.application.definitions import definitions_for
+from rlhf_pipeline.application.resources import resources_for
+from rlhf_pipeline.core.config import Settings
+from rlhf_pipeline.registry import Registry
+
 ROOT = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(ROOT))
-
-import dagster as dg  # noqa: E402
-
-from rlhf_pipeline.application.definitions import definitions_for  # noqa: E402
-from rlhf_pipeline.application.resources import resources_for  # noqa: E402
-from rlhf_pipeline.core.config import Settings  # noqa: E402
-from rlhf_pipeline.registry import Registry  # noqa: E402
 
 
 def die(*_: Any, **__: Any) -> Any:
@@ -71,15 +64,11 @@ MOMENTS: dict[str, Callable[[Settings], dict[str, Any]]] = {
 }
 
 
-def main(moment: str, job: str, day: str, run_config: str) -> None:
+def run_until_death(moment: str, job: str, day: str, run_config: dict[str, Any]) -> None:
     settings = Settings.read(folder=ROOT)
     overrides = MOMENTS[moment](settings)
     with dg.DagsterInstance.get() as instance:
-        arguments: dict[str, Any] = {"instance": instance, "run_config": json.loads(run_config)} | (
+        arguments: dict[str, Any] = {"instance": instance, "run_config": run_config} | (
             {"partition_key": day} if day else {}
         )
         definitions_for(settings, **overrides).resolve_job_def(job).execute_in_process(**arguments)
-
-
-if __name__ == "__main__":
-    main(*sys.argv[1:])

@@ -2,10 +2,6 @@
 doubled.
 """
 
-import json
-import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,8 +10,9 @@ import pandas as pd
 import pytest
 
 from rlhf_pipeline.core.records import ModelVersion
+from tests.processes.deaths import expect_death
+from tests.processes.dying_run import run_until_death
 
-DYING_RUN = Path(__file__).with_name("dying_run.py")
 COLLECTION = {
     "prompts": {"n": 12},
     "completions": {"max_new_tokens": 12, "batch_size": 16},
@@ -35,11 +32,7 @@ def kill(
     stages: dict[str, dict[str, Any]] | None = None,
 ) -> None:
     """Start the job in another process, which dies at that moment."""
-    command = [sys.executable, str(DYING_RUN), moment, job, day, json.dumps(config(stages or {}))]
-    died = subprocess.run(
-        command, env=project.environ, capture_output=True, text=True, check=False, timeout=300
-    )
-    assert died.returncode == -signal.SIGKILL, died.stdout[-2000:] + died.stderr[-4000:]
+    expect_death(run_until_death, project.environ, moment, job, day, config(stages or {}))
 
 
 def frames(project: Any) -> dict[str, bytes]:
