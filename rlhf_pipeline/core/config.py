@@ -193,7 +193,8 @@ class HomeFacts(BaseModel):
         """Change recorded facts of an initialised home."""
         with FileLock(home / f"{HOME_FACTS}.lock"):
             facts = cls.load(home)
-            assert facts is not None  # `rlhf init` wrote them
+            if facts is None:
+                raise ConfigurationError(f"{home} is no home yet. Make it with `rlhf init`.")
             new_facts = facts.model_copy(update=changed)
             if new_facts != facts:
                 new_facts.write(home)

@@ -378,7 +378,7 @@ def _parse_call(value: Any) -> ToolCall:
 def _parse_document(value: Any) -> Message:
     fields = value if isinstance(value, Mapping) else {"text": value}
     text = next((fields[n] for n in ("text", "content", "contents") if n in fields), None)
-    if not isinstance(text, str):
+    if not isinstance(text, str) or not text.strip():
         raise ConversationError(f"the document {_shorten(value)} has no text. Give one")
     return Message(role="document", content=text, name=fields.get("title"))
 

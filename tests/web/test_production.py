@@ -8,6 +8,8 @@ import pytest
 
 from rlhf_pipeline.core.api_types.production import SHARES
 from rlhf_pipeline.core.metric_catalogue import METRICS, PRODUCTION
+from rlhf_pipeline.core.records import Role
+from tests.policy_versions import promote
 from tests.web.conftest import Web
 
 DAY = date(2026, 1, 2)
@@ -79,3 +81,11 @@ def test_sending_figures_needs_permission(web: Web):
     service = web.client("engineer", scopes=["metrics.write"])
     assert send(service, figure()).status_code == 200
     assert service.get("/charts/production").status_code == 403
+
+
+def test_page_begins_with_the_deployed_version(paged: Web):
+    send(paged.client("engineer"), figure(model="demo.policy@1"), figure(1))
+    browser = paged.browser(paged.add(Role.ENGINEER))
+    assert "<h1>Policy 3 in production" in browser.get(f"{paged.url}/production").text
+    promote(paged.store, "demo.policy", 1, "first")
+    assert "<h1>Policy 1 in production" in browser.get(f"{paged.url}/production").text

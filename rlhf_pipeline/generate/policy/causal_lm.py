@@ -426,8 +426,9 @@ class Policy(PromptFormat):
     def _check_room(self, ids: Sequence[Sequence[int]], max_new_tokens: int) -> None:
         for index, row in enumerate(ids):
             if len(row) + max_new_tokens > self.context_length:
+                which = "The prompt" if len(ids) == 1 else f"Prompt {index + 1} of {len(ids)}"
                 raise CompletionError(
-                    f"Prompt {index} has {len(row)} tokens; with {max_new_tokens} new ones that is "
+                    f"{which} has {len(row)} tokens; with {max_new_tokens} new ones that is "
                     f"more than the policy's context of {self.context_length}. Shorten the prompt "
                     "or allow fewer new tokens."
                 )

@@ -183,7 +183,8 @@ class Analysis:
     def _score(self, metric: ExperimentMetric, sessions: Sessions) -> Scores:
         if metric == "preference":
             return score_preferences(np.array(self.preferences))
-        return score_effects(sessions)
+        # errors are rare: two arms without any differ by 0
+        return score_effects(sessions, prior=0.0 if metric == "errors" else 0.5)
 
     def _values(self, metric: ExperimentMetric) -> Sessions:
         if metric == "preference":  # a vote is for either arm what it is not for the other

@@ -72,14 +72,17 @@ def read_chart(site: AnySite, _: Reader, chosen: Chosen) -> Response:
 def show_page(site: AnySite, request: Request, principal: Reader, chosen: Chosen) -> Response:
     site.measure_answers()
     latest = site.store.metric_points.latest(PRODUCTION)
+    deployed = site.store.promotions.champion(f"{site.settings.project}.policy")
+    models = sorted({point.labels["model"] for point in latest})
     newest = max(latest, key=lambda point: (point.day, point.labels["model"]), default=None)
-    model = chosen.model or (newest.labels["model"] if newest else "")
+    deployed_label = deployed.label if deployed and deployed.label in models else None
+    model = chosen.model or deployed_label or (newest.labels["model"] if newest else "")
     return render(
         "production/page.html",
         request,
         site,
         principal,
-        models=sorted({point.labels["model"] for point in latest}),
+        models=models,
         model=model,
         figures=sorted(
             (point for point in latest if point.labels["model"] == model),

@@ -220,6 +220,11 @@ def test_home_records_project_and_first_day(tmp_path):
     assert Settings.read({"RLHF_START_DAY": "2016-02-01"}, tmp_path).start_day == date(2016, 2, 1)
 
 
+def test_what_is_no_home_yet_names_the_command_that_makes_one(tmp_path):
+    with pytest.raises(ConfigurationError, match=r"no home yet\. Make it with `rlhf init`"):
+        HomeFacts.change(tmp_path, has_models=True)
+
+
 def test_home_of_another_project_is_refused(tmp_path):
     HomeFacts(project="real").write(tmp_path / "var")
     with pytest.raises(ConfigurationError, match=r"holds project 'real', not 'demo'.*RLHF_HOME"):

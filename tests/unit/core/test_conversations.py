@@ -147,6 +147,7 @@ def test_an_open_transcript_of_a_file_becomes_messages():
         ([{"role": "user", "content": "a", "tool_calls": 7}], "7 is not a list"),
         ([{"role": "user", "content": "a", "tool_calls": [7]}], "has no name"),
         ({"messages": CHAT, "documents": [{"id": 1}]}, "has no text"),
+        ({"messages": CHAT, "documents": [" "]}, "has no text"),
         ([], "expected a list of messages"),
         (["Hi", "Are you sure?"], "'Hi' is not a message"),
         (CHAT[:3], "ends with a message of the assistant"),

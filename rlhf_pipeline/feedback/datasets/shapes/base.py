@@ -61,8 +61,8 @@ VERDICTS: Names = {
     "winner_b": ("winner_model_b",),
     "winner_tie": (),
     "winner": (),
-    "score_a": ("score_0",),
-    "score_b": ("score_1",),
+    "score_a": ("score_0", "rating_a"),
+    "score_b": ("score_1", "rating_b"),
 }
 SIDES: dict[str, str] = {
     # those that count from 0 first, or column 1 would be both sides

@@ -160,6 +160,7 @@ def test_winner_is_read_from_sessions_and_the_treatment_deployed(releases):
     assert (effect.treatment, effect.better) == (pytest.approx(0.9, abs=0.05), "treatment")
     assert effect.effect.low > 0.1
     assert results.find("errors").better is results.find("latency").better is None
+    assert results.find("errors").effect.value == 0, "neither arm had any"
     assert not results.is_broken
     assert results.recommendation.startswith("Deploy the treatment")
     assert Analysis.read(served.store, served.stored).trace()[1][-1] == effect.effect.low
