@@ -9,7 +9,6 @@ from pydantic import (
     AliasChoices,
     BeforeValidator,
     Field,
-    field_validator,
     model_validator,
 )
 
@@ -18,6 +17,7 @@ from rlhf_pipeline.core.records import (
     Number,
     Record,
     Text,
+    Until,
 )
 
 DatasetType = Literal["preference", "sft", "unpaired"]
@@ -39,7 +39,6 @@ MOVES: dict[DatasetStatus, tuple[DatasetStatus, ...]] = {
     "archived": (),
 }
 MOST_IDS = 1_000  # of one query, and rows of one bulk
-LongText = Annotated[Text, Field(max_length=200_000)]
 Value = Annotated[Text, Field(min_length=1, max_length=200)]
 
 
@@ -52,6 +51,13 @@ def _read_name(text: str) -> str:
     return name
 
 
+def _refuse_blank(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be blank")
+    return text
+
+
+PairText = Annotated[Text, Field(max_length=200_000), AfterValidator(_refuse_blank)]
 SetName = Annotated[Value, AfterValidator(_read_name)]
 
 
@@ -80,7 +86,7 @@ class VoteQuery(Record):
 
     categories: tuple[Value, ...] = Field(default=(), max_length=100)
     since: date | None = Field(default=None, description="first day of the last vote")
-    until: date | None = None
+    until: Until = None
     min_agreement: float = Field(default=0.5, ge=0.5, le=1)
     min_votes: Number = 1
     cluster: Value | None = Field(
@@ -97,7 +103,7 @@ class FeedbackQuery(Record):
     kinds: tuple[Literal["thumbs", "rating", "correction"], ...] = ()
     session_id: Value | None = None
     since: date | None = None
-    until: date | None = None
+    until: Until = None
     feedback_ids: tuple[Number, ...] = Field(default=(), max_length=MOST_IDS)
 
 
@@ -154,15 +160,11 @@ class NewDataset(Record):
 class PairTexts(Record):
     """A hand-made preference pair. The names of other tools are accepted too."""
 
-    prompt: LongText = Field(
-        min_length=1, validation_alias=AliasChoices("prompt", "query"), description="The question."
+    prompt: PairText = Field(
+        validation_alias=AliasChoices("prompt", "query"), description="The question."
     )
-    chosen: LongText = Field(
-        min_length=1, validation_alias=AliasChoices("chosen", "chosen_response")
-    )
-    rejected: LongText = Field(
-        min_length=1, validation_alias=AliasChoices("rejected", "rejected_response")
-    )
+    chosen: PairText = Field(validation_alias=AliasChoices("chosen", "chosen_response"))
+    rejected: PairText = Field(validation_alias=AliasChoices("rejected", "rejected_response"))
     strength: float = Field(
         default=1.0,
         ge=0,
@@ -170,7 +172,7 @@ class PairTexts(Record):
         validation_alias=AliasChoices("strength", "preference_strength"),
         description="How strong the preference is, 0 to 1.",
     )
-    context: tuple[LongText, ...] = Field(
+    context: tuple[PairText, ...] = Field(
         default=(),
         max_length=50,
         validation_alias=AliasChoices("context", "context_documents"),
@@ -181,13 +183,6 @@ class PairTexts(Record):
         max_length=20_000,
         validation_alias=AliasChoices("notes", "annotation_notes"),
     )
-
-    @field_validator("prompt", "chosen", "rejected")
-    @classmethod
-    def _refuse_blank(cls, value: str) -> str:
-        if not value.strip():
-            raise ValueError("must not be blank")
-        return value
 
     @model_validator(mode="after")
     def _refuse_equal_sides(self) -> Self:
@@ -327,17 +322,17 @@ class NewPair(PairTexts):
 class PairChange(Record):
     """A change of a pair, which makes its next revision; what is left out stays."""
 
-    prompt: LongText | None = Field(default=None, validation_alias=AliasChoices("prompt", "query"))
-    chosen: LongText | None = Field(
+    prompt: PairText | None = Field(default=None, validation_alias=AliasChoices("prompt", "query"))
+    chosen: PairText | None = Field(
         default=None, validation_alias=AliasChoices("chosen", "chosen_response")
     )
-    rejected: LongText | None = Field(
+    rejected: PairText | None = Field(
         default=None, validation_alias=AliasChoices("rejected", "rejected_response")
     )
     strength: float | None = Field(
         default=None, validation_alias=AliasChoices("strength", "preference_strength")
     )
-    context: tuple[LongText, ...] | None = Field(
+    context: tuple[PairText, ...] | None = Field(
         default=None, validation_alias=AliasChoices("context", "context_documents")
     )
     notes: Text | None = Field(

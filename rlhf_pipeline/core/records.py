@@ -16,6 +16,7 @@ from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ValidationInfo,
     field_validator,
     model_validator,
 )
@@ -84,6 +85,16 @@ def _storable(text: str) -> str:
 Text = Annotated[str, AfterValidator(_storable)]
 LARGEST = 2**53 - 1  # an integer that every JSON reader can hold
 Number = Annotated[int, Field(ge=1, le=LARGEST)]  # of a record
+
+
+def _follow_since(until: date | None, info: ValidationInfo) -> date | None:
+    since = info.data.get("since")
+    if since and until and since > until:
+        raise ValueError(f"From {since} is after To {until}: exchange them or leave one out")
+    return until
+
+
+Until = Annotated[date | None, AfterValidator(_follow_since)]  # a last day, after a field `since`
 
 
 class Record(BaseModel):

@@ -8,8 +8,6 @@ from pydantic import (
     Field,
     TypeAdapter,
     ValidationError,
-    ValidationInfo,
-    field_validator,
     model_validator,
 )
 
@@ -21,6 +19,7 @@ from rlhf_pipeline.core.records import (
     Number,
     Record,
     Text,
+    Until,
 )
 from rlhf_pipeline.core.releases import ModelStatus
 
@@ -65,15 +64,7 @@ class DayFilter(QueryFilter):
     """Which days, by the first and the last."""
 
     since: date | None = None
-    until: date | None = None
-
-    @field_validator("until")
-    @classmethod
-    def _check_order(cls, until: date | None, info: ValidationInfo) -> date | None:
-        since = info.data.get("since")
-        if since and until and since > until:
-            raise ValueError(f"From {since} is after To {until}: exchange them or leave one out")
-        return until
+    until: Until = None
 
     def resolve(self, newest: date | None, n_days: int = SHOWN_DAYS) -> tuple[date, date]:
         """First and last day: without `until` up to the newest day with data, without `since`

@@ -1,11 +1,20 @@
 """Statuses of data sets, and hand-made pairs."""
 
+from datetime import date
 from itertools import pairwise
 
 import pytest
 from pydantic import ValidationError
 
-from rlhf_pipeline.core.curation import MOVES, PairTexts, check_move, find_edited_status
+from rlhf_pipeline.core.curation import (
+    MOVES,
+    FeedbackQuery,
+    PairChange,
+    PairTexts,
+    VoteQuery,
+    check_move,
+    find_edited_status,
+)
 from rlhf_pipeline.core.errors import DatasetConflict
 
 TEXTS = {"prompt": "p", "chosen": "c", "rejected": "r"}
@@ -40,6 +49,22 @@ def test_an_edit_opens_a_frozen_set_for_its_next_version():
 def test_an_archived_set_is_not_edited():
     with pytest.raises(DatasetConflict, match="cannot be edited"):
         find_edited_status("set", "archived")
+
+
+@pytest.mark.parametrize("query", [VoteQuery, FeedbackQuery])
+def test_a_query_of_days_in_the_wrong_order_is_refused(query):
+    with pytest.raises(ValidationError, match="exchange them or leave one out"):
+        query(since="2026-01-02", until="2026-01-01")
+    assert query(since="2026-01-01", until="2026-01-01").until == date(2026, 1, 1)
+
+
+@pytest.mark.parametrize("field", ["prompt", "chosen", "context"])
+def test_a_blank_text_of_a_pair_is_refused(field):
+    texts = TEXTS | {field: [" "] if field == "context" else " "}
+    with pytest.raises(ValidationError, match="must not be blank"):
+        PairTexts(**texts)
+    with pytest.raises(ValidationError, match="must not be blank"):
+        PairChange(**{field: texts[field]})
 
 
 def test_every_status_can_be_reached():
