@@ -196,6 +196,13 @@ def test_streams_pass_on_the_answer_without_reasoning() -> None:
         assert "".join(pieces) == "The Douro."
 
 
+def test_events_of_a_stream_without_text_are_passed_over() -> None:
+    last = {"choices": [{"index": 0, "delta": None, "finish_reason": "stop"}]}
+    without: list[Any] = [{"id": "c"}, {"choices": None}, {"choices": [{"index": 0}]}]
+    reply = call([*without, chunk({"content": "The Douro."}), last], [])
+    assert (reply.outcome, reply.text) == ("succeeded", "The Douro.")
+
+
 def test_streamed_tool_calls_are_joined() -> None:
     def piece(**function: str) -> dict[str, Any]:
         return chunk({"tool_calls": [{"index": 0, "function": function}]})

@@ -140,8 +140,8 @@ class OpenAICompatibleBackend(HTTPBackend["AsyncOpenAI"]):
         )
         async for event in events:
             usage = event.get("usage") or usage
-            for choice in event["choices"]:
-                delta = choice["delta"]
+            for choice in event.get("choices") or ():
+                delta = choice.get("delta") or {}
                 refusal += delta.get("refusal") or ""
                 reason = choice.get("finish_reason") or reason
                 error = choice.get("error") or error
