@@ -76,7 +76,7 @@ def test_a_completion_is_cut_at_the_most_tokens_allowed(policy):
 
 
 def test_a_prompt_beyond_the_context_is_named(policy):
-    with pytest.raises(CompletionError, match=r"Prompt 1 has .* tokens.*context of 256"):
+    with pytest.raises(CompletionError, match=r"Prompt 2 of 2 has .* tokens.*context of 256"):
         policy.generate(["Hi", "word " * 400], seeds=[0, 1], max_new_tokens=8)
 
 
